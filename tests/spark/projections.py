@@ -30,4 +30,5 @@ TYPES: Final[dict[str, DataType]] = {
     "map<string,string>": MapType(StringType(), StringType()),
     HEADER_ARRAY.spark_type: ArrayType(StructType().add("key", StringType()).add("value", BinaryType())),
 }
+ARRAY: Final = Projection(StructType([StructField("headers", TYPES[HEADER_ARRAY.spark_type])]))
 ALL: Final = Projection(StructType([StructField(name, TYPES[column.spark_type]) for name, column in COLUMNS.items()]))

@@ -20,7 +20,7 @@ from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
 from nsq_ha.protocol.stored import EXT_MARK, encode_stored
 from nsq_ha.spark.read.bulk.batches import _NoDelivery, batch
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
-from tests.spark.projections import ALL
+from tests.spark.projections import ALL, ARRAY
 
 PARTITION = 3
 BASE = PARTITION << 50
@@ -96,11 +96,13 @@ def check(written: Written) -> Cut:
     assert found.rows.sizes.tolist() == [message.raw_size for message in written.messages]
     made = batch(found.rows, "flights", PARTITION, ALL)
     assert made.equals(ALL.batch(written.messages)), made.to_pydict()
+    headers = batch(found.rows, "flights", PARTITION, ARRAY)
+    assert headers.equals(ARRAY.batch(written.messages)), headers.to_pydict()
     return found
 
 
 bodies = st.binary(max_size=300)
-headers = st.none() | st.sampled_from([b"{}", b'{"key":"k"}', b'{"key":7,"a":{"b":1}}', b"\xff", b""])
+headers = st.none() | st.sampled_from([b"{}", b'{"key":"k"}', b'{"key":7,"a":{"b":1}}', b'{"a":1,"a":2}', b"\xff", b""])
 lots = st.lists(st.lists(st.tuples(bodies, headers), min_size=1, max_size=5), min_size=1, max_size=40)
 
 

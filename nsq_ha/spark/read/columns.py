@@ -248,7 +248,7 @@ class Projection:
         return whole
 
     def _built(self, rows: Messages | Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
-        columns = self._columns()
+        columns = self.columns
         built: list[Any] = [
             column.of_frames(rows) if isinstance(rows, Frames) else column.build(rows) for column in columns
         ]
@@ -263,7 +263,7 @@ class Projection:
         stored = set(batch.schema.names)
         arrays = [
             batch.column(name) if name in stored else pa.nulls(batch.num_rows, column.arrow_type)
-            for name, column in zip(self.names, self._columns(), strict=True)
+            for name, column in zip(self.names, self.columns, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
 
@@ -272,11 +272,12 @@ class Projection:
         return pa.schema(
             [
                 pa.field(name, column.arrow_type, nullable)
-                for name, column, nullable in zip(self.names, self._columns(), self._nullable, strict=True)
+                for name, column, nullable in zip(self.names, self.columns, self._nullable, strict=True)
             ]
         )
 
-    def _columns(self) -> list[Column]:
-        # Looked up each time: the projection pickles, the table's functions do not.
+    @property
+    def columns(self) -> list[Column]:
+        """The columns, in the order of ``names``. Looked up each time, since functions of a table do not pickle."""
         found = [column_of(*each) for each in zip(self.names, self._kinds, strict=True)]
         return [column for column in found if column is not None]

@@ -20,7 +20,7 @@ from nsq_ha.spark.read.columns import COLUMNS
 
 if TYPE_CHECKING:
     from nsq_ha.spark.read.bulk.cutting import Numbers, Rows
-    from nsq_ha.spark.read.columns import Projection
+    from nsq_ha.spark.read.columns import Column, Projection
 
 _HEAD_AND_VERSION: Final = HEAD_BYTES + 1
 _FIRST_ATTEMPT: Final = 1  # a stored message was not delivered yet; a new channel would deliver it for the first time
@@ -83,9 +83,8 @@ class Stored:
         ids = np.ascontiguousarray(self.rows.heads["id"])
         return pa.Array.from_buffers(pa.binary(16), self.count, [None, pa.py_buffer(ids)]).cast(pa.binary())
 
-    def decoded(self, name: str) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def decoded(self, column: Column) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return a column that depends on the extension headers."""
-        column = COLUMNS[name]
         # An empty header is one, too.
         has = self.bodies - self.rows.starts > _HEAD_AND_VERSION
         if not has.any():
@@ -105,7 +104,6 @@ class Stored:
 
 _BUILD: Final[Mapping[str, Callable[[Stored], Any]]] = MappingProxyType(
     {
-        "key": lambda stored: stored.decoded("key"),
         "value": Stored.values,
         "topic": lambda stored: stored.repeated(stored.topic, pa.string()),
         "partition": lambda stored: stored.repeated(stored.partition, pa.int32()),
@@ -117,7 +115,6 @@ _BUILD: Final[Mapping[str, Callable[[Stored], Any]]] = MappingProxyType(
         "message_id": Stored.ids,
         "trace_id": lambda stored: pa.array(stored.rows.heads["trace"].astype(np.int64)),
         "attempts": lambda stored: stored.repeated(_FIRST_ATTEMPT, pa.int16()),
-        "headers": lambda stored: stored.decoded("headers"),
     }
 )
 
@@ -129,5 +126,9 @@ def batch(rows: Rows, topic: str, partition: int, projection: Projection) -> Any
         DamagedLogError: An extension header is longer than its message.
     """
     stored = Stored(rows, topic, partition)
-    arrays = [_BUILD[name](stored) for name in projection.names]
+    # A map and an array of headers look the same to Arrow's buffers, so the type that was asked for must build them.
+    arrays = [
+        _BUILD[name](stored) if name in _BUILD else stored.decoded(column)
+        for name, column in zip(projection.names, projection.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=projection.arrow_schema())
