@@ -9,8 +9,8 @@ from __future__ import annotations
 
 try:
     import opentelemetry.trace  # noqa: F401 - is it there?
-except ImportError as error:
-    raise ImportError("nsq_ha.telemetry needs OpenTelemetry's API: pip install 'nsq_ha[otel]'") from error
+except ImportError as _error:
+    raise ImportError("nsq_ha.telemetry needs OpenTelemetry's API: pip install 'nsq_ha[otel]'") from _error
 
 from nsq_ha.telemetry.switch import disable, enable, process
 
