@@ -76,6 +76,9 @@ nitpick_ignore += [
 ]
 nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
-    (r"py:.*", r"(Path|datetime|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)"),
+    (
+        r"py:.*",
+        r"(Path|datetime|TracerProvider|MeterProvider|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)",
+    ),
     (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
 ]

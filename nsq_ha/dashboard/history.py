@@ -65,12 +65,12 @@ class History:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = max(2, capacity)
+        self.capacity: int = max(2, capacity)
         self.latest: Reading | None = None
         self.flow: Flow | None = None
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.gone: dict[str, float] = {}
-        self.is_full = False
+        self.is_full: bool = False
         self._closed: deque[Period] = deque(maxlen=MAX_PERIODS)
         self._open: dict[tuple[Trouble, str], Period] = {}
         self._series: dict[Key, array[float]] = {}

@@ -61,8 +61,8 @@ class Poller:
         self._watched: dict[str, float] = {}
         self._clients_until = 0.0
         self._next = asyncio.Event()
-        self.count = 0
-        self.is_closed = False
+        self.count: int = 0
+        self.is_closed: bool = False
 
     def watch(self, topic: str | None = None, *, clients: bool = False) -> None:
         """Read more in the next polls: details of a topic, the connections of channels."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 import nsq_ha
+import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.errors import ClosedError
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
     from nsq_ha.stats import Health, WorkerStats
-    from nsq_ha.sync.producer import Producer
 
     _Handler = TypeVar("_Handler", bound=Callable[[Message], Awaitable[object] | object])
 
@@ -103,7 +103,7 @@ class Worker:
     def __init__(
         self,
         *,
-        producer: Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
@@ -114,7 +114,9 @@ class Worker:
         self._over = asyncio.Event()
 
     @classmethod
-    def from_env(cls, *, producer: Producer | Publisher | None = None, **overrides: Unpack[ConsumerOptions]) -> Self:
+    def from_env(
+        cls, *, producer: nsq_ha.sync.producer.Producer | Publisher | None = None, **overrides: Unpack[ConsumerOptions]
+    ) -> Self:
         """Create a worker from the environment, see :meth:`nsq_ha.Worker.from_env`."""
         return cls(producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
@@ -135,7 +137,7 @@ class Worker:
         handler: Callable[[Message], Awaitable[object] | object],
         *,
         concurrency: int = 1,
-        producer: Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Consumer:
         """See :meth:`nsq_ha.Worker.add`."""
@@ -149,7 +151,7 @@ class Worker:
         channel: str,
         *,
         concurrency: int = 1,
-        producer: Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Callable[[_Handler], _Handler]:
         """See :meth:`nsq_ha.Worker.handler`."""
