@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -24,9 +24,17 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import Cluster
     from nsq_ha.start_from import StartFrom
 
+_Command = TypeVar("_Command", bound="Callable[..., object]")
+
 _TIMEOUT = click.option(
     "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait until all servers show it."
 )
+
+
+def _of_one_channel(call: _Command) -> _Command:
+    """Add the arguments TOPIC and CHANNEL, and the time limit."""
+    call = click.argument("name", metavar="CHANNEL", type=CHANNEL)(_TIMEOUT(call))
+    return click.argument("topic", type=TOPIC)(call)
 
 
 @click.group()
@@ -58,9 +66,7 @@ def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @cluster_options
 def create(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
     """Create CHANNEL on every partition of TOPIC; an existing one is not changed.
@@ -72,9 +78,7 @@ def create(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @cluster_options
 def pause(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
     """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
@@ -83,9 +87,7 @@ def pause(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @yes_option
 @cluster_options
 def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
@@ -110,9 +112,7 @@ def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @yes_option
 @cluster_options
 def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
@@ -126,9 +126,7 @@ def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) 
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @yes_option
 @cluster_options
 def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
@@ -139,9 +137,7 @@ def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool)
 
 
 @channel.command()
-@click.argument("topic", type=TOPIC)
-@click.argument("name", metavar="CHANNEL", type=CHANNEL)
-@_TIMEOUT
+@_of_one_channel
 @yes_option
 @cluster_options
 def delete(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:

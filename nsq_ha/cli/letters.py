@@ -16,10 +16,10 @@ from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.scan import scan, until_quiet
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.tail import letter_as_dict
+from nsq_ha.cli.tail import letter_as_dict, letter_of
 from nsq_ha.cli.views import require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
-from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
+from nsq_ha.errors import ConfigError, NsqError, PublishError
 
 if TYPE_CHECKING:
     from nsq_ha import Message, Producer
@@ -195,21 +195,13 @@ async def _found(
     wanted = set(which.ids)
     async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
         async for message in messages:
-            letter = _letter(message)
+            letter = letter_of(message)
             if letter is not None and which.has(message, letter):
                 rows.append((message, letter))
                 wanted.discard(message.internal_id)
                 if which.ids and not wanted:
                     break
     return rows
-
-
-def _letter(message: Message) -> DeadLetter | None:
-    try:
-        return DeadLetter.of(message)
-    except DeadLetterError as error:
-        click.echo(f"warning: {clean(str(error))}", err=True)
-        return None
 
 
 # ---------------------------------------------------------------- replay
@@ -351,7 +343,7 @@ async def _replay_channel(
         with Progress("replayed", total) as progress:
             # Statistics may not show yet that a new channel was moved to the beginning.
             async for message in until_quiet(consumer, None if is_new else total):
-                letter = _letter(message)
+                letter = letter_of(message)
                 # What is left unanswered goes back to the channel when the consumer closes.
                 if letter is None or not which.has(message, letter):
                     continue

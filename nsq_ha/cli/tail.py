@@ -73,7 +73,11 @@ def tail(
         show = _print_json if wants_json(as_json) else _print_text
     run(
         _tail(
-            topic, cluster, count, lambda message: show(message, _letter(message) if dead_letters else None), **options
+            topic,
+            cluster,
+            count,
+            lambda message: show(message, letter_of(message) if dead_letters else None),
+            **options,
         ),
         stopped=0,
     )
@@ -116,7 +120,7 @@ async def _tail(
     return printed
 
 
-def _letter(message: Message) -> DeadLetter | None:
+def letter_of(message: Message) -> DeadLetter | None:
     """Return the dead letter in a message. If there is none, report that and return None."""
     try:
         return DeadLetter.of(message)

@@ -20,7 +20,7 @@ from nsq_ha.dashboard.pages.parts import (
     table,
     tiles,
 )
-from nsq_ha.dashboard.pages.topics import latencies, missing, states
+from nsq_ha.dashboard.pages.topics import CHANNEL_FIGURES, channel_figures, latencies, missing, states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,15 +125,7 @@ def _places(places: Sequence[tuple[PartitionStats, ChannelStats]], now: float, *
     columns = (
         *(() if is_plain else (number("partition"),)),
         Column("nsqd"),
-        number("depth"),
-        number("lag"),
-        number("size"),
-        number("in flight"),
-        number("deferred"),
-        number("requeued"),
-        number("timed out"),
-        number("messages"),
-        number("clients"),
+        *CHANNEL_FIGURES,
     )
     rows = [
         (
@@ -141,15 +133,7 @@ def _places(places: Sequence[tuple[PartitionStats, ChannelStats]], now: float, *
             (
                 *(() if is_plain else (str(entry.partition),)),
                 join(node_link(entry.nsqd), " ", states(found)),
-                figures.count(found.depth),
-                figures.span(found.lag(now)),
-                figures.size(found.depth_bytes),
-                figures.count(found.in_flight),
-                figures.count(found.deferred),
-                figures.count(found.requeued),
-                figures.count(found.timed_out),
-                figures.count(found.messages),
-                figures.count(found.clients),
+                *channel_figures(found, now),
             ),
         )
         for entry, found in places

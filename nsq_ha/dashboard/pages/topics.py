@@ -190,35 +190,51 @@ def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page
 def _channels(board: Board, topic: str, channels: tuple[ChannelStats, ...]) -> Html:
     columns = (
         Column("channel"),
-        number("depth"),
-        number("lag"),
-        number("size"),
-        number("in flight"),
-        number("deferred"),
-        number("requeued"),
-        number("timed out"),
-        number("messages"),
-        number("clients"),
+        *CHANNEL_FIGURES,
     )
     rows = (
         (
             channel.name,
             (
                 join(channel_link(topic, channel.name), " ", states(channel)),
-                figures.count(channel.depth),
-                figures.span(channel.lag(board.reading.at)),
-                figures.size(channel.depth_bytes),
-                figures.count(channel.in_flight),
-                figures.count(channel.deferred),
-                figures.count(channel.requeued),
-                figures.count(channel.timed_out),
-                figures.count(channel.messages),
-                figures.count(channel.clients),
+                *channel_figures(channel, board.reading.at),
             ),
         )
         for channel in channels
     )
     return table("channels", columns, rows, empty="It has no channel: consumers create them, or nsq-ha channel create.")
+
+
+CHANNEL_FIGURES: Final = tuple(
+    number(title)
+    for title in (
+        "depth",
+        "lag",
+        "size",
+        "in flight",
+        "deferred",
+        "requeued",
+        "timed out",
+        "messages",
+        "clients",
+    )
+)
+"""Columns of a channel's figures; :func:`channel_figures` fills them."""
+
+
+def channel_figures(channel: ChannelStats, now: float) -> tuple[Child, ...]:
+    """Return the figures of a channel at the time ``now``, one for each of the columns."""
+    return (
+        figures.count(channel.depth),
+        figures.span(channel.lag(now)),
+        figures.size(channel.depth_bytes),
+        figures.count(channel.in_flight),
+        figures.count(channel.deferred),
+        figures.count(channel.requeued),
+        figures.count(channel.timed_out),
+        figures.count(channel.messages),
+        figures.count(channel.clients),
+    )
 
 
 def states(channel: ChannelStats) -> Html:
