@@ -239,7 +239,8 @@ async def test_a_thread_that_waits_for_its_turn_does_not_start_after_the_run(clu
             release.wait(LIMIT)
 
         running = asyncio.create_task(consumer.run(handle))
-        await eventually(lambda: len(waiting_threads()) == 2, LIMIT)
+        # One thread holds the only turn once its handler has begun. The other waits.
+        await eventually(lambda: len(begun) == 1 and len(waiting_threads()) == 2, LIMIT)
         running.cancel()
         await asyncio.wait({running})
         release.set()
