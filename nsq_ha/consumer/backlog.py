@@ -140,19 +140,19 @@ class Backlog:
             Whether the event loop was blocked until now. If so, let it turn before more work begins.
         """
         now = monotonic()
-        if self._inbox and now >= self._expiry_check_at:
-            self._expire(now)
         waiting = len(self._inbox)
-        is_blocked = self._clock.blocked_for(now) > 0
-        self._ages.arrived(self._clock.arrival(now), count, waiting)
-        if not is_blocked:
-            self._clock.turned(now)
+        if waiting and now >= self._expiry_check_at:
+            self._expire(now)
+            waiting = len(self._inbox)
+        sent_at = self._clock.arrival(now)
+        self._ages.arrived(sent_at, count, waiting)
+        arrived = self._arrived
         if self._window is None:
-            self._window = (now, self._arrived - waiting)
+            self._window = (now, arrived - waiting)
         elif not self._handlers:
             self._measure(now, waiting, in_hand=1)
-        self._arrived += count
-        return is_blocked
+        self._arrived = arrived + count
+        return sent_at != now
 
     def _expire(self, now: float) -> None:
         """Drop the messages at the head whose time has passed: the server delivers them again, perhaps just now."""
@@ -208,7 +208,9 @@ class Backlog:
         """Record that the queue is empty and a task waits for messages."""
         if self._window is not None:
             if not self._handlers:
-                self._measure(monotonic(), 0, in_hand=0)
+                now = monotonic()
+                if self._is_careful or now - self._window[0] >= _WINDOW:  # with RDY 1, this is for each message
+                    self._measure(now, 0, in_hand=0)
             self._window = None
 
     def unmeasured(self) -> None:

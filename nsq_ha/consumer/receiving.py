@@ -96,7 +96,8 @@ class Receiver:
                 log.warning("%s-%d: closing the connection: %s%s", self._topic, self._partition, reason, more)
             delivery.abort(reason)
             return
-        delivery.peak = max(delivery.peak, delivery.in_flight)
+        if in_flight > delivery.peak:  # noqa: PLR1730 - max() would be a call for each read
+            delivery.peak = in_flight
         if delivery.is_ordered:
             delivery.arrived_at = self._loop.time()
         if observe.watched.is_any:

@@ -78,14 +78,14 @@ class Ages:
     def arrived(self, now: float, count: int, waiting: int) -> None:
         """Record that ``count`` messages arrived behind the ``waiting`` ones."""
         marks = self._marks
-        handed_out = self._total - waiting
-        while marks and marks[0][1] <= handed_out:
+        before = self._total
+        self._total = total = before + count
+        if marks and now - (at := marks[-1][0]) < GRAIN:
+            marks[-1] = (at, total)
+            return
+        while marks and marks[0][1] <= before - waiting:
             marks.popleft()
-        self._total += count
-        if marks and now - marks[-1][0] < GRAIN:
-            marks[-1] = (marks[-1][0], self._total)
-        else:
-            marks.append((now, self._total))
+        marks.append((now, total))
 
     def head(self, waiting: int) -> float:
         """Return when the message at the head of ``waiting`` messages arrived."""

@@ -66,16 +66,16 @@ class FakeClock:
         self.blocked = 0.0
         self.arrived_at: float | None = None
         self.suspect: str | None = None
-        self.turns: list[float] = []
+        self.turns: list[float] = []  # when something arrived without a block
 
     def blocked_for(self, _: float) -> float:
         return self.blocked
 
     def arrival(self, at: float) -> float:
-        return at if self.arrived_at is None else self.arrived_at
-
-    def turned(self, at: float) -> None:
+        if self.arrived_at is not None:
+            return self.arrived_at
         self.turns.append(at)
+        return at
 
 
 class Case:
@@ -491,7 +491,7 @@ async def test_the_loop_turns_after_a_hog_and_rests_after_a_long_one(hogs: float
             await turn()
 
     other = asyncio.create_task(others())
-    clock.turned(now())
+    clock.arrival(now())
     block(hogs)
     began = now()
     await clock.turn_if_hogged()
