@@ -31,7 +31,9 @@ help:
 	@echo 'make lock              renew requirements/*.txt'
 	@echo 'make clean             remove what the above made'
 
-demo: setup
+# Only what it needs: half of what the tests need, which `make test` adds.
+demo:
+	@$(MAKE) --no-print-directory setup REQUIREMENTS=requirements/demo.txt
 	@$(bin)/nsq-ha demo $(ARGS)
 
 test: setup
@@ -81,11 +83,11 @@ $(RELEASE)/.locked: requirements/build.txt requirements/release.txt
 # The stamps make set-up a matter of milliseconds when nothing changed.
 setup: $(VENV)/.project
 
-$(VENV)/.locked: $(LOCKED)
+$(VENV)/.locked-$(notdir $(REQUIREMENTS)): $(LOCKED)
 	@scripts/setup.sh "$(VENV)" "$(PYTHON)" $(REQUIREMENTS)
 	@touch $@
 
-$(VENV)/.project: $(VENV)/.locked pyproject.toml
+$(VENV)/.project: $(VENV)/.locked-$(notdir $(REQUIREMENTS)) pyproject.toml
 	@$(bin)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@$(bin)/python -m pip check
 	@touch $@
@@ -100,7 +102,9 @@ lock: requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:build -o requirements/build.txt
 	$(COMPILE) --group pyproject.toml:release -o requirements/release.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
-	cp requirements/dev.txt requirements/docs.txt # the same versions of all else
+	cp requirements/dev.txt requirements/demo.txt # the same versions of all else
+	$(COMPILE:--upgrade=) pyproject.toml --extra demo --extra spark --extra uvloop -o requirements/demo.txt
+	cp requirements/dev.txt requirements/docs.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:docs -o requirements/docs.txt
 	cp requirements/dev.txt requirements/spark-floor.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt

@@ -27,8 +27,9 @@ fi
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
 echo "set-up: installing $requirements"
 if grep -q '^pyspark==' "$requirements"; then
+    size=1.5; case "$requirements" in *demo.txt) size=0.8 ;; esac
     echo "set-up: the first time that downloads more than half a gigabyte, most of it PySpark with its Java libraries, and"
-    echo "set-up: takes some quiet minutes and 1.3 GB on disk"
+    echo "set-up: takes some quiet minutes and $size GB on disk"
 fi
 run pip install --quiet --require-hashes -r requirements/build.txt
 run pip install --quiet --require-hashes --no-build-isolation -r "$requirements"

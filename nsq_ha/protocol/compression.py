@@ -112,18 +112,18 @@ class SnappyCodec:
     """
 
     def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
-        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
+        import cramjam  # noqa: PLC0415 - megabytes that only those who compress should pay for
 
-        self._out = snappy.StreamCompressor()
-        self._new_expander = snappy.StreamDecompressor
+        self._out = cramjam.snappy.Compressor()
+        self._expand_stream = cramjam.snappy.decompress
         self._tail = bytearray()
         self._identified = False
         self._limit = max_output_bytes
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` as whole chunks; the first call begins with the stream identifier."""
-        compressed: bytes = self._out.add_chunk(data)
-        return compressed
+        self._out.compress(data)
+        return bytes(self._out.flush())
 
     def decompress(self, data: bytes) -> bytes:
         """Return the decompressed data of the complete chunks.
@@ -200,12 +200,11 @@ class SnappyCodec:
         if kind == _COMPRESSED and _announced(chunk, 8) > _BLOCK:
             raise RemoteProtocolError("snappy block announces more than 64 KiB")
         try:
-            # The library checks the block and its checksum. One decoder per chunk,
+            # The library checks the block and its checksum. Each chunk is a stream of its own to it,
             # since a decoder keeps earlier data.
-            expanded: bytes = self._new_expander().decompress(chunk)
+            return bytes(self._expand_stream(_STREAM_IDENTIFIER + chunk))
         except Exception as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
-        return expanded
 
 
 def _announced(chunk: bytes, position: int) -> int:

