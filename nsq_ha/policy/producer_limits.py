@@ -60,6 +60,19 @@ def has_room(size: int, held: int, total: int, limit: int) -> bool:
     return not held or held + total + size <= limit
 
 
+def fits(size: int, used: int, count: int, max_bytes: int, max_count: int) -> bool:
+    """Return whether one more message fits into a command; the first one always does.
+
+    Args:
+        size: Bytes of the message in the command.
+        used: Bytes of those before it.
+        count: Number of those before it.
+        max_bytes: Maximum bytes of the command's messages.
+        max_count: Maximum number of messages of the command.
+    """
+    return not count or (used + size <= max_bytes and count < max_count)
+
+
 def chunks(sizes: Sequence[int], max_bytes: int, max_count: int) -> Iterator[range]:
     """Yield ranges of positions that fit one MPUB each, in order, none empty.
 

@@ -2,21 +2,23 @@
 
 The invariants: no message is queued before all are checked. A small batch is
 queued in one iteration of the event loop; a large one at the front of its
-topic's queue, and other tasks run between its commands. Messages that could not
-be queued within the time limit were not sent, and their outcome says so.
+topic's queue, and gives the event loop back after every ``TURN`` seconds of work.
+Messages that could not be queued within the time limit were not sent, and their
+outcome says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.producer_limits import chunks
+from nsq_ha.policy.producer_limits import chunks, fits
 from nsq_ha.producer.requests import Request, checked_pub, kind_of, plain_mpub, rich_mpub
 from nsq_ha.producer.validate import (
     CheckedMessage,
@@ -30,7 +32,7 @@ from nsq_ha.producer.validate import (
 from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
@@ -42,11 +44,22 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Most bytes of one MPUB, unless one message is larger or ``max_batch_bytes`` is lower."""
 BATCH_COUNT: Final = 10_000
 """Most messages of one MPUB."""
+KEY_COUNT: Final = 4_000
+"""Most keys of one MPUB: they are taken and released in the partition's lane all in one go."""
+RICH_COUNT: Final = 2_000
+"""Most messages of one MPUB with traces or headers: each gets a receipt of its own, all in one go."""
 STEP: Final = 1_000
-"""Number of messages with keys, traces or headers that are processed between two breaks for other tasks."""
+"""Most messages with keys, traces or headers that are processed without a break for other tasks."""
+TURN: Final = 0.001
+"""Seconds of work after which a large batch lets other tasks run."""
+
+_SLICE: Final = 100
+"""Number of messages that are processed between two looks at the clock."""
 
 _ANY: Final = OutgoingMessage(b"x")
-"""Stands for a message that may go to any partition."""
+"""Stands for a message that may go to any partition, and for one that is not needed anymore."""
+_CHECKED: Final = CheckedMessage(b"x", None, None)
+"""Takes the place of a checked message that is not needed anymore."""
 _HEAD_BYTES: Final = 6
 _COUNT_BYTES: Final = 4
 
@@ -65,14 +78,57 @@ class Part(NamedTuple):
     partition: int | None
 
 
-class BatchPlan:
-    """The messages of one call. Exhaust :meth:`check`, then iterate :meth:`parts`.
+class _Chunk:
+    """Messages of one partition and one kind that fit into one command.
 
-    Both pause every few milliseconds of work, so that other tasks can run.
+    Attributes:
+        kind: See :func:`kind_of`.
+        first: The first message.
+        positions: Their positions in the batch.
+        bodies: The bodies of plain messages.
+        rich: The messages that are not plain.
+        keys: Their keys in the partition's lane, each once.
+    """
+
+    __slots__ = ("_used", "bodies", "first", "keys", "kind", "positions", "rich")
+
+    def __init__(self, kind: str, first: CheckedMessage) -> None:
+        self.kind = kind
+        self.first = first
+        self.positions: list[int] = []
+        self.bodies: list[bytes] = []
+        self.rich: list[CheckedMessage] = []
+        self.keys: dict[Hashable, None] = {}
+        self._used = 0
+
+    def takes(self, kind: str, message: CheckedMessage, room: int) -> bool:
+        """Return whether one more message fits."""
+        most = BATCH_COUNT if kind == "plain" else RICH_COUNT
+        return (
+            kind == self.kind
+            and len(self.keys) < KEY_COUNT
+            and fits(message.wire_bytes, self._used, len(self.positions), room, most)
+        )
+
+    def add(self, position: int, message: CheckedMessage) -> None:
+        """Append a message."""
+        self.positions.append(position)
+        self._used += message.wire_bytes
+        if self.kind == "plain":
+            self.bodies.append(message.body)
+        else:
+            self.rich.append(message)
+
+
+class BatchPlan:
+    """The messages of one call. Exhaust :meth:`check`, then iterate :meth:`parts`, and at last :meth:`fill`.
+
+    All of them give a break after at most a millisecond or two of work, so that other tasks can run.
 
     Args:
         topic: The topic.
-        messages: The caller's messages, at least one; kept, not copied.
+        messages: The messages, at least one. The list is the plan's: it loses each message when it is not needed
+            anymore, since all at the end would hold the event loop.
         trace_id_of: Returns the id to trace a message with. None for no trace.
         config: The producer's options.
         context: Headers to add on an extended topic.
@@ -85,7 +141,7 @@ class BatchPlan:
     def __init__(
         self,
         topic: str,
-        messages: Sequence[bytes | OutgoingMessage],
+        messages: list[bytes | OutgoingMessage],
         trace_id_of: Callable[[OutgoingMessage], int | None],
         config: ProducerConfig,
         context: Mapping[str, str] = MappingProxyType({}),
@@ -94,22 +150,23 @@ class BatchPlan:
         self._context = context
         self._given = messages
         self._trace_id_of = trace_id_of
-        self._parts: list[Part] = []
+        self._parts: list[Sequence[int]] = []
         self._refused: dict[int, PublishError] = {}
-        self._messages: list[OutgoingMessage] = []
         self._checked: list[CheckedMessage] = []
         self._largest = config.max_message_bytes
         self._room = _room(config)
         self._alone_above = config.max_batch_bytes - _COUNT_BYTES
         self._config = config
         self._compress = compressing(config, topic)
-        is_plain = trace_id_of(_ANY) is None and self._compress is None and not context
-        self._sizes = _plain_sizes(messages, self._largest) if is_plain else None
+        self.size: int = 0
+        self._sizes: list[int] | None = None  # of plain bodies, with their heads
+        self._may_be_plain = trace_id_of(_ANY) is None and self._compress is None and not context
+        if self._may_be_plain and len(messages) <= BATCH_COUNT:
+            for _ in self._measure():
+                pass
         if self._sizes is None:
-            self.size: int = 0
             self.is_small: bool = len(messages) <= STEP
         else:
-            self.size = sum(self._sizes)
             self.is_small = len(messages) <= BATCH_COUNT and self.size <= self._room
 
     def __len__(self) -> int:
@@ -121,19 +178,34 @@ class BatchPlan:
         Raises:
             ConfigError: A message is not valid; the text names its position.
         """
+        if self._may_be_plain and self._sizes is None and len(self) > BATCH_COUNT:
+            yield from self._measure()
         if self._sizes is not None:
             return
+        step = 1 if self._compress is not None else _SLICE
         for position, given in enumerate(self._given):
             message = given if isinstance(given, OutgoingMessage) else OutgoingMessage(given)
-            self._messages.append(message)
+            self._given[position] = message
             try:
                 checked = check_message(message, self._trace_id_of(message), self._largest, self._compress)
             except ConfigError as error:
                 raise at_position(position, error) from error
             self._checked.append(checked)
             self.size += len(checked.body)
-            if position % STEP == STEP - 1:
+            if position % step == step - 1:
                 yield
+
+    def _measure(self) -> Iterator[None]:
+        """Keep the sizes if all messages are legal plain bodies, with breaks."""
+        sizes: list[int] = []
+        for start in range(0, len(self), BATCH_COUNT):
+            found = _plain_sizes(self._given[start : start + BATCH_COUNT], self._largest)
+            if found is None:
+                return
+            sizes += [_HEAD_BYTES + size for size in found]
+            yield
+        self._sizes = sizes
+        self.size = sum(sizes) - _HEAD_BYTES * len(sizes)
 
     def parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
         """Plan the commands: by partition and kind, within the server's limits, in order.
@@ -149,7 +221,8 @@ class BatchPlan:
         check_compression(view, self._config)
         for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
             if part is not None:
-                self._parts.append(part)
+                self._parts.append(part.positions)
+                yield None  # it has been encoded, and queueing it takes time again
             yield part
 
     def _plain_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part]:
@@ -160,7 +233,7 @@ class BatchPlan:
                 raise at_position(0, error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
-        for cut in chunks([_HEAD_BYTES + size for size in self._sizes or ()], self._room, BATCH_COUNT):
+        for cut in chunks(self._sizes or (), self._room, BATCH_COUNT):
             part = bodies[cut.start : cut.stop]
             if self._is_alone(len(part[0])):
                 yield Part(checked_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
@@ -168,69 +241,80 @@ class BatchPlan:
                 yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
 
     def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
-        by_partition: dict[int | None, list[list[int]]] = {}
+        by_partition: dict[int | None, list[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
-        for position, message in enumerate(self._messages):
-            if position % STEP == STEP - 1:
+        partition_for, room = publisher.choice.partition_for, self._room
+        for position, message in enumerate(cast("list[OutgoingMessage]", self._given)):
+            if position % _SLICE == _SLICE - 1:
                 yield None
             checked = self._checked[position]
             if adds_context:
-                checked = self._checked[position] = in_context(checked, self._context, self._largest)
+                checked = in_context(checked, self._context, self._largest)
             try:
                 check_kind(view, checked.trace_id, checked.ext)
-                chosen, is_free = publisher.choice.partition_for(message.key, message.partition, view)
+                chosen, is_free = partition_for(message.key, message.partition, view)
             except ConfigError as error:
                 raise at_position(position, error) from error
             except PublishError as error:
                 self._refused[position] = error
                 continue
-            runs = by_partition.setdefault(None if is_free else chosen, [])
-            if not runs or kind_of(self._checked[runs[-1][0]]) != kind_of(checked):
-                runs.append([])
-            runs[-1].append(position)
-        for partition, runs in by_partition.items():
-            for run in runs:
-                sizes = [self._checked[position].wire_bytes for position in run]
-                for chunk in chunks(sizes, self._room, BATCH_COUNT):
-                    yield self._part([run[index] for index in chunk], partition)
+            cut = by_partition.setdefault(None if is_free else chosen, [])
+            kind = kind_of(checked)
+            if not cut or not cut[-1].takes(kind, checked, room):
+                cut.append(_Chunk(kind, checked))
+            cut[-1].add(position, checked)
+            if not is_free:
+                cut[-1].keys[lane_key(message.key)] = None
+            self._given[position] = _ANY
+            self._checked[position] = _CHECKED
+        for partition, cut in by_partition.items():
+            for number, chunk in enumerate(cut):
+                cut[number] = _Chunk("", _CHECKED)  # else all of them would be freed at once
+                yield self._part(chunk, partition)
 
-    def _part(self, positions: Sequence[int], partition: int | None) -> Part:
+    def _part(self, chunk: _Chunk, partition: int | None) -> Part:
         new_future = asyncio.get_running_loop().create_future
-        checked = [self._checked[position] for position in positions]
         request: Request
-        if self._is_alone(checked[0].wire_bytes - 4):
-            request = checked_pub(self.topic, checked[0], new_future(), time.time_ns())
-        elif kind_of(checked[0]) == "plain":
-            request = plain_mpub(self.topic, [message.body for message in checked], new_future, self._largest)
+        if self._is_alone(chunk.first.wire_bytes - 4):
+            request = checked_pub(self.topic, chunk.first, new_future(), time.time_ns())
+        elif chunk.kind == "plain":
+            request = plain_mpub(self.topic, chunk.bodies, new_future, self._largest)
         else:
-            request = rich_mpub(self.topic, checked, new_future(), time.time_ns())
-        if partition is not None:
-            request.keys = tuple(lane_key(self._messages[position].key) for position in positions)
-        return Part(request, positions, partition)
+            request = rich_mpub(self.topic, chunk.rich, new_future(), time.time_ns())
+        request.keys = tuple(chunk.keys)
+        return Part(request, chunk.positions, partition)
 
     def _is_alone(self, size: int) -> bool:
         """Return whether a message of ``size`` bytes, the first of its command, fits into no batch."""
         return 4 + size > self._alone_above
 
-    def results(
-        self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
-    ) -> list[Receipt | PublishError]:
-        """Return the outcome of each message.
+    def fill(
+        self,
+        results: list[Receipt | PublishError],
+        outcomes: Sequence[list[Receipt] | PublishError],
+        failure: PublishError | None,
+    ) -> Iterator[None]:
+        """Append the outcome of each message to ``results``, with breaks.
 
         Args:
+            results: An empty list.
             outcomes: Of the commands that were queued, in their order.
             failure: Why the other commands were not queued. None if all were.
         """
-        results: list[Receipt | PublishError | None] = [failure] * len(self)
+        # Each position gets its outcome below if there is no failure.
+        results += [cast("PublishError", failure)] * len(self)
         for position, error in self._refused.items():
             results[position] = error
-        for part, outcome in zip(self._parts, outcomes, strict=False):
-            if isinstance(part.positions, range) and not isinstance(outcome, PublishError):
-                results[part.positions.start : part.positions.stop] = outcome
+        for positions, outcome in zip(self._parts, outcomes, strict=False):
+            yield
+            if isinstance(positions, range) and not isinstance(outcome, PublishError):
+                results[positions.start : positions.stop] = outcome
                 continue
-            for index, position in enumerate(part.positions):
-                results[position] = outcome if isinstance(outcome, PublishError) else outcome[index]
-        return [result for result in results if result is not None]
+            each: Sequence[Receipt | PublishError] = (
+                [outcome] * len(positions) if isinstance(outcome, PublishError) else outcome
+            )
+            for position, result in zip(positions, each, strict=True):
+                results[position] = result
 
 
 class BatchCall:
@@ -250,7 +334,8 @@ class BatchCall:
         self._limit = limit
         self._clock = pending.loop.time
         self._deadline = self._clock() + limit
-        self._queued: list[Request] = []
+        self._queued: deque[Request] = deque()
+        self._turn_ends = time.monotonic() + TURN
 
     async def publish(self) -> list[Receipt | PublishError]:
         """Publish; return the outcome of each message.
@@ -262,12 +347,23 @@ class BatchCall:
         """
         try:
             failure = await self._queue()
-            return self._plan.results([await _outcome(request) for request in self._queued], failure)
+            outcomes: list[list[Receipt] | PublishError] = []
+            while self._queued:
+                outcomes.append(await _outcome(self._queued[0]))
+                self._forget(self._queued.popleft())
+                await self._pause()
+            results: list[Receipt | PublishError] = []
+            for _ in self._plan.fill(results, outcomes, failure):
+                await self._pause()
+            return results
         finally:
             for request in self._queued:
-                if request.future.done() and not request.future.cancelled():
-                    request.future.exception()  # mark it as retrieved: the caller may be gone
-                self._pending.let_go(request)
+                self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        if request.future.done() and not request.future.cancelled():
+            request.future.exception()  # mark it as retrieved: the caller may be gone
+        self._pending.let_go(request)
 
     async def _queue(self) -> PublishError | None:
         """Queue all commands; return why the last ones could not be queued, or None."""
@@ -304,8 +400,18 @@ class BatchCall:
                 await self._pending.until_queued(part.request)
                 self._check_alive()
 
-    async def _let_others_run(self) -> None:
+    async def _pause(self) -> bool:
+        """Let other tasks run if the turn is over; return whether they did."""
+        # The loop's own clock may stand still during a turn, as uvloop's does.
+        if time.monotonic() < self._turn_ends or self._plan.is_small:
+            return False
         await asyncio.sleep(0)
+        self._turn_ends = time.monotonic() + TURN
+        return True
+
+    async def _let_others_run(self) -> None:
+        if not await self._pause():
+            return
         self._check_alive()
         if self._clock() >= self._deadline:
             reason = ResponseTimeoutError(

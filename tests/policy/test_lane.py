@@ -52,6 +52,22 @@ def test_a_batch_waits_for_all_of_its_keys() -> None:
     assert names(lane.take(0.0, 10)) == ["b2"]
 
 
+def test_a_batch_of_many_keys_waits_for_all_of_them_and_frees_all() -> None:
+    many = tuple(f"{number}" for number in range(100))
+    lane, made = submitted(("7", ("7",)), ("many", many), ("8", ("8",)), ("again", many), ("9", ("9",)))
+    assert names(lane.take(0.0, 10)) == ["7"]
+    assert made[1].blocked_by == 1
+    assert made[3].blocked_by == 100
+    for ended, following in (("7", ["many"]), ("many", ["8"]), ("8", ["again"]), ("again", ["9"]), ("9", [])):
+        assert lane.answered().item == ended
+        assert names(lane.take(0.0, 10)) == following
+    assert lane.pending() == []
+    lane.submit(entries(("alone", many))[0])
+    assert names(lane.take(0.0, 10)) == ["alone"]
+    assert lane.answered().item == "alone"
+    assert lane.pending() == []
+
+
 def test_a_run_of_answers_ends_the_oldest_and_frees_what_waited_for_them() -> None:
     lane, made = submitted(("a1", ("a",)), ("2", ()), ("3", ()), ("a2", ("a",)))
     lane.take(0.0, 10)

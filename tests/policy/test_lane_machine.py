@@ -425,3 +425,17 @@ class LaneMachine(RuleBasedStateMachine):
 
 LaneMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
 TestLane = LaneMachine.TestCase
+
+
+@pytest.fixture
+def many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take and release the keys of each publish with two keys as those of a large batch."""
+    monkeypatch.setattr("nsq_ha.policy.lane._MANY", 1)
+
+
+class ManyKeys(LaneMachine):
+    """The same for large batches."""
+
+
+ManyKeys.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestLaneWithManyKeys = pytest.mark.usefixtures("many_keys")(ManyKeys.TestCase)

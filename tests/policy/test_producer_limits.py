@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.producer_limits import UNKNOWN_KEPT, chunks, has_room, is_forgotten
+from nsq_ha.policy.producer_limits import UNKNOWN_KEPT, chunks, fits, has_room, is_forgotten
 
 LIMIT = 1000
 
@@ -57,6 +57,17 @@ def test_the_sum_exceeds_the_limit_by_one_publish_for_each_partition_at_most(siz
             first[partition] = first[partition] or size
             held[partition] += size
     assert sum(held) <= LIMIT + sum(first)
+
+
+@given(sizes=st.lists(st.integers(1, 50), max_size=60), max_bytes=st.integers(1, 120), max_count=st.integers(1, 20))
+def test_messages_that_come_one_by_one_are_cut_alike(sizes: list[int], max_bytes: int, max_count: int) -> None:
+    cut: list[list[int]] = []
+    for position, size in enumerate(sizes):
+        before = cut[-1] if cut else []
+        if not cut or not fits(size, sum(sizes[each] for each in before), len(before), max_bytes, max_count):
+            cut.append([])
+        cut[-1].append(position)
+    assert cut == [list(part) for part in chunks(sizes, max_bytes, max_count)]
 
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=60), max_bytes=st.integers(1, 120), max_count=st.integers(1, 20))

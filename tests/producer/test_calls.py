@@ -26,6 +26,7 @@ from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
 from nsq_ha.producer.link import Link
 from nsq_ha.producer.requests import PubRequest
+from nsq_ha.producer.validate import NO_KEY
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import pending_of, topics_of
@@ -75,13 +76,21 @@ class Planned:
         self.publisher: Any = SimpleNamespace(choice=self.choice)
         self.view = TopicView(TOPIC, TopicMeta(3, **meta), dict(enumerate(NODES)), complete=True, exists=True)
         self.plan = BatchPlan(
-            TOPIC, given, lambda message: message.trace_id if message.trace_id is not None else trace_id, config
+            TOPIC, list(given), lambda message: message.trace_id if message.trace_id is not None else trace_id, config
         )
 
     def parts(self) -> list[Part]:
         for _ in self.plan.check():
             pass
         return [part for part in self.plan.parts(self.publisher, self.view) if part is not None]
+
+    def results(
+        self, outcomes: Sequence[list[Receipt] | PublishError], failure: PublishError | None
+    ) -> list[Receipt | PublishError]:
+        found: list[Receipt | PublishError] = []
+        for _ in self.plan.fill(found, outcomes, failure):
+            pass
+        return found
 
 
 def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
@@ -90,8 +99,9 @@ def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
 
 async def test_a_plain_batch_is_cut_by_number_and_size() -> None:
     case = Planned([b"x"] * (BATCH_COUNT + 2))
-    assert (len(case.plan), case.plan.size, case.plan.is_small) == (BATCH_COUNT + 2, BATCH_COUNT + 2, False)
+    assert (len(case.plan), case.plan.is_small) == (BATCH_COUNT + 2, False)
     parts = case.parts()
+    assert case.plan.size == BATCH_COUNT + 2
     assert [(part.partition, part.positions) for part in parts] == [
         (None, range(BATCH_COUNT)),
         (None, range(BATCH_COUNT, BATCH_COUNT + 2)),
@@ -127,7 +137,7 @@ async def test_a_message_that_fits_into_no_batch_is_sent_alone(trace_id: int | N
     assert isinstance(parts[1].request, PubRequest)
     assert (parts[1].request.size, parts[1].request.trace_id) == (499, trace_id)
     receipts = [[f"receipt {number}"] for number in range(5)]
-    assert case.plan.results(receipts, None) == [f"receipt {number}" for number in range(5)]  # type: ignore[arg-type, comparison-overlap]
+    assert case.results(receipts, None) == [f"receipt {number}" for number in range(5)]  # type: ignore[arg-type, comparison-overlap]
 
 
 async def test_a_message_with_headers_that_fits_into_no_batch_is_sent_alone() -> None:
@@ -171,7 +181,7 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
         (2, [1], 1, True),
         (None, [2, 6], 2, True),
     ]
-    assert [part.request.keys for part in parts[:2]] == [(b"1", b"1"), (b"1",)]
+    assert [part.request.keys for part in parts[:2]] == [(b"1",), (b"1",)]
     assert len(parts[4].request.keys) == 1
     assert parts[5].request.keys == ()
     assert [part.request.closes_when_refused for part in parts] == [False, False, True, False, False, False]
@@ -219,11 +229,38 @@ async def test_traces_are_refused_by_plain_nsqds_in_a_batch_too() -> None:
 async def test_planning_lets_others_run_now_and_then() -> None:
     case = Planned([OutgoingMessage(b"x", key="1")] * (2 * STEP + 1))
     assert not case.plan.is_small
-    assert len(list(case.plan.check())) == 2
+    assert len(list(case.plan.check())) == 20
     found = list(case.plan.parts(case.publisher, case.view))
-    assert len([part for part in found if part is None]) == 2
+    assert [part is None for part in found] == [True] * 21 + [False]  # the last break is between encoding and queueing
+    assert case.plan.size == 2 * STEP + 1
     assert Planned([OutgoingMessage(b"x", key="1")] * STEP).plan.is_small
     assert list(Planned([b"x"] * (2 * STEP)).plan.check()) == []
+    compressed = Planned([b"x", b"y"], config=ProducerConfig(compress_body="gzip"))
+    assert len(list(compressed.plan.check())) == 2  # one body may take long
+    assert len(list(Planned([b"x"] * (2 * BATCH_COUNT)).plan.check())) == 2
+
+
+async def test_a_late_message_that_is_not_plain_changes_the_whole_plan() -> None:
+    case = Planned([*[b"x"] * BATCH_COUNT, OutgoingMessage(b"y", key="1")])
+    assert [(part.partition, len(part.positions)) for part in case.parts()] == [(None, BATCH_COUNT), (1, 1)]
+    assert case.plan.size == BATCH_COUNT + 1
+
+
+async def test_commands_are_cut_by_keys_and_by_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.producer.batch.KEY_COUNT", 2)
+    monkeypatch.setattr("nsq_ha.producer.batch.RICH_COUNT", 3)
+    keys = [OutgoingMessage(b"x", key=key) for key in ("0", "0", "00", "000", "000", "0000", "0")]
+    named = [OutgoingMessage(b"x", partition=1)] * 5
+    case = Planned([*keys, *named, *[OutgoingMessage(b"x", trace_id=7)] * 7])
+    assert [(list(part.positions), part.request.keys) for part in case.parts()] == [
+        ([0, 1, 2], (b"0", b"00")),
+        ([3, 4, 5], (b"000", b"0000")),
+        ([6], (b"0",)),
+        ([7, 8, 9, 10, 11], (NO_KEY,)),
+        ([12, 13, 14], ()),
+        ([15, 16, 17], ()),
+        ([18], ()),
+    ]
 
 
 def failed(text: str = "no") -> PublishError:
@@ -237,13 +274,13 @@ async def test_each_message_gets_the_outcome_of_its_command() -> None:
     case.choice.errors = {"bad": refused}
     assert shape(case.parts()) == [(1, [0, 3], 2, True), (2, [2], 1, True)]
     one, two, three = (Receipt(TOPIC, number, "here:1") for number in range(3))
-    assert case.plan.results([[one, two], [three]], None) == [one, refused, three, two]
-    assert case.plan.results([late, [three]], None) == [late, refused, three, late]
-    assert case.plan.results([[one, two]], late) == [one, refused, late, two]
+    assert case.results([[one, two], [three]], None) == [one, refused, three, two]
+    assert case.results([late, [three]], None) == [late, refused, three, late]
+    assert case.results([[one, two]], late) == [one, refused, late, two]
     plain = Planned([b"x"] * 3)
     plain.parts()
-    assert plain.plan.results([[one, two, three]], None) == [one, two, three]
-    assert plain.plan.results([late], None) == [late] * 3
+    assert plain.results([[one, two, three]], None) == [one, two, three]
+    assert plain.results([late], None) == [late] * 3
 
 
 # ---------------------------------------------------------------- calls
