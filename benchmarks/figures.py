@@ -17,7 +17,9 @@ from benchmarks.peers.rounds import Outcome
 from benchmarks.peers.rows import ROWS, Row, table
 from benchmarks.record import Record
 
-_CLIENTS: Final = {one.name: one for one in (OURS_311, OURS_312, OURS_UVLOOP, *PEERS, GO_NSQ)}
+_OURS: Final = (OURS_311, OURS_312, OURS_UVLOOP)
+_BEFORE: Final = tuple(one.before("before") for one in _OURS)
+_CLIENTS: Final = {one.name: one for one in (*_OURS, *_BEFORE, *PEERS, GO_NSQ)}
 _UNITS: Final = {"rate": (1.0, ",.0f"), "cpu": (1e6, ".2f"), "p50": (1e3, ".2f"), "p99": (1e3, ".2f")}
 _HEADS: Final = {"rate": "messages/s", "cpu": "CPU, us", "p50": "p50, ms", "p99": "p99, ms", "peak_bytes": "peak, MB"}
 

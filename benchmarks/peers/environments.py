@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +30,7 @@ class Client:
         python: Version of the interpreter, as ``3.12``.
         packages: What its environment holds.
         loop: ``asyncio``, ``uvloop`` or, where there is no choice, the same.
+        revision: Of ours, the commit to measure; empty for the files here.
     """
 
     name: str
@@ -37,16 +38,21 @@ class Client:
     python: str = "3.11"
     packages: tuple[str, ...] = ()
     loop: str = "asyncio"
+    revision: str = ""
 
     @property
     def environment(self) -> str:
         """Name of its environment; both loops share one."""
-        return f".venv-bench-{self.module}-{self.python}"
+        return f".venv-bench-{self.module}{'-before' if self.revision else ''}-{self.python}"
 
     @property
     def is_ours(self) -> bool:
         """Whether it is this library."""
         return self.module == "ours"
+
+    def before(self, revision: str) -> Client:
+        """Return the same client at another commit."""
+        return replace(self, name=f"{self.name} before", revision=revision)
 
 
 _OURS: Final = (*_RUNTIME, "uvloop==0.23.0")
@@ -73,12 +79,12 @@ def interpreter(version: str) -> str | None:
 def command_of(client: Client, build_folder: Path) -> list[str] | str:
     """Return the command that starts ``client``, its environment made; or why it cannot run."""
     try:
-        return _go(build_folder) if client.module is None else _python(client)
+        return _go(build_folder) if client.module is None else _python(client, build_folder)
     except (OSError, subprocess.SubprocessError) as error:
         return f"{client.name} is left out: {error}"
 
 
-def _python(client: Client) -> list[str] | str:
+def _python(client: Client, build_folder: Path) -> list[str] | str:
     folder = ROOT / client.environment
     python = folder / "bin" / "python"
     marker = folder / ".made"
@@ -92,8 +98,20 @@ def _python(client: Client) -> list[str] | str:
         marker.write_text(wanted)
     if client.is_ours:
         # Installed, as users have it, not run from the source tree.
-        _run([str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", str(ROOT)])
+        source = _files_of(client.revision, build_folder) if client.revision else ROOT
+        install = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--force-reinstall", str(source)]
+        _run([str(python), "-m", "pip", *install])
     return [str(python), "-m", f"benchmarks.peers.clients.{client.module}"]
+
+
+def _files_of(revision: str, build_folder: Path) -> Path:
+    """Return a folder with the files of a commit."""
+    folder = build_folder / f"tree-{revision}"
+    if not folder.exists():
+        archive = build_folder / f"{revision}.tar"
+        _run(["git", "archive", "--format=tar", "-o", str(archive), revision])
+        shutil.unpack_archive(archive, folder)
+    return folder
 
 
 def _go(build_folder: Path) -> list[str] | str:

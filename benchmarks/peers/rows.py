@@ -66,8 +66,15 @@ def _drain(name: str, counts: tuple[int, int], body_bytes: int, rate: float, cpu
     return Row(Work(name, "drain", counts, body_bytes), marks)
 
 
-def _publishing(name: str, work: str, counts: tuple[int, int], in_flight: int, marks: tuple[Mark, ...]) -> Row:
-    return Row(Work(name, work, counts, in_flight=in_flight), marks)
+def _publishing(
+    name: str, work: str, counts: tuple[int, int], in_flight: int, marks: tuple[Mark, ...], *, body_bytes: int = 100
+) -> Row:
+    return Row(Work(name, work, counts, body_bytes, in_flight=in_flight), marks)
+
+
+def _marks(figure: str, at: float, peer: Client) -> tuple[Mark, ...]:
+    """Return the marks of our client on both event loops against one peer."""
+    return tuple(Mark(one, figure, at, (peer,)) for one in (OURS_312, OURS_UVLOOP))
 
 
 def _latency(rate: int, count: int) -> Row:
@@ -95,13 +102,43 @@ ROWS: Final = {
             for figure, at in (("rate", 1.5), ("cpu", 0.65))
         ),
     ),
-    "single": _publishing(
-        "publish one by one, on uvloop", "single", (5_000, 5_000), 1, (Mark(OURS_UVLOOP, "p50", 0.8),)
+    "publish16k": _publishing(
+        "publish, 100 in flight, 16 KiB",
+        "publish",
+        (20_000, 20_000),
+        100,
+        (*_marks("rate", 1.2, ASYNCNSQ), *_marks("rate", 1.5, GO_NSQ), *_marks("cpu", 0.8, ASYNCNSQ)),
+        body_bytes=16384,
     ),
-    "batch": _publishing("MPUB of 100, on uvloop", "batch", (200_000, 200_000), 100, (Mark(OURS_UVLOOP, "cpu", 0.7),)),
+    "single": _publishing(
+        "publish one by one",
+        "single",
+        (5_000, 5_000),
+        1,
+        (Mark(OURS_312, "p50", 1.0), Mark(OURS_UVLOOP, "p50", 0.85)),
+    ),
+    "batch": _publishing(
+        "MPUB of 100 x 100 B",
+        "batch",
+        (200_000, 200_000),
+        100,
+        (Mark(OURS_UVLOOP, "cpu", 0.7), *_marks("rate", 1.0, GO_NSQ)),
+    ),
+    "batch16k": _publishing(
+        "MPUB of 100 x 16 KiB",
+        "batch",
+        (20_000, 20_000),
+        100,
+        (*_marks("rate", 0.75, GO_NSQ), *_marks("cpu", 1.5, GO_NSQ)),
+        body_bytes=16384,
+    ),
     # At 400 a second the 16 KiB that an nsqd gathers for most clients do not fill before its timer; at 2,000 they do.
     "latency": _latency(400, 1_200),
     "latency2000": _latency(2_000, 5_000),
+    "rdy1": Row(
+        Work("publish to handler at RDY 1, 500 a second", "latency", (1_500, 1_500), in_flight=1, rate=500),
+        _marks("p50", 1.0, ASYNCNSQ),
+    ),
     "memory": Row(
         Work("peak memory while draining, 100 B", "drain", (100_000, 100_000)),
         (Mark(OURS_311, "peak_bytes", 1.0, (PYNSQ,)),),
@@ -148,16 +185,34 @@ def table(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
     lines = [f"| work | figure | mark | {' | '.join(one.name for one in ours)} | of |", "|---" * 7 + "|"]
     for row, outcomes in found:
         by_client = {outcome.client: outcome for outcome in outcomes}
-        for figure in dict.fromkeys(mark.figure for mark in row.marks):
-            marks = {mark.ours: mark for mark in row.marks if mark.figure == figure}
+        for figure, peers in dict.fromkeys((mark.figure, mark.peers) for mark in row.marks):
+            marks = {mark.ours: mark for mark in row.marks if (mark.figure, mark.peers) == (figure, peers)}
             verdicts = {one: verdict for one, mark in marks.items() if (verdict := _judged(mark, by_client))}
             if not verdicts:
                 continue
             sign = ">=" if figure == "rate" else "<="
             cells = [_cell(*verdicts[one][1:]) if one in verdicts else "" for one in ours]
             names = dict.fromkeys(best.client.name for best, _, _ in verdicts.values())
-            at = next(iter(marks.values())).at
-            lines.append(f"| {row.work.name} | {figure} | {sign} {at:g} | {' | '.join(cells)} | {', '.join(names)} |")
+            at = ", ".join(f"{at:g}" for at in dict.fromkeys(mark.at for mark in marks.values()))
+            lines.append(f"| {row.work.name} | {figure} | {sign} {at} | {' | '.join(cells)} | {', '.join(names)} |")
+    return "\n".join(lines)
+
+
+def changes(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
+    """Return each mark before and after a change as a Markdown table, from rounds in which both versions took turns."""
+    lines = ["| work | figure | client | before | after | mark | of |", "|---" * 7 + "|"]
+    for row, outcomes in found:
+        by_client = {outcome.client: outcome for outcome in outcomes}
+        earlier = {outcome.client.name: outcome for outcome in outcomes}
+        for mark in row.marks:
+            after, old = _judged(mark, by_client), earlier.get(mark.ours.before("").name)
+            if after is None or old is None or not old.results:
+                continue
+            best, ratio, is_reached = after
+            before = ratios(old, best, mark.figure)
+            sign = ">=" if mark.is_rate else "<="
+            cells = (row.work.name, mark.figure, mark.ours.name, _cell(before, True), _cell(ratio, is_reached))
+            lines.append(f"| {' | '.join(cells)} | {sign} {mark.at:g} | {best.client.name} |")
     return "\n".join(lines)
 
 

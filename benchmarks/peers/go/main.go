@@ -7,6 +7,8 @@ import (
 	"log"
 	"os"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,6 +23,7 @@ type task struct {
 	Channel  string `json:"channel"`
 	Count    int64  `json:"count"`
 	InFlight int    `json:"in_flight"`
+	BodySize int    `json:"body_bytes"`
 	Handlers int    `json:"handlers"`
 }
 
@@ -58,9 +61,63 @@ func drain(t task) {
 	wall := time.Since(began).Seconds()
 	consumer.Stop()
 	<-consumer.StopChan
+	report(wall, before)
+}
+
+func report(wall, before float64) {
 	after, peak := cpuSeconds()
 	answer, _ := json.Marshal(map[string]any{"seconds": wall, "cpu_seconds": after - before, "peak_bytes": peak})
 	fmt.Println(string(answer))
+}
+
+// produce calls one with a producer that is connected, and measures it.
+func produce(t task, body []byte, one func(*nsq.Producer)) {
+	producer, err := nsq.NewProducer(t.Address, nsq.NewConfig())
+	if err != nil {
+		log.Fatal(err)
+	}
+	producer.SetLoggerLevel(nsq.LogLevelError)
+	if err := producer.Publish(t.Topic, body); err != nil {
+		log.Fatal(err)
+	}
+	began := time.Now()
+	before, _ := cpuSeconds()
+	one(producer)
+	report(time.Since(began).Seconds(), before)
+	producer.Stop()
+}
+
+func publish(t task, body []byte) {
+	produce(t, body, func(producer *nsq.Producer) {
+		left := t.Count
+		var all sync.WaitGroup
+		for i := 0; i < t.InFlight; i++ {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				for atomic.AddInt64(&left, -1) >= 0 {
+					if err := producer.Publish(t.Topic, body); err != nil {
+						log.Fatal(err)
+					}
+				}
+			}()
+		}
+		all.Wait()
+	})
+}
+
+func batch(t task, body []byte) {
+	bodies := make([][]byte, t.InFlight)
+	for i := range bodies {
+		bodies[i] = body
+	}
+	produce(t, body, func(producer *nsq.Producer) {
+		for i := int64(0); i < t.Count/int64(t.InFlight); i++ {
+			if err := producer.MultiPublish(t.Topic, bodies); err != nil {
+				log.Fatal(err)
+			}
+		}
+	})
 }
 
 func main() {
@@ -68,8 +125,15 @@ func main() {
 	if err := json.Unmarshal([]byte(os.Args[1]), &t); err != nil {
 		log.Fatal(err)
 	}
-	if t.Work != "drain" {
-		log.Fatal("only drain, not " + strconv.Quote(t.Work))
+	body := []byte(strings.Repeat("x", t.BodySize))
+	switch t.Work {
+	case "drain":
+		drain(t)
+	case "publish":
+		publish(t, body)
+	case "batch":
+		batch(t, body)
+	default:
+		log.Fatal("no work of this client: " + strconv.Quote(t.Work))
 	}
-	drain(t)
 }
