@@ -51,6 +51,9 @@ a longer delay of a requeue to it, and refuses a longer one of a deferred messag
 MESSAGE_ID_BYTES: Final = 16
 """Size of a message id, which is an internal id and a trace id of 8 bytes each."""
 
+GATHERED_BYTES: Final = 4096
+"""Average size of bodies from which copying them into one buffer costs more than passing each to the system."""
+
 _ID_LENGTH: Final = frozenset((MESSAGE_ID_BYTES,))
 _MAX_READY: Final = 2**31 - 1
 _SIZE: Final = struct.Struct(">i")
@@ -151,6 +154,20 @@ def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> b
     return _joined(_head("PUB", topic, partition), body_sizes(bodies, MAX_SIZE), bodies)
 
 
+def gather_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> list[bytes]:
+    """Encode as :func:`encode_pubs`, but do not copy large bodies.
+
+    Returns:
+        Parts to send one after another; a single one if the bodies are small.
+
+    Raises:
+        ConfigError: As for :func:`encode_pub`.
+
+    Source: as for :func:`encode_pub`.
+    """
+    return _gathered(_head("PUB", topic, partition), body_sizes(bodies, MAX_SIZE), bodies)
+
+
 def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: bytes) -> bytes:
     r"""Encode ``PUB_TRACE``; answered by 30 bytes, see ``decode_traced``.
 
@@ -235,6 +252,17 @@ def encode_bodies(bodies: Sequence[bytes], largest: int) -> bytes:
     return _joined(b"", body_sizes(bodies, largest), bodies)
 
 
+def gather_bodies(bodies: Sequence[bytes], largest: int) -> list[bytes]:
+    """Encode as :func:`encode_bodies`, but do not copy large bodies; for :func:`gather_mpub_of`.
+
+    Raises:
+        ConfigError: A body is not bytes, or its size is not valid.
+
+    Source: as for :func:`encode_mpub`.
+    """
+    return _gathered(b"", body_sizes(bodies, largest), bodies)
+
+
 def body_sizes(bodies: Sequence[bytes], largest: int) -> list[int]:
     """Check all bodies and return their sizes.
 
@@ -266,6 +294,29 @@ def encode_mpub_of(topic: str, partition: int | None, count: int, encoded: bytes
     Source: as for :func:`encode_mpub`.
     """
     return _batch(_head("MPUB", topic, partition), count, (encoded,))
+
+
+def gather_mpub_of(topic: str, partition: int | None, count: int, parts: Sequence[bytes]) -> list[bytes]:
+    """Encode ``MPUB`` of ``count`` messages that :func:`gather_bodies` encoded.
+
+    Returns:
+        Parts to send one after another; a single one if the bodies are small.
+
+    Raises:
+        ConfigError: As for :func:`encode_mpub`.
+
+    Source: as for :func:`encode_mpub`.
+    """
+    head = _head("MPUB", topic, partition)
+    return [_batch(head, count, parts)] if len(parts) == 1 else [_batch_head(head, count, parts), *parts]
+
+
+def _gathered(head: bytes, sizes: Sequence[int], bodies: Sequence[bytes]) -> list[bytes]:
+    """Return what :func:`_joined` returns, as one part, or as two for each body if copying them would cost more."""
+    if sum(sizes) < GATHERED_BYTES * len(sizes):
+        return [_joined(head, sizes, bodies)]
+    words = {size: head + _SIZE.pack(size) for size in set(sizes)}
+    return [part for size, body in zip(sizes, bodies, strict=True) for part in (words[size], body)]
 
 
 def _joined(head: bytes, sizes: Sequence[int], bodies: Sequence[bytes]) -> bytes:
@@ -327,12 +378,16 @@ def _ext_message(ext: bytes, body: bytes) -> bytes:
 
 
 def _batch(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
+    return b"".join((_batch_head(head, count, parts), *parts))
+
+
+def _batch_head(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
     size = 4 + sum(map(len, parts))
     if not count:
         raise ConfigError("a batch must have at least one message")
     if size > MAX_SIZE:
         raise ConfigError(f"a batch must have at most {MAX_SIZE} bytes with its size words, not {size}")
-    return b"".join((head, _SIZE_COUNT.pack(size, count), *parts))
+    return head + _SIZE_COUNT.pack(size, count)
 
 
 def _check_trace_id(trace_id: int) -> int:

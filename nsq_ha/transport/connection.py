@@ -257,11 +257,20 @@ class Connection:
         if self._stream is not None:
             self._stream.write_now(data)
 
-    def write_publishes(self, data: bytes, count: int) -> None:
-        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order."""
+    def write_publishes(self, data: bytes | list[bytes], count: int) -> None:
+        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order.
+
+        Args:
+            data: The commands, or parts of them in their order.
+            count: Number of commands.
+        """
         self._protocol.expect_publish(count)
-        if self._stream is not None:
+        if self._stream is None:
+            return
+        if isinstance(data, bytes):
             self._stream.write_now(data)
+        else:
+            self._stream.write_parts(data)
 
     @property
     def lifetime(self) -> Lifetime | None:

@@ -9,7 +9,7 @@ afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ class Stream(Protocol):
 
     def write_now(self, data: bytes) -> None:
         """Send buffered data and ``data`` now."""
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Send buffered data and all parts now, in their order; large parts are not copied if possible."""
 
     def close(self) -> None:
         """Send buffered data, then close; ``on_lost`` follows."""

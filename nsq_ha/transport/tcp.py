@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import mmap
+import os
 import socket
 import sys
 import threading
@@ -23,7 +24,7 @@ from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.transport.stream import OnLost, Receiver
@@ -36,6 +37,10 @@ messages and heartbeats only: enough for 50,000 messages in flight."""
 
 READ_BYTES: Final = 256 * 1024
 """Maximum number of bytes of one read."""
+
+
+_PARTS_AT_ONCE: Final = 0 if sys.platform == "win32" else 1024
+"""Maximum number of buffers of one ``writev``, which Windows does not have."""
 
 
 def _new_buffer() -> memoryview:
@@ -78,6 +83,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._codec: Codec | None = None
+        self._fd: int | None = None  # the socket, if data is written to it as it is
         self._in = _read_buffer()
         self._out: list[bytes] = []
         self._flushing = False
@@ -138,6 +144,7 @@ class TcpStream(asyncio.BufferedProtocol):
             ConnectError: The TLS handshake failed; the stream is unusable.
         """
         transport = self._open_transport()
+        self._fd = None
         self.flush()
         try:
             upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
@@ -158,7 +165,7 @@ class TcpStream(asyncio.BufferedProtocol):
     def start_codec(self, codec: Codec) -> None:
         """Compress both directions from now on."""
         self.flush()
-        self._codec = codec
+        self._codec, self._fd = codec, None
 
     def write(self, data: bytes) -> None:
         """Buffer ``data``; all data of this turn of the event loop is sent together.
@@ -183,6 +190,29 @@ class TcpStream(asyncio.BufferedProtocol):
                 transport.write(data)
             except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
                 self._failed(error)
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Send buffered data and all parts now, in their order.
+
+        The system gathers them from where they are; only what the socket has no space for may be copied.
+        """
+        if self._out:
+            self.flush()
+        transport = self._transport
+        if transport is None or self._fd is None:
+            self.write_now(b"".join(parts))  # TLS and codecs need the bytes themselves
+            return
+        if self.is_paused:
+            self._count_unread(sum(map(len, parts)))
+        if transport.is_closing():
+            return
+        try:
+            for part in parts if transport.get_write_buffer_size() else _unsent(self._fd, parts):
+                transport.write(part)
+                if transport.is_closing():
+                    return
+        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
+            self._failed(error)
 
     def flush(self) -> None:
         """Send buffered data now."""
@@ -230,6 +260,8 @@ class TcpStream(asyncio.BufferedProtocol):
         """Keep the transport (called by the event loop)."""
         self._transport = cast("asyncio.Transport", transport)
         self.is_closing = transport.is_closing
+        if (plain := transport.get_extra_info("socket")) is not None and _PARTS_AT_ONCE:
+            self._fd = plain.fileno()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory to read into (called by the event loop)."""
@@ -284,6 +316,7 @@ class TcpStream(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Report the end, once (called by the event loop)."""
         on_lost, self._on_lost = self._on_lost, None
+        self._fd = None  # the number may become another file's
         if on_lost is None:
             return
         self._out.clear()
@@ -294,6 +327,25 @@ class TcpStream(asyncio.BufferedProtocol):
             reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
             reason.__cause__ = exc
         on_lost(reason)
+
+
+def _unsent(fd: int, parts: Sequence[bytes]) -> list[bytes | memoryview]:
+    """Send parts to a socket without a copy; return those that it has no space for. Errors are the event loop's."""
+    left: list[bytes | memoryview] = list(parts)
+    start = 0
+    while start < len(left):
+        some = left[start : start + _PARTS_AT_ONCE]
+        try:
+            sent = os.writev(fd, some)
+        except OSError:  # no space, or the connection is lost, which the event loop will report
+            break
+        for part in some:
+            if sent < len(part):
+                left[start] = memoryview(part)[sent:]
+                return left[start:]
+            sent -= len(part)
+            start += 1
+    return left[start:]
 
 
 def _is_out_of_reach(error: Exception) -> bool:

@@ -15,7 +15,7 @@ from nsq_ha.protocol.wiretext import WireText, one_line
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nsq_ha.errors import NsqError
     from nsq_ha.protocol import ClientProtocol
@@ -126,6 +126,11 @@ class WireStream:
         """Log ``data`` and send it."""
         self._sent(data)
         self._stream.write_now(data)
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Log the parts and send them."""
+        self._sent(b"".join(parts))
+        self._stream.write_parts(parts)
 
     def close(self) -> None:
         """Send buffered data, then close."""

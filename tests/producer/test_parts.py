@@ -41,6 +41,7 @@ from nsq_ha.producer.requests import (
 from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, StallDetector
 from nsq_ha.producer.validate import CheckedMessage, check_defer, check_kind, check_message, lane_key
 from nsq_ha.protocol import Traced
+from nsq_ha.protocol.encoding import GATHERED_BYTES
 from nsq_ha.protocol.messages import encode_traced
 from tests.support.waiting import dawdle, turn
 
@@ -158,6 +159,18 @@ async def test_a_run_is_the_commands_one_after_the_other() -> None:
         for partition in (3, None):
             requests: list[Request] = list(run)
             assert encode_run(TOPIC, partition, requests) == b"".join(each.encode(partition) for each in requests)
+
+
+async def test_a_run_of_large_bodies_is_not_copied() -> None:
+    body = b"x" * GATHERED_BYTES
+    large, batch = pub(body), plain_mpub(TOPIC, [body] * 2, future, len(body))
+    runs: dict[int, list[Request]] = {1: [large], 2: [large, large], 4: [batch, batch]}
+    for copies, run in runs.items():
+        parts = encode_run(TOPIC, 3, run)
+        assert sum(part is body for part in parts) == copies
+        assert b"".join(parts) == b"".join(each.encode(3) for each in run)  # type: ignore[arg-type]
+    mixed: list[Request] = [batch, large, pub(trace_id=7, is_plain=False)]
+    assert b"".join(encode_run(TOPIC, 3, mixed)) == b"".join(each.encode(3) for each in mixed)  # type: ignore[arg-type]
 
 
 async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> None:

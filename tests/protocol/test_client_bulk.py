@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.protocol import ClientProtocol, Layout
 from nsq_ha.protocol.commands import Identify
-from nsq_ha.protocol.encoding import encode_pub, encode_pubs
+from nsq_ha.protocol.encoding import (
+    GATHERED_BYTES,
+    encode_mpub,
+    encode_pub,
+    encode_pubs,
+    gather_bodies,
+    gather_mpub_of,
+    gather_pubs,
+)
 from nsq_ha.protocol.frames import HEARTBEAT, OK
 from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
 
@@ -141,6 +149,18 @@ def test_many_publishes_are_the_bytes_of_each() -> None:
     bodies = [b"a", b"bb" * 100, b"c"]
     assert encode_pubs("orders", 3, bodies) == b"".join(encode_pub("orders", 3, body) for body in bodies)
     assert encode_pubs("orders", None, []) == b""
+
+
+@pytest.mark.parametrize("sizes", [(1, 200, 1), (GATHERED_BYTES,) * 3, (GATHERED_BYTES * 3, 1, 7)])
+def test_gathered_publishes_are_the_same_bytes(sizes: tuple[int, ...]) -> None:
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    parts = gather_pubs("orders", 3, bodies)
+    assert b"".join(parts) == encode_pubs("orders", 3, bodies)
+    is_large = sum(sizes) >= GATHERED_BYTES * len(sizes)
+    assert [part for part in parts if any(part is body for body in bodies)] == (bodies if is_large else [])
+    batch = gather_mpub_of("orders", None, len(bodies), gather_bodies(bodies, max(sizes)))
+    assert b"".join(batch) == encode_mpub("orders", None, bodies)
+    assert len(batch) == (1 + 2 * len(bodies) if is_large else 1)
 
 
 @pytest.mark.parametrize("wrong", [[b"fine", bytearray(b"no bytes")], [memoryview(b"no bytes")], ["text"]])

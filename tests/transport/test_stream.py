@@ -11,10 +11,12 @@ import pytest
 from nsq_ha import ClientConfig, TlsConfig
 from nsq_ha.errors import ConnectError, ConnectionLostError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Identity
+from nsq_ha.protocol import Identity, Mpub, Pub
+from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub, gather_bodies, gather_mpub_of, gather_pubs
 from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tcp import TcpStream
 from nsq_ha.unexpected import forget
+from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import FakeNsqd, response
 from tests.support.recorder import Recorder, linked
 
@@ -147,7 +149,7 @@ async def test_what_ssl_raises_is_a_failed_connection(
 
 
 @every_foreign
-@pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "receiver"])
+@pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "parts now", "receiver"])
 async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
     raised: Exception, way: str, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -158,7 +160,7 @@ async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
     async with linked(nsqd) as link:
         stream = link.connection._stream
         assert isinstance(stream, TcpStream)
-        if "transport" in way:
+        if "transport" in way or "parts" in way:
             monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
         elif way == "receiver":
             stream.receiver = fail
@@ -166,6 +168,8 @@ async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
             stream.start_codec(BadCodec(raised))
         if way in ("read", "receiver"):
             link.peer.write(response(b"_heartbeat_"))
+        elif "parts" in way:
+            link.connection.write_publishes([b"NOP\n", b"NOP\n"], 1)
         elif "now" in way:
             link.connection.write_now(b"NOP\n")
         else:
@@ -188,3 +192,74 @@ class Broken:
 
     def write(self, data: bytes) -> None:
         raise self._raised
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+
+# ------------------------------------------------------------ parts
+
+
+class SameCodec:
+    """Compresses nothing."""
+
+    def compress(self, data: bytes) -> bytes:
+        return bytes(data)
+
+    decompress = compress
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        yield bytes(data)
+
+
+@pytest.mark.parametrize("layer", ["tcp", "tls", "codec"])
+async def test_parts_arrive_whole_and_in_order_at_a_peer_that_does_not_read(nsqd: FakeNsqd, layer: str) -> None:
+    nsqd.tls = server_context() if layer == "tls" else None
+    config = ClientConfig(tls=TlsConfig(ca_file=CA_FILE)) if layer == "tls" else ClientConfig()
+    bodies = [bytes([number]) * (GATHERED_BYTES + number) for number in range(100)]
+    batch = [bytes([number % 251]) * GATHERED_BYTES for number in range(1100)]  # more than one call can send
+    async with linked(nsqd, config) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        if layer == "codec":
+            stream.start_codec(SameCodec())
+        if stream._transport is not None and layer == "tcp":  # so that a part of a part stays behind
+            stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+        link.connection.write(encode_pub("orders", 0, b"buffered before"))
+        link.connection.write_publishes(gather_pubs("orders", 0, bodies), 1 + len(bodies))
+        link.connection.write_publishes(encode_pub("orders", 0, b"after"), 1)
+        await link.recorder.until(lambda: len(link.recorder.answers) == 2 + len(bodies))
+        sent = [command.body for command in link.peer.of(Pub) if isinstance(command, Pub)]
+        assert sent == [b"buffered before", *bodies, b"after"]
+        link.peer.pause()
+        encoded = gather_bodies(batch, GATHERED_BYTES)
+        link.connection.write_publishes(gather_mpub_of("orders", 0, len(batch), encoded), 1)
+        link.peer.resume()
+        await link.recorder.until(lambda: len(link.recorder.answers) == 3 + len(bodies))
+        (mpub,) = link.peer.of(Mpub)
+        assert isinstance(mpub, Mpub)
+        assert list(mpub.bodies) == batch
+
+
+async def test_parts_are_dropped_after_the_end(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert stream is not None
+        link.connection.abort(ConnectionLostError("enough"))
+        stream.write_parts([b"NOP", b"\n"])
+        await link.lost()
+        stream.write_parts([b"NOP", b"\n"])
+        await nsqd.until(lambda: not link.peer.is_open)
+        assert link.peer.nops == 0
+
+
+async def test_parts_count_as_unread(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert stream is not None
+        link.peer.pause()
+        while not stream.is_paused:
+            stream.write_parts([b"NOP\n" * 10_000] * 10)
+        for _ in range(3):
+            stream.write_parts([b"NOP\n" * 10_000] * 10)
+        assert "nsqd does not read" in str(await link.lost())
