@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsq_ha.cli.demo_screen import Display, progress_bars
 from nsq_ha.cli.options import LOOKUPD_VARIABLE, SECONDS, TOPIC, Number, addresses
 from nsq_ha.cli.output import clean, print_json, print_table
 from nsq_ha.cli.running import run
+from nsq_ha.demo.delays import total
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.console import Console
-    from rich.progress import Progress
 
-    from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
-
-REFRESH_INTERVAL: Final = 0.2
+    from nsq_ha.demo.flight_stream import StreamReport
+    from nsq_ha.demo.stage import DemoOptions, Event, Report
 
 
 def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
@@ -68,7 +64,16 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     show_default=True,
     help="Give up after this many seconds without progress.",
 )
-@click.option("--spark/--no-spark", default=True, help="Read the topic with Spark at the end.  [default: spark]")
+@click.option(
+    "--spark",
+    type=click.Choice(["batch", "stream"]),
+    is_flag=False,
+    flag_value="batch",
+    default="batch",
+    show_default=True,
+    help="Read the topic with Spark at the end; with stream, also as a stream meanwhile, and compare the results.",
+)
+@click.option("--no-spark", is_flag=True, help="Do without Spark.")
 @click.option(
     "--page",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -83,6 +88,10 @@ def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # no
     Progress and events go to standard error, the result to standard output. Exit code 1 if anything was
     lost, out of order or refused, or if Spark did not find everything. A missing Java is reported, but is
     not a failure.
+
+    With --spark stream a streaming query keeps a table of delays by carrier up to date while flights are
+    published and nodes die. At the end its sums must be those of a batch read and of the data file; the exit
+    code is 1 if they differ, or if Spark cannot run.
     """
     report = run(_run(_options(lookupd, **options)))
     if as_json:
@@ -99,13 +108,16 @@ def _options(
     rate: float | None,
     in_flight: int,
     stall_limit: float,
+    spark: str,
+    no_spark: bool,
     **rest: Any,  # noqa: ANN401 - the fields of DemoOptions
 ) -> DemoOptions:
     from nsq_ha.demo.job import JobOptions
     from nsq_ha.demo.stage import DemoOptions
 
     job = JobOptions(rate=rate, in_flight=in_flight, stall_limit=stall_limit)
-    return DemoOptions(lookupd=lookupd, job=job, **rest)
+    use: Any = "none" if no_spark else spark
+    return DemoOptions(lookupd=lookupd, job=job, spark=use, **rest)
 
 
 async def _run(options: DemoOptions) -> Report:
@@ -115,10 +127,10 @@ async def _run(options: DemoOptions) -> Report:
 
     console = Console(stderr=True, highlight=False)
     demo_run = Demo(options, show=lambda event: _print_event(console, event))
-    with _progress(console) as progress:
+    with progress_bars(console) as progress:
         if progress is None:
             return await demo_run.run()
-        display = asyncio.create_task(_Display(demo_run, progress).run())
+        display = asyncio.create_task(Display(demo_run, progress).run())
         try:
             return await demo_run.run()
         finally:
@@ -129,58 +141,6 @@ async def _run(options: DemoOptions) -> Report:
 def _print_event(console: Console, event: Event) -> None:
     when = f"{event.seconds:6.1f} s" if event.seconds >= 0 else " " * 8
     console.print(f"{when}  {clean(event.text)}", markup=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _progress(console: Console) -> Iterator[Progress | None]:
-    """Yield a live display on a terminal, or None elsewhere, where the events are enough."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    if not console.is_terminal:
-        yield None
-        return
-    with Progress(
-        TextColumn("{task.description:>12}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=False),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
-        yield progress
-
-
-class _Display:
-    """Two progress bars that follow the counts."""
-
-    def __init__(self, demo_run: Demo, progress: Progress) -> None:
-        self._demo = demo_run
-        self._progress = progress
-        self._bars = {name: progress.add_task(name, total=None, note="") for name in ("acknowledged", "consumed")}
-        self._before = dict.fromkeys(self._bars, 0)
-        self._since = time.monotonic()
-
-    async def run(self) -> None:
-        """Refresh the bars until cancelled, and once more at the end."""
-        try:
-            while True:
-                await asyncio.sleep(REFRESH_INTERVAL)
-                self._refresh()
-        finally:
-            self._refresh()
-
-    def _refresh(self) -> None:
-        audit = self._demo.audit
-        if audit is None:
-            return
-        now = time.monotonic()
-        counts = {"acknowledged": audit.acknowledged, "consumed": audit.consumed}
-        for name, count in counts.items():
-            speed = (count - self._before[name]) / max(now - self._since, 0.001)
-            note = f"{speed:7,.0f}/s" if count < audit.total else ""
-            self._progress.update(self._bars[name], total=audit.total, completed=count, note=note)
-        self._before, self._since = counts, now
 
 
 def _print(report: Report) -> None:
@@ -205,13 +165,16 @@ def _print(report: Report) -> None:
     ]
     print_table(["flights", "#"], rows, title=f"{facts['cluster']} cluster, topic {report.topic}")
     _print_spark(report)
+    if report.stream is not None:
+        _print_stream(report.stream)
     click.echo(_verdict(report))
 
 
 def _verdict(report: Report) -> str:
     audit = report.audit
     if report.is_clean:
-        return f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order"
+        same = "; stream, batch and file have the same sums" if report.stream is not None else ""
+        return f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order{same}"
     if audit.is_clean:
         return f"FAILED: {clean(report.spark_error or '')}"
     missing = audit.total - audit.acknowledged
@@ -261,6 +224,18 @@ def _print_spark(report: Report) -> None:
         again = found.anomalies.get("repeated", 0)
         repeats = f" (delivered again after they were finished: {again:,})" if again else ""
         click.echo(f"every message's life: {found.page}{repeats}")
+
+
+def _print_stream(found: StreamReport) -> None:
+    sums = {name: total(result) for name, result in found.results.items()}
+    print_table(
+        ["sums", "flights#", "departure, min#", "arrival, min#", "over 15 min late#"],
+        [(name, each.flights, each.dep_minutes, each.arr_minutes, each.late) for name, each in sums.items()],
+        title=(
+            f"streamed in {found.batches:,} micro-batches, at most {found.most_behind:,} flights behind, "
+            f"done {found.catch_up_seconds:.1f} s after the last flight"
+        ),
+    )
 
 
 def _number(value: float | None, *, percent: bool = False) -> str | None:

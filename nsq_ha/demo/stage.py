@@ -11,20 +11,25 @@ import contextlib
 import os
 import secrets
 import tempfile
-import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nsq_ha import tracelog
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
+from nsq_ha.demo.background import in_thread
+from nsq_ha.demo.delays import by_carrier
 from nsq_ha.demo.faults import Faults
+from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState
 from nsq_ha.demo.job import Job, JobOptions
+from nsq_ha.demo.watch import Watch, described, watching
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from nsq_ha.demo.audit import Audit
     from nsq_ha.demo.spark_step import SparkReport
     from nsq_ha.devcluster import DevCluster
@@ -42,7 +47,7 @@ class DemoOptions:
         topic: The topic; created if it does not exist. None for a unique name.
         keep_topic: Whether to keep a topic that this run created.
         months: Months of 2013, from 1 to 12.
-        spark: Whether Spark reads the topic back.
+        spark: What Spark does: nothing, read the topic back at the end, or also stream it meanwhile.
         page: Where to write Spark's page about every message. None for no page.
         job: The options of the job.
     """
@@ -51,7 +56,7 @@ class DemoOptions:
     topic: str | None = None
     keep_topic: bool = False
     months: tuple[int, ...] = (1,)
-    spark: bool = True
+    spark: Literal["none", "batch", "stream"] = "batch"
     page: Path | None = None
     job: JobOptions = field(default_factory=JobOptions)
 
@@ -84,6 +89,7 @@ class Report:
         spark: Spark's result. None if Spark was not requested, is missing or failed.
         spark_missing: Why Spark cannot run here, and what to install. None otherwise.
         spark_error: Why Spark failed, or what it did not find. None otherwise.
+        stream: The result of the streaming query. None if it was not requested or failed.
     """
 
     audit: Audit
@@ -96,6 +102,7 @@ class Report:
     spark: SparkReport | None = None
     spark_missing: str | None = None
     spark_error: str | None = None
+    stream: StreamReport | None = None
 
     @property
     def is_clean(self) -> bool:
@@ -134,6 +141,7 @@ class Report:
             "spark": self.spark.as_dict() if self.spark else None,
             "spark_missing": self.spark_missing,
             "spark_error": self.spark_error,
+            "stream": self.stream.as_dict() if self.stream else None,
         }
 
 
@@ -143,13 +151,19 @@ class Demo:
     Args:
         options: What to run.
         show: Called in the event loop with each event, as it happens.
+        session: The Spark session to use and leave running. None to start one.
 
     Attributes:
         audit: The counts, for a display. None until the job is ready.
+        stream: What the streaming query has shown last, for a display. None until it runs.
     """
 
-    def __init__(self, options: DemoOptions, *, show: Callable[[Event], None]) -> None:
+    def __init__(
+        self, options: DemoOptions, *, show: Callable[[Event], None], session: SparkSession | None = None
+    ) -> None:
         self.audit: Audit | None = None
+        self.stream: StreamState | None = None
+        self._session = session
         self._options = options
         self._show = show
         self._events: list[Event] = []
@@ -160,7 +174,8 @@ class Demo:
         """Run everything and return the report.
 
         Raises:
-            NsqError: The cluster cannot be used, the topic is not ordered, or the page cannot be written.
+            NsqError: The cluster cannot be used, the topic is not ordered, the page cannot be written, or a stream
+                is requested and Spark cannot run here.
             OSError: The flights are not installed, or a port or file cannot be used.
 
         If cancelled, it closes and deletes what it created.
@@ -176,16 +191,32 @@ class Demo:
                 self._tell(f"embedded cluster: nsqlookupd at {', '.join(lookupd)}")
             admin = await stack.enter_async_context(AdminClient(lookupd))
             topic, partitions, replicas = await stack.enter_async_context(self._topic(admin))
-            trace_log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsq_ha_demo_")), "trace.jsonl")
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsq_ha_demo_")))
             job = Job(lookupd, topic, rows, self._options.job, tell=self._tell)
             faults = Faults(cluster, job, tell=self._tell) if cluster is not None else None
+            watch = None
+            if self._options.spark == "stream":
+                self._tell("Spark starts a streaming query of the topic")
+                checkpoint = folder / "checkpoint"
+                stream = FlightStream(
+                    lookupd, topic, job.run_id, flights=len(rows), folder=checkpoint, session=self._session
+                )
+                watch = await stack.enter_async_context(watching(stream, job.audit, tell=self._tell, show=self._follow))
             self.audit, self._began = job.audit, self._clock()
-            with tracelog.write_to(trace_log, topic):
+            with tracelog.write_to(folder / "trace.jsonl", topic):
                 await self._play(job, faults)
             report = Report(job.audit, topic, cluster is not None, partitions, replicas, faults, self._events)
-            if self._options.spark:
-                await self._read_back(report, lookupd, trace_log)
+            if watch is not None:
+                report.spark_error = await watch.catch_up(self._options.job.stall_limit)
+            if self._options.spark != "none":
+                await self._read_back(report, lookupd, folder / "trace.jsonl", job.run_id, watch)
+            if watch is not None and report.spark is not None:
+                report.stream = watch.report(batch=report.spark.of_run, file=by_carrier(rows))
+                report.spark_error = report.spark_error or report.stream.difference
             return report
+
+    def _follow(self, state: StreamState) -> None:
+        self.stream = state
 
     def _tell(self, text: str) -> None:
         event = Event(self._clock() - self._began if self.audit is not None else -1.0, text)
@@ -244,55 +275,36 @@ class Demo:
         except NsqError as error:
             self._tell(f"topic {topic} was not deleted, delete it later: {error}")
 
-    async def _read_back(self, report: Report, lookupd: tuple[str, ...], trace_log: Path) -> None:
+    async def _read_back(
+        self, report: Report, lookupd: tuple[str, ...], trace_log: Path, run_id: str, watch: Watch | None
+    ) -> None:
         self._tell("Spark reads the topic back")
+        session = watch.stream.session if watch is not None else self._session
+        page = self._options.page
         try:
-            found = await _in_thread(lambda: spark_step.run(lookupd, report.topic, trace_log, self._options.page))
+            found = await in_thread(
+                lambda: spark_step.run(lookupd, report.topic, trace_log, page, run_id=run_id, session=session)
+            )
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
             return
         except Exception as error:  # noqa: BLE001 - Spark raises many kinds of errors; they are shown unchanged
-            report.spark_error = f"{type(error).__name__}: {error}"
+            report.spark_error = report.spark_error or described(error)
             return
         report.spark = found
         if found.flights < report.audit.acknowledged:
-            report.spark_error = f"Spark read only {found.flights} of {report.audit.acknowledged} acknowledged flights"
+            missing = f"Spark read only {found.flights} of {report.audit.acknowledged} acknowledged flights"
+            report.spark_error = report.spark_error or missing
 
 
 def _check_page(options: DemoOptions) -> None:
     """Fail now if the page could not be written after the run."""
-    if options.spark and options.page is not None:
+    if options.spark != "none" and options.page is not None:
         folder = options.page.parent
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {str(folder)!r} for the page {options.page.name}")
         if not os.access(folder, os.W_OK):
             raise ConfigError(f"the folder {str(folder.resolve())!r} is not writable: choose another page")
-
-
-async def _in_thread(work: Callable[[], SparkReport]) -> SparkReport:
-    """Run a long call in a thread; a cancelled caller does not wait for it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[SparkReport] = loop.create_future()
-
-    def settle(found: SparkReport | None, error: Exception | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        elif found is not None:
-            done.set_result(found)
-
-    def run() -> None:
-        found, error = None, None
-        try:
-            found = work()
-        except Exception as caught:  # noqa: BLE001 - raised again where it is awaited
-            error = caught
-        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-            loop.call_soon_threadsafe(settle, found, error)
-
-    threading.Thread(target=run, name="nsq_ha demo spark", daemon=True).start()
-    return await done
 
 
 @contextlib.asynccontextmanager

@@ -2,17 +2,23 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from nsq_ha.cli import demo as command
+from nsq_ha.cli.demo_screen import Display, progress_bars, stream_table
 from nsq_ha.demo import flights
 from nsq_ha.demo.audit import Audit
+from nsq_ha.demo.delays import Delays
+from nsq_ha.demo.flight_stream import StreamReport, StreamState
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.spark_step import AHEAD, CarrierDelay, Latency, SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ConfigError
+from nsq_ha.spark.lag import PartitionLag, StreamLag
 from tests.cli.conftest import Invoke
 
 KEYS = {
@@ -54,7 +60,7 @@ def audit_of(consumed: Iterable[int] = (1, 2, 3), *, failed: int = 0) -> Audit:
     return audit
 
 
-def report_of(audit: Audit, spark: SparkReport | None = None, **rest: str) -> Report:
+def report_of(audit: Audit, spark: SparkReport | None = None, **rest: Any) -> Report:  # noqa: ANN401
     return Report(audit, "flights", True, 4, 3, None, [], spark, **rest)
 
 
@@ -149,6 +155,49 @@ def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_
     assert "every message's life: demo-report.html (delivered again after they were finished: 1)\n" in done
 
 
+def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with: list[Report]) -> None:
+    ends_with.append(report_of(audit_of(), stream=StreamReport(20, 1234, 2.5, SUMS, SUMS, SUMS)))
+    done = invoke("demo", "--spark", "stream")
+    assert done.exit_code == 0
+    assert "streamed in 20 micro-batches, at most 1,234 flights behind, done 2.5 s after the last flight" in " ".join(
+        done.stdout.split()
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    sums = ["7", "15", "77", "3"]
+    for source in (["streaming", "query"], ["batch", "read"], ["data", "file"]):
+        assert [*source, *sums] in rows
+    assert done.stdout.endswith("0 lost, 0 out of order; stream, batch and file have the same sums\n")
+    assert json.loads(invoke("demo", "--json").stdout)["stream"]["differing"] == []
+
+
+def test_sums_that_differ_are_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
+    found = StreamReport(20, 1234, 2.5, SUMS | {"UA": Delays(1)}, SUMS, SUMS)
+    ends_with.append(report_of(audit_of(), stream=found, spark_error=found.difference))
+    done = invoke("demo", "--spark", "stream")
+    assert done.exit_code == 1
+    assert done.stdout.splitlines()[-1] == (
+        "FAILED: the sums of UA differ (flights: streaming query 6, batch read 7, data file 7)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "spark"),
+    [((), "batch"), (("--spark",), "batch"), (("--spark", "stream"), "stream"), (("--no-spark",), "none")],
+)
+def test_what_spark_does_is_chosen(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], spark: str
+) -> None:
+    asked: list[DemoOptions] = []
+
+    def remember(self: Demo, options: DemoOptions, **_: object) -> None:
+        asked.append(options)
+        raise ConfigError("asked")
+
+    monkeypatch.setattr(Demo, "__init__", remember)
+    assert invoke("demo", *given, "--json").exit_code == 1
+    assert [options.spark for options in asked] == [spark]
+
+
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
     done = invoke("demo", "--lookupd", nobody, "--no-spark")
     assert (done.exit_code, done.stdout) == (1, "")
@@ -159,16 +208,45 @@ def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str)
 async def test_on_a_terminal_the_bars_follow_the_books() -> None:
     console = Console(force_terminal=True, width=120, record=True)
     running = Demo(DemoOptions(), show=print)
-    with command._progress(console) as progress:
+    with progress_bars(console) as progress:
         assert progress is not None
-        display = command._Display(running, progress)
-        display._refresh()
+        display = Display(running, progress)
+        display.refresh()
         running.audit = audit_of((1, 2))
-        display._refresh()
+        display.refresh()
         acknowledged, consumed = progress.tasks
     assert (acknowledged.completed, acknowledged.total, acknowledged.finished) == (3, 3, True)
     assert (consumed.completed, consumed.total, consumed.finished) == (2, 3, False)
     assert "2/3" in console.export_text()
+
+
+SUMS = {"UA": Delays(2, 2, 5, 1, -3, 0), "B6": Delays(1), "AA": Delays(4, 4, 10, 4, 80, 3)}
+LAG = StreamLag(None, "q", 3, "", 1, None, (PartitionLag("t", 0, 1_500_000, 2_000_000), PartitionLag("t", 1, 0, 0)))
+
+
+@pytest.mark.parametrize("width", [60, 80])
+async def test_on_a_terminal_the_stream_has_a_table_and_a_bar(width: int) -> None:
+    console = Console(force_terminal=True, width=width, height=24, record=True)
+    running = Demo(DemoOptions(spark="stream"), show=print)
+    running.audit, running.stream = audit_of(), StreamState(SUMS, 2, 4, LAG)
+    with progress_bars(console) as progress:
+        assert progress is not None
+        Display(running, progress).refresh()
+        progress.refresh()
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["AA", "4", "2.5", "min", "20.0", "min", "75.0%"] in lines
+    assert ["B6", "1", "-", "-", "-"] in lines
+    assert ["all", "7", "2.5", "min", "15.4", "min", "60.0%"] in lines
+    assert ["0", "1.50", "MB", "2.00", "MB", "0.50", "MB"] in lines
+    assert any(line[:1] == ["streamed"] and "2/3" in line for line in lines)
+
+
+def test_a_low_terminal_shows_the_carriers_with_most_flights_and_the_rest_in_one_row() -> None:
+    carriers = {f"C{number}": Delays(number) for number in range(1, 6)}
+    console = Console(width=80, record=True)
+    console.print(stream_table(StreamState(carriers, 15, 1), 5))
+    shown = [line.split()[:3] for line in console.export_text().splitlines() if line.strip()]
+    assert shown[2:] == [["C5", "5", "-"], ["C4", "4", "-"], ["C3", "3", "-"], ["2", "more", "3"], ["all", "15", "-"]]
 
 
 def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

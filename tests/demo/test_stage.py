@@ -1,6 +1,7 @@
 import json
 import uuid
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -20,7 +21,13 @@ def few_flights(monkeypatch: pytest.MonkeyPatch, rows: list[Flight]) -> None:
     monkeypatch.setattr(flights, "read", lambda months: rows)
 
 
-def on(cluster: DevCluster, topic: str | None = None, *, keep_topic: bool = False, spark: bool = False) -> DemoOptions:
+def on(
+    cluster: DevCluster,
+    topic: str | None = None,
+    *,
+    keep_topic: bool = False,
+    spark: Literal["none", "batch", "stream"] = "none",
+) -> DemoOptions:
     return DemoOptions(lookupd=tuple(cluster.lookupd), topic=topic, keep_topic=keep_topic, spark=spark)
 
 
@@ -39,7 +46,7 @@ def spark_report(flights_found: int) -> SparkReport:
 
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
     events: list[Event] = []
-    options = DemoOptions(spark=False, job=JobOptions(rate=2000))
+    options = DemoOptions(spark="none", job=JobOptions(rate=2000))
     report = await report_of(options, events)
     assert report.is_clean
     given = report.as_dict()
@@ -114,11 +121,11 @@ async def test_replicas_are_as_many_as_there_are_nodes() -> None:
 
 
 async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object) -> SparkReport:
+    def missing(*_: object, **__: object) -> SparkReport:
         raise SparkUnavailableError("Spark needs Java: install one")
 
     monkeypatch.setattr(spark_step, "run", missing)
-    report = await report_of(on(cluster, spark=True))
+    report = await report_of(on(cluster, spark="batch"))
     assert report.spark_missing == "Spark needs Java: install one"
     assert report.is_clean
 
@@ -126,7 +133,7 @@ async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, m
 async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, object]] = []
 
-    def read(lookupd: tuple[str, ...], topic: str, path: object, page: object) -> SparkReport:
+    def read(lookupd: tuple[str, ...], topic: str, path: object, page: object, **_: object) -> SparkReport:
         assert page is None
         assert lookupd == tuple(cluster.lookupd)
         with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
@@ -134,7 +141,7 @@ async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest
         return spark_report(400)
 
     monkeypatch.setattr(spark_step, "run", read)
-    report = await report_of(on(cluster, spark=True))
+    report = await report_of(on(cluster, spark="batch"))
     assert report.is_clean
     events = [line["event"] for line in lines]
     assert {event: events.count(event) for event in set(events)} == {"publish": 400, "delivery": 400, "finish": 400}
@@ -142,17 +149,17 @@ async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest
 
 
 async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_step, "run", lambda *_: spark_report(399))
-    report = await report_of(on(cluster, spark=True))
+    monkeypatch.setattr(spark_step, "run", lambda *_, **__: spark_report(399))
+    report = await report_of(on(cluster, spark="batch"))
     assert report.spark_error == "Spark read only 399 of 400 acknowledged flights"
     assert not report.is_clean
 
 
 async def test_an_error_of_spark_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> SparkReport:
+    def broken(*_: object, **__: object) -> SparkReport:
         raise RuntimeError("no good")
 
     monkeypatch.setattr(spark_step, "run", broken)
-    report = await report_of(on(cluster, spark=True))
+    report = await report_of(on(cluster, spark="batch"))
     assert report.spark_error == "RuntimeError: no good"
     assert (report.is_clean, report.as_dict()["ok"]) == (False, False)

@@ -1,0 +1,210 @@
+"""The demo's streaming query: keep a table of delays by carrier up to date while flights are published.
+
+Spark reads the topic as a stream, drops repeated flights, and adds each micro-batch to its
+sums. This module starts that query and keeps its newest table and lag; the sums are
+those of ``spark_step``, so a batch read of the same topic must give the same.
+It needs the extra ``nsq_ha[spark]`` and Java.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.demo.delays import Delays, differing, total
+from nsq_ha.demo.spark_step import delay_sums, delays_of, flights_of
+from nsq_ha.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nsq_ha.demo.delays import ByCarrier
+    from nsq_ha.spark.lag import LagListener, StreamLag
+
+SESSION_CONFIG: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "2"}
+
+_CHECK_INTERVAL: Final = 1.0
+_BATCHES: Final = 20
+_SMALLEST_BATCH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What the query has shown last.
+
+    Attributes:
+        sums: The delays by carrier.
+        flights: Number of flights in them.
+        batches: Number of micro-batches so far.
+        lag: How far the query was behind the logs when Spark planned its last micro-batch. None before the first.
+    """
+
+    sums: ByCarrier = field(default_factory=dict)
+    flights: int = 0
+    batches: int = 0
+    lag: StreamLag | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """The same sums from three sources.
+
+    Attributes:
+        batches: Number of micro-batches.
+        most_behind: The largest number of acknowledged flights that were not in the table after a micro-batch.
+        catch_up_seconds: Time from the end of the job until the table had all flights.
+        streamed: Delays by carrier of the streaming query.
+        batch: Those of a batch read of the whole topic.
+        file: Those of the data file.
+    """
+
+    batches: int
+    most_behind: int
+    catch_up_seconds: float
+    streamed: ByCarrier
+    batch: ByCarrier
+    file: ByCarrier
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain dicts, lists and numbers, for JSON."""
+        return {**asdict(self), "differing": self.differing}
+
+    @property
+    def results(self) -> dict[str, ByCarrier]:
+        """The three results by name."""
+        return {"streaming query": self.streamed, "batch read": self.batch, "data file": self.file}
+
+    @property
+    def differing(self) -> list[str]:
+        """Carriers whose sums are not the same in all three."""
+        return differing(self.results.values())
+
+    @property
+    def difference(self) -> str | None:
+        """What differs, in words. None if nothing does."""
+        if not self.differing:
+            return None
+        flights = ", ".join(f"{name} {total(sums).flights:,}" for name, sums in self.results.items())
+        return f"the sums of {', '.join(self.differing)} differ (flights: {flights})"
+
+
+class FlightStream:
+    """One run of the query.
+
+    Args:
+        lookupd: Addresses of nsqlookupds.
+        topic: The topic; its messages are as for :func:`nsq_ha.demo.spark_step.run`.
+        run_id: Only flights of this run of the demo count.
+        flights: The number of flights that are expected; a micro-batch reads a twentieth of them at most.
+        folder: An empty folder for the checkpoint.
+        session: The Spark session to use and leave running. None to start one.
+    """
+
+    def __init__(
+        self,
+        lookupd: Sequence[str],
+        topic: str,
+        run_id: str,
+        *,
+        flights: int,
+        folder: Path,
+        session: SparkSession | None = None,
+    ) -> None:
+        self.state: StreamState = StreamState()
+        self.session = session
+        self._options = {
+            "lookupd": ",".join(lookupd),
+            "topic": topic,
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": str(max(flights // _BATCHES, _SMALLEST_BATCH)),
+        }
+        self._run_id = run_id
+        self._folder = folder
+        self._changed: Callable[[StreamState], object] = _ignore
+        self._is_ours = session is None
+        self._news = threading.Condition()
+        self._query: StreamingQuery | None = None
+        self._listener: LagListener | None = None
+
+    def start(self, changed: Callable[[StreamState], object]) -> None:
+        """Start Spark, if there is no session, and the query. Blocks for some seconds.
+
+        Args:
+            changed: Called with each new state, in a thread of Spark's; it must not block.
+
+        Raises:
+            SparkUnavailableError: Java or PySpark is missing; the text says what to install.
+            pyspark.errors.PySparkException: The query could not be started.
+        """
+        self._changed = changed
+        if self.session is None:
+            # The second number lets a task run again that a fault has ended.
+            self.session = local_session("nsq_ha demo", threads="*,4", config=SESSION_CONFIG)
+        from nsq_ha.spark.lag import LagListener  # imports pyspark, which may be missing
+
+        self._listener = LagListener(self._lagged)
+        self.session.streams.addListener(self._listener)
+        rows = self.session.readStream.format("nsq").options(**self._options).load()
+        own = flights_of(rows).where(f"run = '{self._run_id}' and number is not null")
+        table = delay_sums(own.dropDuplicates(["number"]))
+        writer = table.writeStream.outputMode("complete").foreachBatch(self._take).queryName(f"flights {self._run_id}")
+        self._query = writer.option("checkpointLocation", str(self._folder)).start()
+
+    def wait(self, flights: int, limit: float) -> None:
+        """Wait until the table has this number of flights.
+
+        Raises:
+            TimeoutError: No flight was added for ``limit`` seconds.
+            pyspark.errors.PySparkException: The query failed.
+        """
+        known, until = -1, time.monotonic() + limit
+        while self.state.flights < flights:
+            if self.state.flights > known:
+                known, until = self.state.flights, time.monotonic() + limit
+            if time.monotonic() > until:
+                raise TimeoutError(f"the streaming query has {known:,} of {flights:,} flights and adds none")
+            query = self._query
+            if query is None or not query.isActive:
+                raise (query and query.exception()) or RuntimeError("the streaming query has ended")
+            with self._news:
+                self._news.wait(_CHECK_INTERVAL)
+
+    def stop(self) -> None:
+        """Stop the query. Spark stays, for the batch read."""
+        if self._query is not None:
+            self._query.stop()
+
+    def close(self) -> None:
+        """Stop the query, and Spark if this object started it."""
+        self.stop()
+        if self.session is None:
+            return
+        if self._is_ours:
+            self.session.stop()
+        elif self._listener is not None:
+            self.session.streams.removeListener(self._listener)
+
+    def _take(self, table: DataFrame, batch: int) -> None:
+        sums: dict[str, Delays] = {row["carrier"]: delays_of(row) for row in table.collect()}
+        self._show(sums=sums, flights=total(sums).flights, batches=batch + 1)
+
+    def _lagged(self, lag: StreamLag) -> None:
+        if self._query is not None and lag.query_id == self._query.id:
+            self._show(lag=lag)
+
+    def _show(self, **news: Any) -> None:  # noqa: ANN401 - fields of StreamState
+        # Spark calls from two threads.
+        with self._news:
+            self.state = replace(self.state, **news)
+            self._changed(self.state)
+            self._news.notify_all()
+
+
+def _ignore(_: StreamState) -> None:
+    """Take a state before the query was started."""

@@ -1,0 +1,86 @@
+"""The demo's streaming query: the same sums as a batch read and as the data file, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.demo import flights, stage
+from nsq_ha.demo.delays import by_carrier
+from nsq_ha.demo.flight_stream import FlightStream
+from nsq_ha.demo.flights import Flight
+from nsq_ha.demo.job import JobOptions
+from nsq_ha.demo.stage import Demo, DemoOptions, Event
+from tests.spark.test_spark_step import flight
+from tests.support.threads import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from nsq_ha.devcluster import DevCluster
+    from tests.spark.conftest import Publish
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+COLUMNS = ("carrier", "dep_delay", "arr_delay")
+ROWS = [
+    Flight(f"N{number % 40}", COLUMNS, (("UA", "B6", "AA")[number % 3], str(number % 50), str(number % 70 - 20)))
+    for number in range(400)
+]
+LIMIT = 300.0
+"""Spark may be slow to start its workers."""
+
+
+@pytest.mark.slow
+async def test_stream_batch_and_file_have_the_same_sums_when_a_node_dies(
+    spark: SparkSession, dev_cluster: DevCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.asynccontextmanager
+    async def embedded() -> AsyncIterator[DevCluster]:
+        yield dev_cluster
+
+    monkeypatch.setattr(stage, "_embedded", embedded)
+    monkeypatch.setattr(flights, "read", lambda months: ROWS)
+    events: list[Event] = []
+    options = DemoOptions(spark="stream", page=tmp_path / "page.html", job=JobOptions(rate=500, stall_limit=LIMIT))
+    demo = Demo(options, show=events.append, session=spark)
+    report = await demo.run()
+    assert report.spark_error is None
+    assert report.stream is not None
+    assert report.stream.streamed == report.stream.batch == report.stream.file == by_carrier(ROWS)
+    assert report.is_clean
+    assert report.as_dict()["nodes_killed"] == 1
+    # A batch has at most a hundred messages, and a repeated one adds nothing.
+    assert report.stream.batches >= 4
+    assert demo.stream is not None
+    assert demo.stream.flights == 400
+    assert any(event.text.startswith("the stream has 400 flights and is 0 behind") for event in events)
+    assert not spark.streams.active
+
+
+def test_repeats_and_what_others_published_do_not_count(
+    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("streamed", 1, ordered=True)
+    other = flight(3).replace(b'"r1"', b'"r2"')
+    publish(topic, 0, [flight(0), flight(1), flight(1), other, b"no JSON \xff", b'{"run":"r1","number":null}'])
+    stream = FlightStream(dev_cluster.lookupd, topic, "r1", flights=2, folder=tmp_path / "checkpoint", session=spark)
+    try:
+        stream.start(lambda state: None)
+        stream.wait(2, LIMIT)
+        with pytest.raises(TimeoutError, match="has 2 of 3 flights and adds none"):
+            stream.wait(3, 0.1)
+        until(lambda: stream.state.lag, LIMIT)
+        assert stream.state.lag is not None
+        assert [(each.topic, each.partition) for each in stream.state.lag.partitions] == [(topic, 0)]
+        stream.stop()
+        assert {name: sums.flights for name, sums in stream.state.sums.items()} == {"UA": 2}
+        with pytest.raises(RuntimeError, match="has ended"):
+            stream.wait(3, LIMIT)
+    finally:
+        stream.close()
