@@ -62,7 +62,7 @@ nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
 nitpick_ignore += [
-    ("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Upgrade", "_Handler")
+    ("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Rule", "Upgrade", "_Handler")
 ]
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}")
@@ -78,7 +78,7 @@ nitpick_ignore_regex = [
     (r"py:.*", r"(asyncio|collections|concurrent|contextlib|dataclasses|datetime|enum|pathlib|ssl|types|typing)\..+"),
     (
         r"py:.*",
-        r"(Path|datetime|TracerProvider|MeterProvider|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)",
+        r"(Column|DataFrame|Path|StructType|datetime|TracerProvider|MeterProvider|SparkSession|StreamingQueryProgress|Query(Started|Progress|Terminated)Event)",
     ),
     (r"py:.*", r"(click|httpx|msgspec|opentelemetry|pyarrow|pyspark|starlette)\..+"),
 ]

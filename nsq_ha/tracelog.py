@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message, Receipt
 
+__all__ = ["TraceSwitch", "switch", "write_to"]
+
 log: Final = logging.getLogger("nsq_ha.trace")
 
 

@@ -2,7 +2,8 @@
 
 Directives for reStructuredText blocks::
 
-    .. options-table::          every option of producers and consumers
+    .. options-table:: WHOSE    options with their types: of ``producer`` or ``consumer``; or only those of
+                                ``both``, ``only-producer``, ``only-consumer``
     .. constants-table::        named constants, one dotted name a line
     .. errors-table::           the tree of errors
     .. errors-details::         the docstring of each
@@ -31,6 +32,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
 from nsq_ha import Backoff, config, errors
+from nsq_ha import options as keywords
 from nsq_ha.protocol import state
 from nsq_ha.spark.options import KNOWN
 
@@ -45,20 +47,31 @@ if TYPE_CHECKING:
 VECTORS: Final = Path(__file__).parents[2] / "tests" / "vectors" / "sharding.json"
 
 _OWNERS: Final = (
-    (config.ClientConfig, "both"),
-    (config.ProducerConfig, "producer"),
-    (config.ConsumerConfig, "consumer"),
+    (config.ClientConfig, keywords.ClientOptions, "both"),
+    (config.ProducerConfig, keywords.ProducerOptions, "producer"),
+    (config.ConsumerConfig, keywords.ConsumerOptions, "consumer"),
 )
 _SHOWN_PARTITIONS: Final = (2, 3, 4, 8, 10, 16)
 _SHOWN_TEXTS: Final = ("order-1", "order-2", "user:42", "订单-1", "😀")
 _SHOWN_NUMBERS: Final = (1, 123456789012345, -1)
 
 
+_WHOSE: Final = {
+    "producer": ("both", "producer"),
+    "consumer": ("both", "consumer"),
+    "both": ("both",),
+    "only-producer": ("producer",),
+    "only-consumer": ("consumer",),
+}
+"""Whose options each table has."""
+
+
 class Option(NamedTuple):
-    """One option: its name, whose it is, its default with its unit, and what it is for."""
+    """One option: its name, whose it is, its type, its default with its unit, and what it is for."""
 
     name: str
     owner: str
+    type: str
     default: str
     meaning: str
 
@@ -71,22 +84,36 @@ def options() -> list[Option]:
     """
     listed: list[Option] = []
     seen: set[str] = set()
-    for owner, whose in _OWNERS:
-        meanings = attribute_docs(owner)
+    for owner, arguments, whose in _OWNERS:
+        meanings, types = attribute_docs(owner), attribute_types(arguments)
         for field in dataclasses.fields(owner):
             if field.name in seen:
                 continue
             seen.add(field.name)
             if field.name not in meanings:
                 raise LookupError(f"{owner.__name__}.{field.name} has no docstring")
-            listed.append(Option(field.name, whose, _shown(field.default, unit_of(field)), meanings[field.name]))
+            default = _shown(field.default, unit_of(field))
+            listed.append(Option(field.name, whose, types[field.name], default, meanings[field.name]))
     return listed
 
 
 def attribute_docs(owner: type) -> dict[str, str]:
     """Return the docstrings that stand below the attributes of a class, each as one line."""
+    return dict(_documented(_body(owner)))
+
+
+def attribute_types(owner: type) -> dict[str, str]:
+    """Return the types of the attributes of a class as its source has them."""
+    return {
+        statement.target.id: ast.unparse(statement.annotation).replace("'", '"')
+        for statement in _body(owner)
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+
+
+def _body(owner: type) -> Sequence[ast.stmt]:
     (body,) = (node.body for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.ClassDef))
-    return dict(_documented(body))
+    return body
 
 
 def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
@@ -136,11 +163,21 @@ def _number(value: float, unit: str) -> str:
     return (f"{value:,}" if isinstance(value, int) else f"{value:g}") + (f" {unit}" if unit else "")
 
 
-def options_table() -> str:
-    """Return the table of all options."""
-    head = ("Option", "For", "Default", "What it is, and why")
-    rows = [(f"``{option.name}``", option.owner, option.default, option.meaning) for option in options()]
-    return _in_module("nsq_ha.config", table(head, rows, widths="26 12 20 42"))
+def options_table(whose: str) -> str:
+    """Return a table of options.
+
+    Raises:
+        LookupError: There is no such table.
+    """
+    if whose not in _WHOSE:
+        raise LookupError(f"options-table:: is one of {', '.join(_WHOSE)}, not {whose!r}")
+    head = ("Option", "Type", "Default", "What it is, and why")
+    rows = [
+        (f"``{option.name}``", f"``{option.type}``", option.default, option.meaning)
+        for option in options()
+        if option.owner in _WHOSE[whose]
+    ]
+    return _in_module("nsq_ha.config", table(head, rows, widths="20 24 14 42", stack=True))
 
 
 def constants_table(names: Iterable[str]) -> str:
@@ -220,7 +257,7 @@ def spark_options_table() -> str:
         )
         for name, option in KNOWN.items()
     ]
-    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="22 14 12 52")
+    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="22 14 12 52", stack=True)
 
 
 def connection_states() -> str:
@@ -283,9 +320,18 @@ def _in_module(module: str, text: str) -> str:
     return f".. py:currentmodule:: {module}\n\n{text}"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = "auto") -> str:
-    """Return a list-table of cells that are one line of reStructuredText each; widths are percent."""
-    lines = [".. list-table::", "   :header-rows: 1", f"   :widths: {widths}", ""]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, widths: str = "auto", stack: bool = False) -> str:
+    """Return a list-table of cells that are one line of reStructuredText each; widths are percent.
+
+    With ``stack``, the style sheet puts the cells of a row below each other on a phone.
+    """
+    lines = [
+        ".. list-table::",
+        "   :header-rows: 1",
+        f"   :widths: {widths}",
+        *(["   :class: stack"] if stack else []),
+        "",
+    ]
     for row in (head, *rows):
         lines += [f"   {'* -' if index == 0 else '  -'} {cell}" for index, cell in enumerate(row)]
     return "\n".join(lines) + "\n"
@@ -303,6 +349,13 @@ class Made(SphinxDirective):
     def text(self) -> str:
         """Return the text; an error of its making ends the build."""
         return type(self).make()
+
+
+class _Options(Made):
+    required_arguments = 1
+
+    def text(self) -> str:
+        return options_table(self.arguments[0])
 
 
 class _Constants(Made):
@@ -339,7 +392,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", whole_first_line, priority=400)
     app.connect("missing-reference", by_last_name)
     tables: dict[str, Callable[[], str]] = {
-        "options-table": options_table,
         "errors-table": errors_table,
         "errors-details": errors_details,
         "server-codes-table": server_codes_table,
@@ -350,4 +402,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     for name, make in tables.items():
         app.add_directive(name, type(name, (Made,), {"make": staticmethod(make)}))
     app.add_directive("constants-table", _Constants)
+    app.add_directive("options-table", _Options)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
