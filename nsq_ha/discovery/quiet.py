@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from http.cookiejar import CookieJar
 
+    import httpcore
+
+
+class Handshake:
+    """Closes the connection of a request whose TLS handshake did not come to its end.
+
+    httpcore closes it after an error, but not if the request is cancelled, as at its time limit: the event loop would
+    keep the socket until the server closes it. httpcore calls this for each event of the request.
+    """
+
+    def __init__(self) -> None:
+        self._stream: httpcore.AsyncNetworkStream | None = None
+
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        """Take an event."""
+        if event == "connection.connect_tcp.complete":
+            self._stream = info["return_value"]
+        elif event == "connection.start_tls.failed" and self._stream is not None:
+            await self._stream.aclose()
+
 
 class QuietClient(httpx.AsyncClient):
     """Sends requests with one transport, and nothing around it.
@@ -55,8 +75,10 @@ class QuietClient(httpx.AsyncClient):
         """
         if self.is_closed:
             raise RuntimeError("Cannot send a request, as the client has been closed.")
-        if self._server_name and request.url.scheme == "https":
-            request.extensions["sni_hostname"] = self._server_name
+        if request.url.scheme == "https":
+            request.extensions["trace"] = Handshake()
+            if self._server_name:
+                request.extensions["sni_hostname"] = self._server_name
         response = await self._own_transport.handle_async_request(request)
         response.request = request
         return response
