@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SCALE = 0.05
 """Of the real cluster's pace: the election after a kill takes 1.1 s."""
 
-LIMIT = 10.0
+LIMIT = 30.0
 NOT_LEADER = b"E_FAILED_ON_NOT_LEADER "
 NOT_WRITABLE = b"E_FAILED_ON_NOT_WRITABLE "
 
@@ -44,7 +44,10 @@ class Probe:
         self.cluster = cluster
         self.topic = topic
         self.http = httpx.Client(
-            timeout=2.0, verify=NO_CERTIFICATES, trust_env=False, headers={"Accept": "application/vnd.nsq; version=1.0"}
+            timeout=LIMIT,
+            verify=NO_CERTIFICATES,
+            trust_env=False,
+            headers={"Accept": "application/vnd.nsq; version=1.0"},
         )
 
     def lookup(self, access: str, lookupd: int = 0) -> dict[int, str]:

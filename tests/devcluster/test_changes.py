@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
 from tests.devcluster.wire import attempts, pub
 
@@ -65,13 +66,14 @@ def test_a_moved_leader_closes_its_consumers_without_a_word_and_refuses_publishe
 
 
 def test_writes_stop_while_a_leader_moves_and_no_lookup_names_it() -> None:
-    with probe(scale=1.0) as seen:
+    with probe() as seen:
         former, to = seen.leader(), seen.cluster.followers("orders")[0]
-        assert move(seen, former, to).status_code == 200
-        assert seen.publish(former, b"refused") == NOT_WRITABLE
-        assert seen.lookup("w") == seen.lookup("r") == {}
-        again = move(seen, former, to)
-        assert (again.status_code, again.json()["message"]) == (400, "the cluster is unstable")
+        with held(seen.cluster):
+            assert move(seen, former, to).status_code == 200
+            assert seen.publish(former, b"refused") == NOT_WRITABLE
+            assert seen.lookup("w") == seen.lookup("r") == {}
+            again = move(seen, former, to)
+            assert (again.status_code, again.json()["message"]) == (400, "the cluster is unstable")
         until(lambda: seen.lookup("w") == {0: to})
         assert seen.publish(former, b"refused") == NOT_LEADER
         assert seen.publish(to, b"stored") == b"OK"
@@ -101,29 +103,24 @@ def test_a_move_that_cannot_be_done_is_refused() -> None:
 
 
 def test_a_move_to_a_node_that_dies_under_way_leaves_the_leader_where_it_was() -> None:
-    with probe(scale=0.2) as seen:
+    with probe() as seen:
         former, to = seen.leader(), seen.cluster.followers("orders")[0]
-        assert move(seen, former, to).status_code == 200
-        seen.cluster.kill(to)
+        with held(seen.cluster):
+            assert move(seen, former, to).status_code == 200
+            seen.cluster.kill(to)
         until(lambda: seen.publish(former, b"stored") == b"OK")
         assert seen.lookup("w") == {0: former}
 
 
-def _disagree_while_growing(scale: float) -> bool:
-    """Let a topic grow; return whether each nsqlookupd was seen to name the number before, or after, the leaders."""
-    with probe(2, scale=scale) as seen, consumer(seen, partition=0):
-        seen.cluster.expand("orders", 4)
-        until(lambda: seen.partition_num(0) == 4)
-        is_early = len(seen.lookup("w", 0)) == 2
-        until(lambda: len(seen.lookup("w", 1)) == 4)
-        is_late = seen.partition_num(1) == 2
-        until(lambda: seen.partition_num(1) == 4)
-        return is_early and is_late
-
-
 def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
-    # A busy machine may miss the moment, unless it is longer.
-    assert any(map(_disagree_while_growing, (0.05, 0.2, 1.0)))
+    with probe(2, scale=0.2) as seen, consumer(seen, partition=0):
+        with held(seen.cluster) as clock:
+            seen.cluster.expand("orders", 4)
+            clock.until(lambda: seen.partition_num(0) == 4)
+            assert len(seen.lookup("w", 0)) == 2  # it names the number before the leaders
+            clock.until(lambda: len(seen.lookup("w", 1)) == 4)
+            assert seen.partition_num(1) == 2  # the other one names it after them
+        until(lambda: seen.partition_num(1) == 4)
 
 
 def test_a_topic_that_has_grown_works() -> None:
@@ -163,19 +160,18 @@ def _has_leader(cluster: DevCluster, topic: str, partition: int) -> bool:
 
 
 def test_a_deleted_topic_is_gone_for_clients_and_comes_back_empty() -> None:
-    # So slow that a busy machine sees the moment, too.
-    with probe(scale=0.5) as seen:
+    with probe() as seen:
         leader = seen.leader()
         assert seen.publish(leader, b"old") == b"OK"
         assert seen.stored() == [b"old"]
-        with consumer(seen) as consuming, seen.wire(leader) as publishing:
+        with consumer(seen) as consuming, seen.wire(leader) as publishing, held(seen.cluster) as clock:
             seen.cluster.delete_topic("orders")
             assert consuming.ends()
             publishing.send(pub("orders", b"late"))
             assert publishing.answer() == b"E_TOPIC_NOT_EXIST "
             assert publishing.ends()
-        until(lambda: seen.partition_num(0) == 0)
-        assert seen.partition_num(1) == 1  # the other one hears of it later
+            clock.until(lambda: seen.partition_num(0) == 0)
+            assert seen.partition_num(1) == 1  # the other one hears of it later
         until(lambda: seen.partition_num(1) == 0)
         with pytest.raises(ChangeRefusedError, match="Key not found"):
             seen.cluster.delete_topic("orders")
@@ -190,13 +186,14 @@ def test_a_deleted_topic_is_gone_for_clients_and_comes_back_empty() -> None:
 
 
 def test_a_new_topic_is_named_before_it_can_be_used() -> None:
-    with DevCluster(time_scale=0.5) as cluster:
-        cluster.create_topic("orders", 2, ordered=True, wait=False)
+    with DevCluster(time_scale=0.2) as cluster:
         seen = Probe(cluster, "orders")
-        until(lambda: seen.partition_num() == 2)
-        assert seen.lookup("w") == {}
-        leader = until(lambda: seen.lookup("r").get(0))
-        assert seen.publish(leader, b"early") == NOT_WRITABLE
+        with held(cluster) as clock:
+            cluster.create_topic("orders", 2, ordered=True, wait=False)
+            clock.until(lambda: seen.partition_num() == 2)
+            assert seen.lookup("w") == {}
+            leader = clock.until(lambda: seen.lookup("r").get(0))
+            assert seen.publish(leader, b"early") == NOT_WRITABLE
         until(seen.is_whole)
         assert seen.publish(leader, b"stored") == b"OK"
         seen.http.close()

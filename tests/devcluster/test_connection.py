@@ -8,6 +8,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.compression import SnappyCodec
+from tests.devcluster.clock import held
 from tests.devcluster.probes import probe, until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
 from tests.support.certificates import server_context
@@ -108,25 +109,28 @@ def publish_all(address: str, bodies: list[bytes], topic: str = "orders") -> Non
             assert publishing.answer() == b"OK"
 
 
-def test_sampling_leaves_messages_out_for_good(address: str) -> None:
+def test_sampling_leaves_messages_out_for_good(address: str, cluster: DevCluster) -> None:
     with connect(address, identify(sample_rate=50), b"SUB sampled some 0\nRDY 2500\n") as wire:
         wire.answer()
         assert wire.answer() == b"OK"
         publish_all(address, [b"z"] * 400, "sampled")
         got = 0
-        while not wire.is_quiet(0.3):
-            _, data = wire.frame()
-            wire.send(b"FIN " + message_id(data) + b"\n")
-            got += 1
+        replica = nsqd_of(cluster, "nsqd-0").replicas["sampled", 0]
+        channel = in_cluster(cluster, lambda: replica.channels["some"])
+        while not in_cluster(cluster, lambda: channel.end == 400 and not channel.depth):
+            if not wire.is_quiet(0.01):
+                _, data = wire.frame()
+                wire.send(b"FIN " + message_id(data) + b"\n")
+                got += 1
         assert 100 < got < 320
 
 
-def test_gathered_messages_come_together_when_the_time_is_over(address: str) -> None:
+def test_gathered_messages_come_together_when_the_time_is_over(address: str, cluster: DevCluster) -> None:
     start = identify(output_buffer_timeout=300, output_buffer_size=65536)
     with connect(address, start, b"SUB gathered slowly 0\nRDY 10\n") as wire:
         wire.answer()
         assert wire.answer() == b"OK"
-        with connect(address, pub("gathered", b"a")) as publishing:
+        with held(cluster), connect(address, pub("gathered", b"a")) as publishing:
             assert publishing.answer() == b"OK"
             assert wire.is_quiet(0.1)
             publishing.send(pub("gathered", b"b"))

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
 from tests.devcluster.wire import attempts, connect, pub
 
@@ -16,33 +17,34 @@ def test_a_killed_leader_leaves_both_lookups_until_another_is_elected() -> None:
         leader, other = seen.leader(0), seen.leader(1)
         assert leader != other
         assert seen.publish(leader, b"kept") == b"OK"
-        with seen.wire(leader) as open_connection:
-            seen.cluster.kill(leader)
-            assert open_connection.ends()
-        with pytest.raises(OSError, match="refused"):
-            connect(seen.cluster.nsqds[leader])
-        until(lambda: 0 not in seen.lookup("r"))
-        assert 0 not in seen.lookup("w")
-        assert seen.lookup("r") == {1: other}
-        for follower in seen.cluster.followers("orders", 0):
-            if follower != leader:
-                assert seen.publish(follower, b"lost") == NOT_LEADER
+        with held(seen.cluster) as clock:
+            with seen.wire(leader) as open_connection:
+                seen.cluster.kill(leader)
+                assert open_connection.ends()
+            with pytest.raises(OSError, match="refused"):
+                connect(seen.cluster.nsqds[leader])
+            clock.until(lambda: 0 not in seen.lookup("r"))
+            assert 0 not in seen.lookup("w")
+            assert seen.lookup("r") == {1: other}
+            for follower in seen.cluster.followers("orders", 0):
+                if follower != leader:
+                    assert seen.publish(follower, b"lost") == NOT_LEADER
         elected = seen.successor(leader)
         assert seen.publish(elected, b"new") == b"OK"
         assert seen.stored() == [b"kept", b"new"]
 
 
 def test_a_killed_leader_comes_back_as_a_follower_and_stops_writing_for_a_moment() -> None:
-    # So slow that a busy machine sees the moment, too.
     with probe(scale=0.1) as seen:
         leader = seen.leader()
         seen.cluster.kill(leader)
         elected = seen.successor(leader)
-        seen.cluster.start(leader)
-        assert until(lambda: seen.publish(leader, b"refused") == NOT_LEADER)
-        until(lambda: not seen.lookup("w"))
-        assert seen.lookup("r") == {0: elected}
-        assert seen.publish(elected, b"refused") == NOT_WRITABLE
+        with held(seen.cluster) as clock:
+            seen.cluster.start(leader)
+            assert clock.until(lambda: seen.publish(leader, b"refused") == NOT_LEADER)
+            clock.until(lambda: not seen.lookup("w"))
+            assert seen.lookup("r") == {0: elected}
+            assert seen.publish(elected, b"refused") == NOT_WRITABLE
         until(lambda: seen.lookup("w") == {0: elected})
         assert seen.publish(elected, b"stored") == b"OK"
         # It is in sync again: the loss of both others leaves it the data.
@@ -59,7 +61,6 @@ def test_a_stopping_leader_refuses_then_closes_and_hands_over_at_once() -> None:
             assert seen.publish(leader, b"before") == b"OK"
             assert consuming.message().endswith(b"before")
             stop = threading.Thread(target=seen.cluster.stop, args=(leader,))
-            stop.start()
             answers = []
 
             def refused() -> bool:
@@ -67,8 +68,10 @@ def test_a_stopping_leader_refuses_then_closes_and_hands_over_at_once() -> None:
                 answers.append(publishing.answer())
                 return answers[-1] != b"OK"
 
-            until(refused)
-            assert answers[-1] == b"E_PUB_FAILED exiting"
+            with held(seen.cluster):
+                stop.start()
+                until(refused)
+                assert answers[-1] == b"E_PUB_FAILED exiting"
             assert consuming.ends()
             assert publishing.ends()
             stop.join()
@@ -80,18 +83,20 @@ def test_a_frozen_leader_is_silent_until_another_leads_and_refuses_on_waking() -
     with probe(scale=0.1) as seen:
         leader = seen.leader()
         with seen.wire(leader) as publishing, consumer(seen) as consuming:
-            seen.cluster.freeze(leader)
-            publishing.send(pub("orders", b"waits"))
-            late = connect(seen.cluster.nsqds[leader], pub("orders", b"waits too"))  # the kernel accepts
-            assert seen.lookup("w") == {0: leader}
-            until(lambda: not seen.lookup("r"))
+            with held(seen.cluster) as clock:
+                seen.cluster.freeze(leader)
+                publishing.send(pub("orders", b"waits"))
+                late = connect(seen.cluster.nsqds[leader], pub("orders", b"waits too"))  # the kernel accepts
+                assert seen.lookup("w") == {0: leader}
+                clock.until(lambda: not seen.lookup("r"))
             elected = seen.successor(leader)
             assert publishing.is_quiet(0)
             assert consuming.is_quiet(0)
             assert late.is_quiet(0)
-            seen.cluster.thaw(leader)
-            assert publishing.answer() == NOT_WRITABLE
-            assert late.answer() == NOT_WRITABLE
+            with held(seen.cluster):
+                seen.cluster.thaw(leader)
+                assert publishing.answer() == NOT_WRITABLE
+                assert late.answer() == NOT_WRITABLE
             assert consuming.ends()
             until(lambda: seen.publish(leader, b"refused") == NOT_LEADER)
             late.close()
@@ -103,7 +108,7 @@ def test_a_frozen_leader_is_silent_until_another_leads_and_refuses_on_waking() -
 def test_what_waits_for_a_leader_that_wakes_in_time_is_stored() -> None:
     with probe() as seen:
         leader = seen.leader()
-        with seen.wire(leader) as publishing:
+        with held(seen.cluster), seen.wire(leader) as publishing:
             seen.cluster.freeze(leader)
             publishing.send(pub("orders", b"waits"))
             assert publishing.is_quiet(0.1)
@@ -118,19 +123,21 @@ def test_a_killed_follower_holds_publishes_up_then_has_them_refused_then_is_left
         leader = seen.leader()
         follower = seen.cluster.followers("orders")[0]
         with consumer(seen) as consuming, seen.wire(leader) as publishing:
-            seen.cluster.kill(follower)
-            publishing.send(pub("orders", b"in doubt"))
-            assert publishing.is_quiet(0.2)
-            assert seen.lookup("w") == {0: leader}
-            behind = seen.wire(leader, pub("orders", b"surely not stored"))
-            with seen.wire(leader, b"SUB_ORDERED orders late 0\n") as late, behind:
-                assert publishing.answer() == NOT_WRITABLE
-                assert behind.answer() == NOT_WRITABLE
-                assert late.answer() == NOT_WRITABLE
-                assert late.ends()
-            assert seen.publish(leader, b"refused at once") == NOT_WRITABLE
-            until(lambda: not seen.lookup("w"))
-            assert seen.lookup("r") == {0: leader}
+            with held(seen.cluster) as clock:
+                seen.cluster.kill(follower)
+                publishing.send(pub("orders", b"in doubt"))
+                assert publishing.is_quiet(0.2)
+                assert seen.lookup("w") == {0: leader}
+                behind = seen.wire(leader, pub("orders", b"surely not stored"))
+                with seen.wire(leader, b"SUB_ORDERED orders late 0\n") as late, behind:
+                    clock.until(lambda: not publishing.is_quiet(0))
+                    assert publishing.answer() == NOT_WRITABLE
+                    assert behind.answer() == NOT_WRITABLE
+                    assert late.answer() == NOT_WRITABLE
+                    assert late.ends()
+                assert seen.publish(leader, b"refused at once") == NOT_WRITABLE
+                clock.until(lambda: not seen.lookup("w"))
+                assert seen.lookup("r") == {0: leader}
             until(lambda: seen.lookup("w") == {0: leader})
             assert seen.publish(leader, b"stored") == b"OK"
             stored = seen.stored()
@@ -146,11 +153,12 @@ def test_a_follower_that_is_back_in_time_lets_what_waits_through(*, frozen: bool
     with probe(scale=0.1) as seen:
         leader = seen.leader()
         follower = seen.cluster.followers("orders")[0]
-        with seen.wire(leader) as publishing:
+        with held(seen.cluster) as clock, seen.wire(leader) as publishing:
             (seen.cluster.freeze if frozen else seen.cluster.kill)(follower)
             publishing.send(pub("orders", b"waits") + pub("orders", b"waits behind"))
             assert publishing.is_quiet(0.1)
             (seen.cluster.thaw if frozen else seen.cluster.start)(follower)
+            clock.until(lambda: not publishing.is_quiet(0))
             assert publishing.answer() == b"OK"
             assert publishing.answer() == b"OK"
         assert seen.stored() == [b"waits", b"waits behind"]
@@ -164,8 +172,11 @@ def test_whether_a_message_in_doubt_survives_is_left_to_chance() -> None:
 def in_doubt(seed: int) -> bool:
     with probe(seed=seed, scale=0.02) as seen:
         leader = seen.leader()
-        seen.cluster.kill(seen.cluster.followers("orders")[0])
-        assert seen.publish(leader, b"doubt") == NOT_WRITABLE
+        with held(seen.cluster) as clock:
+            seen.cluster.kill(seen.cluster.followers("orders")[0])
+            with seen.wire(leader, pub("orders", b"doubt")) as publishing:
+                clock.until(lambda: not publishing.is_quiet(0))
+                assert publishing.answer() == NOT_WRITABLE
         until(lambda: seen.publish(leader, b"sure") == b"OK")
         stored = seen.stored()
         assert stored[-1] == b"sure"
@@ -223,9 +234,11 @@ def test_a_finish_waits_for_the_replicas_and_is_refused_with_them() -> None:
     with probe() as seen, consumer(seen) as consuming:
         assert seen.publish(seen.leader(), b"held") == b"OK"
         data = consuming.message()
-        seen.cluster.kill(seen.cluster.followers("orders")[0])
-        finish(consuming, data)
-        assert consuming.answer() == NOT_WRITABLE
+        with held(seen.cluster) as clock:
+            seen.cluster.kill(seen.cluster.followers("orders")[0])
+            finish(consuming, data)
+            clock.until(lambda: not consuming.is_quiet(0))
+            assert consuming.answer() == NOT_WRITABLE
         assert consuming.ends()
         until(lambda: seen.publish(seen.leader(), b"next") == b"OK")
         with consumer(seen) as again:
@@ -239,8 +252,9 @@ def test_cut_delay_and_refused_writes() -> None:
             seen.cluster.cut(leader)
             assert wire.ends()
         seen.cluster.delay(leader, 0.2)
-        with seen.wire(leader, pub("orders", b"late")) as wire:
+        with held(seen.cluster) as clock, seen.wire(leader, pub("orders", b"late")) as wire:
             assert wire.is_quiet(0.1)
+            clock.until(lambda: not wire.is_quiet(0))
             assert wire.answer() == b"OK"
         seen.cluster.delay(leader, 0)
         seen.cluster.refuse_writes(leader)
@@ -282,10 +296,11 @@ def test_a_slow_leader_is_named_before_it_works() -> None:
         seen = Probe(cluster, "orders")
         former = seen.leader()
         mover = threading.Thread(target=lambda: cluster.move_leader("orders"))
-        mover.start()
-        leader = until(lambda: seen.lookup("r").get(0, former) != former and seen.lookup("r")[0])
-        assert seen.publish(leader, b"early") == NOT_WRITABLE
-        assert seen.lookup("w") == {}
+        with held(cluster) as clock:
+            mover.start()
+            leader = clock.until(lambda: seen.lookup("r").get(0, former) != former and seen.lookup("r")[0])
+            assert seen.publish(leader, b"early") == NOT_WRITABLE
+            assert seen.lookup("w") == {}
         mover.join()
         assert seen.publish(leader, b"late") == b"OK"
         seen.http.close()
@@ -300,10 +315,11 @@ def test_after_a_node_came_or_went_nothing_is_stable_until_the_next_full_check()
 
         assert stable()
         (spare,) = set(seen.cluster.nsqds) - {seen.leader(), *seen.cluster.followers("orders")}
-        seen.cluster.kill(spare)
-        seen.cluster.start(spare)
-        until(lambda: spare_is_listed(seen, spare))
-        assert not stable()
+        with held(seen.cluster) as clock:
+            seen.cluster.kill(spare)
+            seen.cluster.start(spare)
+            clock.until(lambda: spare_is_listed(seen, spare))
+            assert not stable()
         until(stable)
 
 

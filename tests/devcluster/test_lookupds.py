@@ -8,7 +8,9 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from tests.devcluster.probes import Probe, probe, until
+from tests.devcluster.clock import held
+from tests.devcluster.probes import LIMIT, Probe, probe, until
+from tests.support.threads import in_thread
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +31,7 @@ def listed(seen: Probe, number: int) -> tuple[str, list[str]]:
 
 
 def test_lookups_go_on_while_the_leading_one_is_dead_and_another_takes_over() -> None:
-    # So slow that a busy machine sees what is so for a moment only.
-    with probe(scale=0.1) as seen:
+    with probe(scale=0.1) as seen, held(seen.cluster) as clock:
         ports = [url.rpartition(":")[2] for url in seen.cluster.lookupd]
         leader = seen.leader()
         assert leading(seen, 0)
@@ -44,23 +45,25 @@ def test_lookups_go_on_while_the_leading_one_is_dead_and_another_takes_over() ->
             seen.cluster.lookupd[1] + "/topic/create", params={"topic": "new", "partition_num": 1, "replicator": 1}
         )
         assert (refused.status_code, refused.json()) == (400, {"message": "E_FAILED_ON_NOT_LEADER"})
-        until(lambda: leading(seen, 1))
+        clock.until(lambda: leading(seen, 1))
         assert listed(seen, 1) == (ports[1], [ports[1]])
         seen.cluster.start("nsqlookupd-0")
         assert seen.lookup("w", 0) == {}  # nothing has registered yet
         assert seen.partition_num(0) == 1
-        until(lambda: seen.lookup("w", 0) == {0: leader})
+        clock.until(lambda: seen.lookup("w", 0) == {0: leader})
         assert not leading(seen, 0)
 
 
 def test_a_leader_lost_while_no_nsqlookupd_leads_waits_for_the_next_check() -> None:
     with probe(scale=0.02) as seen:
         leader = seen.leader()
-        seen.cluster.kill("nsqlookupd-0")
-        seen.cluster.stop(leader)
-        until(lambda: not seen.lookup("r", 1))
-        until(lambda: leading(seen, 1))
-        assert seen.lookup("r", 1) == {}
+        with held(seen.cluster) as clock:
+            seen.cluster.kill("nsqlookupd-0")
+            stopping = in_thread(lambda: seen.cluster.stop(leader))
+            clock.until(lambda: not seen.lookup("r", 1))
+            clock.until(lambda: leading(seen, 1))
+            assert seen.lookup("r", 1) == {}
+        stopping.result(LIMIT)
         until(lambda: seen.lookup("w", 1))
         assert seen.cluster.leader("orders") != leader
 
@@ -68,13 +71,18 @@ def test_a_leader_lost_while_no_nsqlookupd_leads_waits_for_the_next_check() -> N
 def test_asking_for_a_check_ends_that_wait() -> None:
     with probe() as seen:
         leader = seen.leader()
-        seen.cluster.kill("nsqlookupd-0")
-        seen.cluster.stop(leader)
-        until(lambda: leading(seen, 1))
-        assert seen.lookup("r", 1) == {}
-        answer = seen.http.post(seen.cluster.lookupd[1] + "/topic/meta/update", params={"topic": "orders"})
-        assert answer.status_code == 200
-        until(lambda: seen.lookup("w", 1), limit=1)
+        with held(seen.cluster) as clock:
+            seen.cluster.kill("nsqlookupd-0")
+            stopping = in_thread(lambda: seen.cluster.stop(leader))
+            clock.until(lambda: not seen.lookup("r", 1))
+            clock.until(lambda: leading(seen, 1))
+            assert seen.lookup("r", 1) == {}
+            answer = seen.http.post(seen.cluster.lookupd[1] + "/topic/meta/update", params={"topic": "orders"})
+            assert answer.status_code == 200
+            asked_at = clock.time()
+            clock.until(lambda: seen.lookup("w", 1))
+            assert clock.time() - asked_at < 0.5  # the next check of its own is more than two seconds away
+        stopping.result(LIMIT)
 
 
 def test_publishing_goes_on_without_any_nsqlookupd() -> None:
@@ -122,9 +130,9 @@ def test_a_frozen_leading_nsqlookupd_loses_its_place() -> None:
 def test_a_delayed_nsqlookupd_answers_late() -> None:
     with probe() as seen:
         seen.cluster.delay("nsqlookupd-0", 0.3)
-        with pytest.raises(httpx.ReadTimeout):
+        with held(seen.cluster), pytest.raises(httpx.ReadTimeout):
             httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=0.1, trust_env=False)
-        assert httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=5, trust_env=False).text == "OK"
+        assert httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=30, trust_env=False).text == "OK"
 
 
 def test_default_settings_demand_a_channel_before_writing() -> None:

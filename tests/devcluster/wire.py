@@ -16,7 +16,7 @@ from nsq_ha.protocol.frames import FrameType
 if TYPE_CHECKING:
     from nsq_ha.protocol.compression import Codec
 
-LIMIT = 5.0
+LIMIT = 30.0
 """Seconds in which whatever is expected has to come."""
 
 
