@@ -26,6 +26,18 @@ async def until(condition: Callable[[], bool], limit: float) -> bool:
     return True
 
 
+async def settles(condition: Callable[[], bool], looks: int) -> bool:
+    """Return True as soon as ``condition`` holds, or False after a number of looks.
+
+    Between two looks all that is ready has its turn, however long the machine holds the loop up meanwhile.
+    """
+    for _ in range(looks):
+        if condition():
+            return True
+        await asyncio.sleep(GLANCE)
+    return condition()
+
+
 async def until_true(question: Callable[[], Awaitable[bool]], limit: float, interval: float = QUESTION) -> bool:
     """Do the same with a question to the cluster, each ``interval`` seconds."""
     deadline = time.monotonic() + limit

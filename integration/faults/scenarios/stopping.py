@@ -11,7 +11,7 @@ from integration.faults.bench import PARTITIONS, Bench, Scenario
 from integration.faults.pace import REAL
 from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import until, until_true
+from integration.faults.waiting import settles, until_true
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from integration.faults.bench import Stage
 
 GRACE = 0.5
+LOOKS = 20
+"""Looks at what is left: a second, on a machine that lets the loop run."""
 INTO_THE_FAULT = 3.0
 ELECTION = 60.0
 
@@ -70,7 +72,7 @@ def during(
             await _close(stage, row)
             await stage.probes.stop()
             # Sockets of abandoned tries end in the next turns of the loop.
-            await until(lambda: not any(_left(bench, before)), GRACE)
+            await settles(lambda: not any(_left(bench, before)), LOOKS)
             left = _left(bench, before)
             if afterwards is not None:
                 await afterwards(stage)
@@ -93,12 +95,15 @@ async def _names(stage: Stage, whom: str) -> list[str]:
 async def _close(stage: Stage, row: Row) -> None:
     """Close producers and consumers with everything under way, and measure each."""
 
+    loads = list(stage.loads.values())
+
     async def timed(closing: Awaitable[None]) -> float:
+        """Return how long it took, without the time in which the machine did not let the loop run."""
         began = time.monotonic()
         await closing
-        return time.monotonic() - began
+        ended = time.monotonic()
+        return ended - began - loads[0].hold_ups.machine_between(began, ended)
 
-    loads = list(stage.loads.values())
     for load in loads:
         load.end_new_calls()
     producers = await asyncio.gather(*(timed(load.producer.aclose()) for load in loads))
