@@ -1,7 +1,6 @@
 """Time limits, cancellation, and clusters that are not there."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterator
 
@@ -11,22 +10,25 @@ from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, eventually, is_multiset, next_of, read
 from nsq_ha import ClosedError, ConfigError, Consumer, OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import LookupUnavailableError, PublishError, TopicNotFoundError
+from tests.support.ports import nobody_listens
 from tests.support.waiting import turn
+
+AT_ONCE = 20.0
+"""Seconds for what takes a moment, on a busy machine too; the limits that must not be used up are longer."""
 
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
     """The address of a port on which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    with nobody_listens() as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 async def test_an_unknown_topic_is_reported_within_seconds(producer: Producer) -> None:
     began = time.monotonic()
     with pytest.raises(PublishError) as caught:
         await producer.publish("ct_no_such_topic", b"x", key="k")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < AT_ONCE
     error = caught.value
     assert isinstance(error.__cause__, TopicNotFoundError)
     assert (error.topic, error.partition, error.attempts, error.maybe_stored) == ("ct_no_such_topic", None, 0, False)
@@ -34,14 +36,14 @@ async def test_an_unknown_topic_is_reported_within_seconds(producer: Producer) -
 
 async def test_an_unknown_topic_is_reported_when_the_limit_is_short_too(producer: Producer) -> None:
     with pytest.raises(PublishError) as caught:
-        await producer.publish("there-is-no-such-topic-either", b"lost", timeout=1.0)
+        await producer.publish("there-is-no-such-topic-either", b"lost", timeout=4.0)
     assert isinstance(caught.value.__cause__, TopicNotFoundError)
 
 
 async def test_a_topic_may_come_after_its_consumer(
     cluster: ClusterUnderTest, consume: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with consume("ct_no_such_topic", start_timeout=1.0) as consumer:
+    async with consume("ct_no_such_topic", start_timeout=4.0) as consumer:
         waiting = asyncio.create_task(anext(consumer))
         await turn()
         assert not waiting.done()
@@ -53,9 +55,9 @@ async def test_a_publish_ends_in_time_when_no_lookupd_answers(nobody: str) -> No
     async with Producer(lookupd=nobody) as producer:
         began = time.monotonic()
         with pytest.raises(PublishError) as caught:
-            await producer.publish("orders", b"x", timeout=0.5)
-        results = await producer.publish_many("orders", [b"x", b"y"], timeout=0.5)
-        assert time.monotonic() - began < 3
+            await producer.publish("orders", b"x", timeout=2.0)
+        results = await producer.publish_many("orders", [b"x", b"y"], timeout=2.0)
+        assert time.monotonic() - began < AT_ONCE
     assert isinstance(caught.value.__cause__, LookupUnavailableError)
     assert nobody in str(caught.value)
     assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
@@ -66,9 +68,9 @@ async def test_a_consumer_starts_and_closes_in_time_when_no_lookupd_answers(
     nobody: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     began = time.monotonic()
-    async with Consumer("orders", "ch", lookupd=nobody, start_timeout=0.2):
-        assert time.monotonic() - began < 2
-    assert time.monotonic() - began < 3
+    async with Consumer("orders", "ch", lookupd=nobody, start_timeout=2.0, close_timeout=60.0):
+        pass
+    assert time.monotonic() - began < AT_ONCE
     assert "no nsqlookupd gave a usable answer" in caplog.text
 
 
@@ -83,7 +85,7 @@ async def test_one_lookupd_of_several_is_enough(
     ):
         await producer.publish(ordinary, mark)
         await read(consumer, mark, 1)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < AT_ONCE
 
 
 async def test_a_limit_that_is_too_short_says_what_is_known(
@@ -212,4 +214,4 @@ async def test_wrong_arguments_are_refused_before_anything_is_sent(nobody: str) 
             began = time.monotonic()
             with pytest.raises(ConfigError):
                 await producer.publish(topic, body, **options)  # type: ignore[arg-type]
-            assert time.monotonic() - began < 1, (topic, body, options)
+            assert time.monotonic() - began < AT_ONCE, (topic, body, options)

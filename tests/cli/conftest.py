@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
+from tests.support.ports import nobody_listens
 from tests.support.processes import sigint_as_in_a_terminal
 
 Invoke = Callable[..., Result]
@@ -79,6 +80,7 @@ def ordered(cluster: DevCluster) -> str:
 
 
 @pytest.fixture
-def nobody(unused_tcp_port: int) -> str:
+def nobody() -> Iterator[str]:
     """An address where nothing listens."""
-    return f"http://127.0.0.1:{unused_tcp_port}"
+    with nobody_listens() as port:
+        yield f"http://127.0.0.1:{port}"

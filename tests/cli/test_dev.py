@@ -5,7 +5,6 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -16,6 +15,7 @@ from nsq_ha.cli.dev import Wanted, WantedTopic
 from tests.cli.conftest import Invoke
 from tests.devcluster.wire import Wire, identify
 from tests.support.certificates import CA_FILE
+from tests.support.ports import fixed_ports
 from tests.support.processes import running
 
 KEY_FILE = str(Path(CA_FILE).with_suffix(".key"))
@@ -95,18 +95,19 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
     assert b"nsq-ha pub" in result
 
 
-def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke, unused_tcp_port: int) -> None:
-    arguments = ["--port", str(unused_tcp_port), "--nsqds", "1"]
+def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke) -> None:
+    port = fixed_ports()
+    arguments = ["--port", str(port), "--nsqds", "1"]
     with running([*COMMAND, *arguments]) as process:
         assert process.stdout is not None
         result = json.loads(process.stdout.readline())
-        assert result["lookupd"][0] == f"http://127.0.0.1:{unused_tcp_port}"
+        assert result["lookupd"][0] == f"http://127.0.0.1:{port}"
         refused = invoke("dev", *arguments)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.startswith("Error: ")
-    assert f"port {unused_tcp_port} of 127.0.0.1: " in refused.stderr
+    assert f"port {port} of 127.0.0.1: " in refused.stderr
     assert "in use: give --port or --nsqd-port another number, or leave it out to use a free port" in refused.stderr
 
 
@@ -156,8 +157,8 @@ def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, cont
     assert "sesame" not in refused.stderr
 
 
-def test_a_plain_cluster_with_tls(unused_tcp_port_factory: Callable[[], int]) -> None:
-    lookupd, nsqd = _pair(unused_tcp_port_factory), _pair(unused_tcp_port_factory)
+def test_a_plain_cluster_with_tls() -> None:
+    lookupd, nsqd = fixed_ports(2), fixed_ports(2)
     arguments = ["--plain", "--port", str(lookupd + 1), "--nsqd-port", str(nsqd), "--topic", "orders"]
     tls = ["--tls-cert", CA_FILE, "--tls-key", KEY_FILE, "--tls-root-ca-file", CA_FILE]
     with running([*COMMAND, *arguments, *tls]) as process:
@@ -193,14 +194,6 @@ def test_limits_of_the_nsqds() -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
     assert process.returncode == 0
-
-
-def _pair(free: Callable[[], int]) -> int:
-    """A port that is free, as is the next one."""
-    while True:
-        port = free()
-        if port < 65535 and dev._are_free((port, port + 1)):
-            return port
 
 
 def test_options_of_tls_need_a_certificate(invoke: Invoke, tmp_path: Path) -> None:

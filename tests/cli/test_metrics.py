@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from nsq_ha.cli.options import metrics_option
 from tests.cli.conftest import Invoke
+from tests.support.ports import fixed_ports
 
 LIMIT = 60.0
 
@@ -27,8 +28,7 @@ def test_without_the_option_nothing_is_served() -> None:
 
 
 def test_the_page_is_there_while_the_command_runs() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = fixed_ports()
     address = f"http://127.0.0.1:{port}/metrics"
     result = CliRunner().invoke(long_running, ["--metrics-port", str(port)], obj=[address])
     assert (result.exit_code, result.output) == (0, f"metrics: {address}\n200\n")

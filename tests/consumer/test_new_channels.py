@@ -9,6 +9,7 @@ import pytest
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.consumer import starting
 from nsq_ha.devcluster import DevCluster
 from tests.support.nsqd import LIMIT, Refusing, Subscribe
 from tests.support.stage import Stage
@@ -77,11 +78,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return channels
 
 
-async def test_all_partitions_of_an_nsqd_share_one_request(asked: list[str | None]) -> None:
+async def test_all_partitions_of_an_nsqd_share_one_request(
+    asked: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of 64 partitions used to ask for the statistics of all 64."""
+    # On a busy machine an answer comes late, and the partitions start one after the other.
+    monkeypatch.setattr(starting, "_REPLICATION_LIMIT", 6 * LIMIT)
+    monkeypatch.setattr(starting, "_FRESH", 6 * LIMIT)
+    options = dict.fromkeys(("lookup_timeout", "connect_timeout"), 6 * LIMIT)
     with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
         await asyncio.to_thread(cluster.create_topic, "orders", 16, 1, ordered=True)
-        async with asyncio.timeout(LIMIT), Consumer("orders", "billing", lookupd=cluster.lookupd) as consumer:
+        async with (
+            asyncio.timeout(6 * LIMIT),
+            Consumer("orders", "billing", lookupd=cluster.lookupd, **options) as consumer,
+        ):
             await consumer.wait_subscribed()
     assert asked == ["billing"]
 

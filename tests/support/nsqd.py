@@ -35,7 +35,7 @@ from nsq_ha.protocol.messages import encode_message, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 
-LIMIT: Final = 10.0
+LIMIT: Final = 20.0
 """Seconds that a test waits for something that must happen."""
 
 Publish = (Pub, PubTrace, PubExt, Mpub, MpubTrace, MpubExt)
