@@ -14,7 +14,8 @@ import pytest
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
 from nsq_ha.protocol.frames import FrameType
-from tests.devcluster.probes import until
+from tests.devcluster.clock import held
+from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
 from tests.support.web import NO_CERTIFICATES
@@ -28,19 +29,19 @@ def cluster() -> Iterator[DevCluster]:
 
 def lookup(cluster: DevCluster, topic: str, lookupd: int = 0) -> set[str] | None:
     """The TCP addresses of a topic's nsqds; None for an unknown topic."""
-    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic}, verify=NO_CERTIFICATES)
+    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic}, verify=NO_CERTIFICATES, timeout=LIMIT)
     if answer.status_code == 404:
         return None
     return {f"{peer['broadcast_address']}:{peer['tcp_port']}" for peer in answer.json()["producers"]}
 
 
 def post(cluster: DevCluster, node: str, path: str) -> None:
-    assert httpx.post(cluster.http_address(node) + path, verify=NO_CERTIFICATES).status_code == 200
+    assert httpx.post(cluster.http_address(node) + path, verify=NO_CERTIFICATES, timeout=LIMIT).status_code == 200
 
 
 def stats(cluster: DevCluster, node: str, topic: str) -> dict[str, Any]:
-    answer = httpx.get(f"{cluster.http_address(node)}/stats?format=json&topic={topic}", verify=NO_CERTIFICATES).json()
-    found: dict[str, Any] = answer["topics"][0]
+    url = f"{cluster.http_address(node)}/stats?format=json&topic={topic}"
+    found: dict[str, Any] = httpx.get(url, verify=NO_CERTIFICATES, timeout=LIMIT).json()["topics"][0]
     return found
 
 
@@ -133,9 +134,10 @@ def test_a_cut_nsqlookupd_is_told_again(cluster: DevCluster) -> None:
 def test_a_tombstone_ends(cluster: DevCluster) -> None:
     cluster.create_topic("t")
     node = cluster.http_address("nsqd-0").removeprefix("http://")
-    post(cluster, "nsqlookupd-0", f"/topic/tombstone?topic=t&node={node}")
-    assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
-    assert lookup(cluster, "t", 1) == set(cluster.nsqds.values())  # each nsqlookupd has its own
+    with held(cluster):
+        post(cluster, "nsqlookupd-0", f"/topic/tombstone?topic=t&node={node}")
+        assert lookup(cluster, "t") == {cluster.nsqds["nsqd-1"]}
+        assert lookup(cluster, "t", 1) == set(cluster.nsqds.values())  # each nsqlookupd has its own
     until(lambda: lookup(cluster, "t") == set(cluster.nsqds.values()))
 
 
@@ -164,7 +166,7 @@ def test_what_only_a_partitioned_cluster_has_is_refused(cluster: DevCluster) -> 
 
 def ask(wire: Wire, line: bytes) -> bytes:
     wire.send(line)
-    wire.socket.settimeout(5)
+    wire.socket.settimeout(LIMIT)
     size = int.from_bytes(wire.socket.recv(4), "big")
     return wire.socket.recv(size)
 
@@ -210,7 +212,7 @@ def test_a_real_nsqd_can_register(cluster: DevCluster, port: str) -> None:
 def test_what_nsqlookupd_refuses(port: str, said: bytes, answer: bytes) -> None:
     with Wire(port, b"  V1" + said) as wire:
         received = bytearray()
-        wire.socket.settimeout(5)
+        wire.socket.settimeout(LIMIT)
         with contextlib.suppress(ConnectionError):
             while data := wire.socket.recv(4096):
                 received += data
