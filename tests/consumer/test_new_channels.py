@@ -85,7 +85,7 @@ async def test_all_partitions_of_an_nsqd_share_one_request(
     # On a busy machine an answer comes late, and the partitions start one after the other.
     monkeypatch.setattr(starting, "_REPLICATION_LIMIT", 6 * LIMIT)
     monkeypatch.setattr(starting, "_FRESH", 6 * LIMIT)
-    options = dict.fromkeys(("lookup_timeout", "connect_timeout"), 6 * LIMIT)
+    options: dict[str, Any] = {"lookup_timeout": 6 * LIMIT, "connect_timeout": 6 * LIMIT}
     with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
         await asyncio.to_thread(cluster.create_topic, "orders", 16, 1, ordered=True)
         async with (

@@ -29,7 +29,8 @@ def cluster() -> Iterator[DevCluster]:
 
 def lookup(cluster: DevCluster, topic: str, lookupd: int = 0) -> set[str] | None:
     """The TCP addresses of a topic's nsqds; None for an unknown topic."""
-    answer = httpx.get(f"{cluster.lookupd[lookupd]}/lookup", params={"topic": topic}, verify=NO_CERTIFICATES, timeout=LIMIT)
+    url = f"{cluster.lookupd[lookupd]}/lookup"
+    answer = httpx.get(url, params={"topic": topic}, verify=NO_CERTIFICATES, timeout=LIMIT)
     if answer.status_code == 404:
         return None
     return {f"{peer['broadcast_address']}:{peer['tcp_port']}" for peer in answer.json()["producers"]}
