@@ -16,7 +16,7 @@ from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Turns
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nsq_ha.consumer.subscription import Subscription
 
@@ -43,6 +43,7 @@ class Flow:
     Attributes:
         backoff: Asks for fewer messages after failures. None for never.
         max_in_flight: Maximum number of unanswered messages over all partitions.
+        on_gathered: Called after changes of many partitions, to share.
     """
 
     def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
@@ -59,6 +60,8 @@ class Flow:
         self._raise_due = False
         self._is_stopped = False
         self._look_later: asyncio.TimerHandle | None = None
+        self._share_later: asyncio.TimerHandle | None = None
+        self.on_gathered: Callable[[], None] = self.share
 
     def set(self, count: int) -> None:
         """Change ``max_in_flight``; 0 pauses.
@@ -117,14 +120,33 @@ class Flow:
     def stop(self) -> None:
         """Send no more RDY."""
         self._is_stopped = True
-        if self._look_later is not None:
-            self._look_later.cancel()
+        for timer in (self._look_later, self._share_later):
+            if timer is not None:
+                timer.cancel()
 
     def freed(self) -> None:
         """Record that messages were answered: a raise that waited for this may be due."""
         if self._raise_due:
             self._raise_due = False
-            asyncio.get_running_loop().call_soon(self.share)
+            if not self.gathers():
+                asyncio.get_running_loop().call_soon(self.share)
+
+    def gathers(self) -> bool:
+        """If there are many partitions, gather changes for a moment, and then call ``on_gathered``, which shares.
+
+        Returns:
+            False if there are few, which the caller should share now.
+        """
+        delay = ready.gathering(len(self._subscriptions))
+        if not delay:
+            return False
+        if self._share_later is None and not self._is_stopped:
+            self._share_later = asyncio.get_running_loop().call_later(delay, self._gathered)
+        return True
+
+    def _gathered(self) -> None:
+        self._share_later = None
+        self.on_gathered()
 
     def share(self) -> None:
         """Share ``max_in_flight`` again. Send lower RDY first, and a higher one only when the limit allows it."""

@@ -108,7 +108,7 @@ class ConsumerInbox:
         self.backoff: HandlerBackoff = HandlerBackoff(
             name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake, observer
         )
-        self.flow.backoff = self.backoff
+        self.flow.backoff, self.flow.on_gathered = self.backoff, self._share_with_new_ones
         self.backlog.on_finished, self.backlog.on_requeued = self.backoff.finished, self.backoff.requeued
         attempts.on_failed = self.backoff.failed
         self._touching: AutoTouch | None = None
@@ -185,6 +185,10 @@ class ConsumerInbox:
     def joined(self) -> None:
         """Record that a subscription succeeded."""
         self.changed.set()
+        if not self.flow.gathers():
+            self._share_with_new_ones()
+
+    def _share_with_new_ones(self) -> None:
         self.backlog.joined(self.subscriptions.values())
         if self._touching is not None:
             self._touching.joined()
@@ -200,7 +204,8 @@ class ConsumerInbox:
         if not self.closing.is_set():
             self.backlog.lost(before)
             self.backoff.left(self.subscriptions)
-            self.flow.share()
+            if not self.flow.gathers():
+                self.flow.share()
 
     def refused(self, error: NsqError) -> None:
         """Record an error that retrying cannot fix; the application's next call raises it."""

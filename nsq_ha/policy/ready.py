@@ -33,6 +33,12 @@ FULL_TURN: Final = 5.0
 IDLE_TURN: Final = 0.25
 """Seconds after which a partition that delivers nothing loses its turn."""
 
+FEW: Final = 64
+"""Number of partitions that are shared at once after each change."""
+
+_GATHER: Final = 1 / 20_000
+"""Seconds for each partition to gather changes before the next sharing, which takes some 5 us for each."""
+
 _TURNOVER: Final = 4
 """A partition that delivers this multiple of its RDY between two checks can use more."""
 
@@ -120,6 +126,17 @@ def paced(fitting_count: int, paced_count: int | None) -> int:
     At least one, unless the limit is 0.
     """
     return fitting_count if paced_count is None else min(fitting_count, max(paced_count, 1))
+
+
+def gathering(partitions: int) -> float:
+    """Return the seconds in which changes are gathered before the partitions are shared again.
+
+    Sharing looks at each partition. If 1,000 join one after the other, sharing after each would take seconds.
+
+    Args:
+        partitions: Number of partitions.
+    """
+    return 0.0 if partitions <= FEW else partitions * _GATHER
 
 
 def changes(sent: Mapping[int, int], wanted: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:

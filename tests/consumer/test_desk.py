@@ -16,9 +16,9 @@ from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.watched import Watched
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
-from nsq_ha.policy.ready import LOOK_INTERVAL, Seen
+from nsq_ha.policy.ready import FEW, LOOK_INTERVAL, Seen
 from tests.support.nsqd import message_id
-from tests.support.waiting import block, dawdle, turn
+from tests.support.waiting import block, dawdle, eventually, turn
 
 
 def now() -> float:
@@ -605,6 +605,35 @@ async def test_the_limit_is_shared_lowered_and_raised_as_messages_are_answered()
     flow.stop()
     flow.set(100)
     assert rdy(one, two) == [3, 3]
+
+
+async def test_many_partitions_are_shared_once_for_many_changes() -> None:
+    many = [Partition() for _ in range(FEW + 1)]
+    flow = flow_of(2 * len(many), *many)
+    shared: list[int] = []
+
+    def share() -> None:
+        shared.append(1)
+        flow.share()
+
+    flow.on_gathered = share
+    assert all(flow.gathers() for _ in many)
+    assert rdy(*many) == [0] * len(many)
+    await eventually(lambda: shared)
+    assert (len(shared), rdy(*many)) == (1, [2] * len(many))
+    for partition in many:
+        partition.in_flight = 2
+    flow.set(len(many))
+    for partition in many:
+        partition.in_flight = 1
+        flow.freed()
+    await eventually(lambda: len(shared) == 2)
+    assert rdy(*many) == [1] * len(many)
+    assert flow.gathers()
+    flow.stop()
+    assert flow.gathers()
+    assert len(shared) == 2
+    assert not flow_of(2, *many[:FEW]).gathers()
 
 
 async def test_messages_of_replaced_connections_count() -> None:

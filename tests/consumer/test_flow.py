@@ -68,6 +68,19 @@ def sums_sent(caplog: pytest.LogCaptureFixture) -> list[int]:
     return sums
 
 
+async def test_many_partitions_that_join_and_leave_share_all_the_same(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsq_ha.policy.ready.FEW", 0)
+    stage.lead(dict(enumerate(stage.nsqds)))
+    async with stage.consumer(max_in_flight=12) as consumer:
+        await consumer.wait_subscribed()
+        await eventually(lambda: sorted(shares(stage)) == [4, 4, 4])
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        await stage.nsqds[2].stop()
+        await eventually(lambda: sorted(shares(stage)) == [6, 6])
+
+
 async def test_no_connection_gets_more_than_its_server_allows(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
     stage.nsqds[0].identity = Identity(max_rdy_count=7)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.policy.ready import (
+    FEW,
     FULL_TURN,
     IDLE_TURN,
     LOOK_INTERVAL,
@@ -18,6 +19,7 @@ from nsq_ha.policy.ready import (
     Turns,
     changes,
     fitting,
+    gathering,
     paced,
     plan,
     share,
@@ -348,3 +350,9 @@ def test_whose_turn_is_over_waits_behind_the_others() -> None:
 def test_turns_that_end_because_fewer_are_allowed_come_again_in_their_order() -> None:
     looks = [(0.0, 3), (0.0, 3), (1.0, 3), (1.0, 1), (2.0, 1), (2.0, 1), (3.0, 1), (3.0, 1), (4.0, 1)]
     assert idle_turns(Turns(), looks, 4) == [[0, 1, 2], [0, 1, 2], [3, 0, 1], [1], [2], [2], [3], [3], [0]]
+
+
+def test_many_partitions_gather_changes() -> None:
+    assert gathering(FEW) == 0.0
+    assert gathering(1_000) == pytest.approx(0.05)
+    assert gathering(5_000) < LOOK_INTERVAL + 0.001
