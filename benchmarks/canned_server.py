@@ -11,6 +11,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.descriptors import allow_descriptors
 from nsq_ha.policy.overrun import Granted
 
 if TYPE_CHECKING:
@@ -105,6 +106,7 @@ class _Client:
 
 
 def _serve(pipe: multiprocessing.connection.Connection, messages: int, body_bytes: int, ports: int) -> None:
+    allow_descriptors()
     in_block = max(1, min(messages, _BLOCK // (HEAD.size + body_bytes)))
     block = memoryview(frames(in_block, body_bytes))
     with selectors.DefaultSelector() as selector:

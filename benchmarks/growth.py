@@ -1,24 +1,30 @@
 """Cost per message as things grow: ``python -m benchmarks.growth [SECTION ...]``.
 
-Connections and bodies are measured on canned frames; unanswered messages, the
-backlog and memory on the upstream nsqd that ``UPSTREAM_NSQD_BIN`` names,
-partitions on the cluster whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names, where
-there is one. Each point is measured in a process of its own. The figure is CPU of our process for one message, the
-smallest of the rounds: what disturbs only adds.
+Connections and bodies are measured on canned frames; topics, keys and many
+partitions on a canned cluster; unanswered messages, the backlog and memory on the
+upstream nsqd that ``UPSTREAM_NSQD_BIN`` names, partitions on the cluster whose
+nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names, where there is one. Each point is
+measured in a process of its own. The figure is CPU of our process for one message,
+the smallest of the rounds: what disturbs only adds. The sections of a canned
+cluster have one round, and end within three minutes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import os
 import resource
+import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks.canned_cluster import Shape, playing
 from benchmarks.canned_server import allow_floods, serving
+from benchmarks.descriptors import allow_descriptors
 from benchmarks.ha import LOOKUPD_VARIABLE
 from benchmarks.peers.clients.measure import peak_bytes
 from benchmarks.peers.nsqd import BINARY_VARIABLE, running
@@ -29,17 +35,21 @@ from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from benchmarks.peers.nsqd import Nsqd
 
-CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64)
+CONNECTIONS: Final = (1, 2, 4, 8, 16, 32, 64, 500, 5_000)
+TOPICS: Final = (10, 100, 1_000, 10_000)
+MANY_PARTITIONS: Final = (1, 10, 100, 1_000)
+KEYS: Final = (1_000, 10_000, 100_000, 1_000_000)
 REAL_PARTITIONS: Final = (1, 4, 16, 64)
 BODIES: Final = (100, 1024, 16 * 1024, 128 * 1024, 1024 * 1024)
 IN_FLIGHT: Final = (1, 10, 100, 1000, 2500)
 BACKLOGS: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 _SAMPLE: Final = 200_000
 _SPREAD: Final = 50_000
+_BODY: Final = b"x" * 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +60,25 @@ class Point:
         at: The size of what grows.
         cpu: Seconds of our process for one message.
         peak_bytes: Of its memory.
+        start: Seconds until it is ready, where that is measured.
     """
 
     at: int
     cpu: float
     peak_bytes: int
+    start: float = 0.0
 
 
 def _measure(pipe: Any, topic: str, count: int, options: dict[str, Any]) -> None:  # noqa: ANN401
+    start = 0.0
+
     async def drain() -> float:
-        async with Consumer(topic, "bench", start_timeout=30.0, **options) as consumer:
+        nonlocal start
+        opened = time.perf_counter()
+        async with Consumer(topic, "bench", start_timeout=60.0, **options) as consumer:
+            if "lookupd" in options:
+                await consumer.wait_subscribed()
+            start = time.perf_counter() - opened
             left = count
             began = resource.getrusage(resource.RUSAGE_SELF)
             async for message in consumer:
@@ -70,15 +89,15 @@ def _measure(pipe: Any, topic: str, count: int, options: dict[str, Any]) -> None
             ended = resource.getrusage(resource.RUSAGE_SELF)
         return ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime
 
+    allow_descriptors()
     allow_floods()  # canned frames come without regard to RDY
     cpu = asyncio.run(drain())
-    pipe.send((cpu / count, peak_bytes()))
+    pipe.send((cpu / count, peak_bytes(), start))
 
 
 def measured(at: int, topic: str, count: int, **options: Any) -> Point:  # noqa: ANN401
     """Measure once in a new process."""
-    cpu, peak = in_a_process(_measure, topic, count, options, join_timeout=30)
-    return Point(at, cpu, peak)
+    return Point(at, *in_a_process(_measure, topic, count, options, join_timeout=30))
 
 
 def _best(points: list[Point]) -> Point:
@@ -92,6 +111,80 @@ def connections(rounds: int) -> list[Point]:
         with serving(_SAMPLE // number + 1, 100, ports=number) as ports:
             addresses = [f"127.0.0.1:{port}" for port in ports]
             points.append(_best([measured(number, "bench", _SAMPLE, nsqd=addresses) for _ in range(rounds)]))
+    return points
+
+
+def many_partitions() -> list[Point]:
+    """Grow the partitions of a topic of a canned cluster, each with a connection of its own."""
+    points = []
+    for number in MANY_PARTITIONS:
+        # Without one message for each partition they take turns, which costs time and not CPU.
+        options = {"max_in_flight": max(200, number)}
+        with playing(Shape(number, _SPREAD // number + 1)) as cluster:
+            points.append(measured(number, "bench", _SPREAD, lookupd=cluster.lookupd, **options))
+    return points
+
+
+def _publish_many_topics(pipe: Any, lookupd: str, number: int) -> None:  # noqa: ANN401 - one end of a pipe
+    async def publish() -> tuple[float, float]:
+        names = [f"bench{at}" for at in range(number)]
+        async with Producer(lookupd=lookupd, max_connections=number, publish_timeout=60.0) as producer:
+            opened = time.perf_counter()
+            await asyncio.gather(*(producer.publish(name, _BODY) for name in names))
+            start = time.perf_counter() - opened
+            left = iter(range(_SPREAD))
+
+            async def worker() -> None:
+                for at in left:
+                    await producer.publish(names[at % number], _BODY)
+
+            began = time.process_time()
+            await asyncio.gather(*(worker() for _ in range(100)))
+            return (time.process_time() - began) / _SPREAD, start
+
+    allow_descriptors()
+    cpu, start = asyncio.run(publish())
+    pipe.send((cpu, peak_bytes(), start))
+
+
+def topics() -> list[Point]:
+    """Grow the topics of one producer, each with a connection of its own."""
+    points = []
+    with playing(Shape()) as cluster:
+        for number in TOPICS:
+            found = in_a_process(_publish_many_topics, cluster.lookupd, number, join_timeout=30)
+            points.append(Point(number, *found))
+    return points
+
+
+def _publish_many_keys(pipe: Any, lookupd: str, number: int) -> None:  # noqa: ANN401 - one end of a pipe
+    async def publish() -> tuple[float, float]:
+        opened = time.perf_counter()
+        async with Producer(lookupd=lookupd) as producer:
+            await producer.publish("bench", _BODY, key="first")
+            start = time.perf_counter() - opened
+            count, spent = 0, 0.0
+            while count < max(number, _SAMPLE):
+                messages = [OutgoingMessage(_BODY, key=f"key {(count + at) % number}") for at in range(10_000)]
+                began = time.process_time()
+                for outcome in await producer.publish_many("bench", messages):
+                    if isinstance(outcome, PublishError):
+                        raise outcome
+                spent += time.process_time() - began
+                count += len(messages)
+            return spent / count, start
+
+    cpu, start = asyncio.run(publish())
+    pipe.send((cpu, peak_bytes(), start))
+
+
+def keys() -> list[Point]:
+    """Grow the number of keys, each used as often as the others, in batches of 10,000 to four partitions."""
+    points = []
+    with playing(Shape(4)) as cluster:
+        for number in KEYS:
+            found = in_a_process(_publish_many_keys, cluster.lookupd, number, join_timeout=30)
+            points.append(Point(number, *found))
     return points
 
 
@@ -197,6 +290,9 @@ def real_partitions(lookupd: str) -> list[Point]:
 SECTIONS: Final[dict[str, tuple[str, str]]] = {
     "connections": ("connections, each to a server of its own", "connections"),
     "partitions": ("partitions of a topic on a real cluster", "partitions"),
+    "topics": ("topics of one producer, each with a connection of its own", "topics"),
+    "many_partitions": ("partitions of a topic on a canned cluster", "partitions"),
+    "keys": ("keys, published in batches of 10,000", "keys"),
     "bodies": ("size of a body", "bytes"),
     "in_flight": ("messages that may be unanswered", "max_in_flight"),
     "backlog": ("messages that lie in the channel", "messages"),
@@ -205,11 +301,21 @@ SECTIONS: Final[dict[str, tuple[str, str]]] = {
 """What can grow: the title and the unit of each."""
 
 
+CANNED: Final[dict[str, Callable[[], list[Point]]]] = {
+    "topics": topics,
+    "many_partitions": many_partitions,
+    "keys": keys,
+}
+"""The sections on a canned cluster, which tell the start and what each unit adds to the memory."""
+
+
 def section(name: str, rounds: int, largest_backlog: int) -> list[Point] | str:
     """Measure one; or say why it cannot be measured."""
     lookupd = os.environ.get(LOOKUPD_VARIABLE)
     if name == "partitions":
         return real_partitions(lookupd) if lookupd else f"{LOOKUPD_VARIABLE} names no cluster"
+    if name in CANNED:
+        return CANNED[name]()
     if name in ("connections", "bodies"):
         return {"connections": connections, "bodies": bodies}[name](rounds)
     if not os.environ.get(BINARY_VARIABLE):
@@ -224,12 +330,19 @@ def table(name: str, points: Sequence[Point]) -> str:
     """Return one section as a Markdown table. Memory stands only where the server keeps to RDY, as a real one does."""
     _, unit = SECTIONS[name]
     with_memory, with_cpu = name not in ("connections", "bodies"), name != "memory"
+    with_start = name in CANNED
     head = [unit, *["CPU for one message, us"] * with_cpu, *["peak memory, MB"] * with_memory]
+    head += ["ready after, s"] * with_start
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for point in points:
         cells = [f"{point.at:,}"]
         cells += [f"{point.cpu * 1e6:.2f}"] * with_cpu + [f"{point.peak_bytes / 1e6:.1f}"] * with_memory
+        cells += [f"{point.start:.2f}"] * with_start
         lines.append(f"| {' | '.join(cells)} |")
+    if with_start:
+        least, most = points[0], points[-1]
+        kilobytes = (most.peak_bytes - least.peak_bytes) / (most.at - least.at) / 1e3
+        lines.append(f"\nMemory: {least.peak_bytes / 1e6:.0f} MB + {kilobytes:.2g} KB for each of the {unit}.")
     return "\n".join(lines)
 
 
@@ -262,7 +375,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{name}: skipped, {points}")
             continue
         found[name] = points
-        Record(chosen.json).keep(f"growth/{name}", [[one.at, one.cpu, one.peak_bytes] for one in points], before)
+        Record(chosen.json).keep(f"growth/{name}", [[*dataclasses.astuple(one)] for one in points], before)
         print(f"{SECTIONS[name][0]}\n{table(name, points)}\n", flush=True)
     if chosen.svg:
         chosen.svg.write_text(plot(found))
