@@ -16,6 +16,7 @@ from nsq_ha.policy.lane import Stage
 from nsq_ha.policy.timing import Outage
 from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.protocol.frames import OK
+from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.lane import Lane
     from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
     from nsq_ha.producer.requests import Request
+    from nsq_ha.resuming import Waiting
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
@@ -57,6 +59,8 @@ class Outcomes:
         self._nsqd = ""
         self._shared: list[Receipt] = []
         self.counts: PublishCounts = PublishCounts()
+        self._loop = pending.loop
+        self._stored_for: list[Waiting] = []
 
     def connected(self, nsqd: str) -> None:
         """Set the nsqd address for receipts."""
@@ -66,6 +70,8 @@ class Outcomes:
     def all_stored(self, count: int, *, apart: bool = False) -> Request:
         """End the ``count`` (at least one) oldest unanswered publishes, answered by ``OK``; return the last.
 
+        Call :meth:`resume` soon: some of their callers wait for that.
+
         Raises:
             RemoteProtocolError: ``OK`` does not fit one of them. That one and the
                 later ones failed as uncertain; close the connection.
@@ -73,11 +79,14 @@ class Outcomes:
         done = self._lane.all_answered(count, apart=apart)
         shared, usual = self._shared, self._pending.usual
         freed = more = 0
+        is_direct = may_resume(self._loop)
         for entry in done:
             if entry.is_plain and entry.attempts == 1 and entry.timeout is None and entry.original is None:
                 # Nothing distinguishes the receipts of such messages, so they share one.
                 future = entry.future
                 if not future.done():
+                    if is_direct and (waiting := detached(future)) is not None:
+                        self._stored_for.append(waiting)
                     if entry.count == 1:
                         future.set_result(shared)
                     else:
@@ -99,6 +108,12 @@ class Outcomes:
         if freed:
             self._buffer.free(freed)
         return done[-1]
+
+    def resume(self) -> None:
+        """Resume callers of publishes that :meth:`all_stored` ended."""
+        stored_for, self._stored_for = self._stored_for, []
+        for waiting in stored_for:
+            resume(waiting)
 
     def stored(self, answer: bytes, *, apart: bool = False) -> Request:
         """End the oldest unanswered publish with ``answer``; return it.

@@ -195,11 +195,15 @@ class Sender:
         if connection is None:
             return
         self._answered_at = self._clock()
+        is_due, self._pump_is_due = self._pump_is_due, True  # the callers' next publishes leave in one write, below
         try:
             self._recovered(self._outcomes.all_stored(count, apart=apart))
         except RemoteProtocolError as error:
             connection.abort(error)
             return
+        finally:
+            self._outcomes.resume()
+            self._pump_is_due = is_due
         self._after_answers(count, apart=apart)
 
     def answers(self, answers: list[bytes | ServerError], *, apart: bool = False) -> None:
@@ -229,9 +233,9 @@ class Sender:
             self.link.news()
         if self.link.life.act is Act.SETTLE:
             self.link.news()
-        elif lane.waiting and not lane.unanswered:
+        elif lane.waiting:
             self.pump()
-        elif count > 1 or lane.waiting or lane.unanswered:
+        elif count > 1 or lane.unanswered:
             # Run after the woken callers, in the same iteration of the event loop, so that their next publishes leave
             # in one write.
             self.kick()

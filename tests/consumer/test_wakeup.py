@@ -115,6 +115,7 @@ async def test_a_task_keeps_its_context() -> None:
 
 def test_what_ends_the_program_is_raised_by_the_loop_and_not_through_the_read() -> None:
     returned = []
+    tasks: list[asyncio.Task[None]] = []
 
     async def main() -> None:
         arrivals = Arrivals()
@@ -127,15 +128,15 @@ def test_what_ends_the_program_is_raised_by_the_loop_and_not_through_the_read() 
             arrivals.wake_now()
             returned.append(True)
 
-        task = asyncio.create_task(wait())
+        tasks.append(asyncio.create_task(wait()))
         await _turns()
         asyncio.get_running_loop().call_soon(read)
         await asyncio.Event().wait()
-        del task
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
     assert returned
+    assert isinstance(tasks[0].exception(), SystemExit)  # otherwise it would be logged, perhaps during another test
 
 
 async def test_a_message_is_handled_and_finished_in_the_turn_that_reads_it(
