@@ -121,8 +121,14 @@ def lookupd_urls(addresses: str | Iterable[str]) -> tuple[str, ...]:
     """Return the base URLs of one address or several: ``host``, ``host:port`` or ``http[s]://host[:port]``.
 
     Raises:
-        ConfigError: An address is not a string, empty, or has another form; an IPv6 host needs brackets.
+        ConfigError: There is none, or an address is not a string, empty, or has another form; an IPv6 host needs
+            brackets.
     """
+    if not isinstance(addresses, Iterable):
+        raise ConfigError(
+            f"lookupd must be the HTTP address of an nsqlookupd, such as 'http://127.0.0.1:4161', or several, not"
+            f" {shown(addresses)}"
+        )
     listed = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     urls: list[str] = []
     for address in listed:

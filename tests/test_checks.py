@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha import ConfigError
+from nsq_ha.admin import AdminClient
 from nsq_ha.checks import (
     MAX_PARTITION_ID,
     check_channel,
@@ -121,6 +122,14 @@ def test_an_address_that_is_none(address: str) -> None:
 def test_an_address_says_which_part_of_it_is_wrong(address: str, wrong: str) -> None:
     with pytest.raises(ConfigError, match=wrong):
         lookupd_urls(address)
+
+
+@pytest.mark.parametrize("given", [None, 4161])
+def test_what_is_no_address_says_what_to_give(given: Any) -> None:  # noqa: ANN401 - what a setting may be by mistake
+    with pytest.raises(ConfigError, match=r"such as 'http://127\.0\.0\.1:4161', or several, not "):
+        lookupd_urls(given)
+    with pytest.raises(ConfigError, match=rf"lookupd must be the HTTP address of an nsqlookupd.*not {given}"):
+        AdminClient(given)
 
 
 def test_addresses_of_nsqds() -> None:

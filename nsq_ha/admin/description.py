@@ -47,6 +47,9 @@ class ClientStats:
         tls: It uses TLS.
         compression: ``deflate``, ``snappy`` or empty.
         tag: The tag of the messages that it wants; empty if it has none.
+        sample_rate: Percent of the messages that it wants; 0 for all.
+        tls_version: The version of TLS, such as ``TLS1.3``; empty without TLS, or if nsqd does not send it.
+        auth_identity: Who it is, as the auth server says; empty without AUTH.
     """
 
     client_id: str
@@ -62,6 +65,9 @@ class ClientStats:
     tls: bool
     compression: str
     tag: str
+    sample_rate: int = 0
+    tls_version: str = ""
+    auth_identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ class _Client(msgspec.Struct):
     deflate: bool = False
     snappy: bool = False
     desired_tag: str = ""
+    sample_rate: int = 0
+    tls_version: str = ""
+    auth_identity: str = ""
 
 
 class _Channel(msgspec.Struct):
@@ -188,6 +191,9 @@ def _client(client: _Client) -> ClientStats:
         tls=client.tls,
         compression="deflate" if client.deflate else "snappy" if client.snappy else "",
         tag=client.desired_tag,
+        sample_rate=client.sample_rate,
+        tls_version=client.tls_version if client.tls else "",
+        auth_identity=client.auth_identity,
     )
 
 

@@ -16,9 +16,11 @@ def main() -> None:
     if missing:
         print(f"nsq-ha needs {' and '.join(missing)}: pip install 'nsq_ha[cli]'", file=sys.stderr)
         sys.exit(1)
-    from nsq_ha.cli.app import app
-    from nsq_ha.cli.output import drop_output
-
+    try:
+        from nsq_ha.cli.app import app
+        from nsq_ha.cli.output import drop_output
+    except KeyboardInterrupt:
+        sys.exit(130)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):

@@ -14,8 +14,10 @@ from nsq_ha.cli.dashboard import dashboard
 from nsq_ha.cli.demo import demo
 from nsq_ha.cli.dev import dev
 from nsq_ha.cli.doctor import doctor
+from nsq_ha.cli.groups import Group
 from nsq_ha.cli.letters import dead_letters
 from nsq_ha.cli.lookup import lookup
+from nsq_ha.cli.node import node
 from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
 from nsq_ha.cli.pub import pub
@@ -28,7 +30,7 @@ from nsq_ha.cli.topic import topic
 from nsq_ha.cli.trace import trace
 
 
-class Commands(click.Group):
+class Commands(Group):
     """All commands; they end quietly if the reader of the output has ended, as in ``nsq-ha ... | head``."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -64,6 +66,7 @@ for _command in (
     dev,
     topic,
     channel,
+    node,
     pub,
     tail,
     lookup,

@@ -9,17 +9,19 @@ import secrets
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
-from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, yes_option
-from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.figures import Column
+from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, metrics_option, yes_option
+from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import reading_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.scan import own_channel
+from nsq_ha.cli.tables import print_fitting
 from nsq_ha.cli.views import nsqds_of_topic, require_topic
 from nsq_ha.errors import ConfigError, PublishError
 
@@ -84,7 +86,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-@click.command()
+@click.command(short_help="Measure publishing and consuming.")
 @click.argument("topic", type=TOPIC)
 @click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True)
 @click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="Stop publishing after this time.")
@@ -99,6 +101,7 @@ def is_loopback(host: str) -> bool:
 @click.option("--consume/--no-consume", default=True, show_default=True, help="Consume the messages, too.")
 @yes_option
 @cluster_options
+@metrics_option
 @json_option
 def bench(topic: str, cluster: Cluster, *, yes: bool, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Publish to TOPIC and consume from it, and print rates and latencies.
@@ -156,19 +159,8 @@ class Result:
 
     def show(self) -> None:
         """Print the figures as a table."""
-        print_table(
-            ["", "messages#", "rate#", *(f"{share:g} %#" for share in _SHARES), "max#"],
-            [
-                (
-                    name,
-                    len(side.seconds),
-                    f"{side.rate:,.0f}/s",
-                    *(f"{value:,.2f}" for value in _latencies(side)),
-                )
-                for name, side in self.sides()
-            ],
-            title=f"{self.topic}: bodies of {self.size} bytes, latencies in ms",
-        )
+        rows = [_Row(name, side, _latencies(side)) for name, side in self.sides()]
+        print_fitting(_COLUMNS, rows, title=f"{self.topic}: bodies of {self.size} bytes, latencies in ms")
         if self.failed or self.missing:
             click.echo(f"FAILED: {self.failed:,} not acknowledged, {self.missing:,} not delivered")
 
@@ -176,6 +168,28 @@ class Result:
 def _latencies(side: Measured) -> list[float]:
     ordered = sorted(side.seconds)
     return [percentile(ordered, share) * 1e3 for share in (*_SHARES, 100.0)]
+
+
+class _Row(NamedTuple):
+    name: str
+    side: Measured
+    latencies: list[float]
+
+
+def _percentile_column(name: str, at: int, need: int) -> Column:
+    return Column(name, need, lambda row: f"{row.latencies[at]:,.2f}")
+
+
+_COLUMNS: Final = (
+    Column("", 0, lambda row: row.name, is_number=False),
+    Column("messages", 2, lambda row: f"{len(row.side.seconds):,}"),
+    Column("rate", 0, lambda row: f"{row.side.rate:,.0f}/s"),
+    _percentile_column("50 %", 0, 0),
+    _percentile_column("95 %", 1, 5),
+    _percentile_column("99 %", 2, 1),
+    _percentile_column("99.9 %", 3, 4),
+    _percentile_column("max", 4, 3),
+)
 
 
 def _figures(side: Measured) -> dict[str, Any]:

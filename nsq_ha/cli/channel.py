@@ -9,12 +9,13 @@ import click
 
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES, rows_of_topic
+from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.positions import described, positions
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP
-from nsq_ha.cli.stat import print_fitting
+from nsq_ha.cli.tables import print_fitting
 from nsq_ha.errors import ChannelNotFoundError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def _of_one_channel(call: _Command) -> _Command:
     return click.argument("topic", type=TOPIC)(call)
 
 
-@click.group()
+@click.group(cls=Group, short_help="List, create, change and delete channels.")
 def channel() -> None:
     """List, create, pause, resume, skip, empty, move and delete channels.
 

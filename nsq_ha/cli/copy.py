@@ -13,7 +13,7 @@ import click
 from nsq_ha.checks import lookupd_urls
 from nsq_ha.cli.cluster import Cluster
 from nsq_ha.cli.inputs import key_of
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, wait_for_topic
@@ -130,7 +130,7 @@ def _named(message: Message) -> str:
     return f"message {message.internal_id:#x} of {message.topic}-{message.partition}"
 
 
-@click.command()
+@click.command(short_help="Copy messages from topic to topic.")
 @click.argument("source", type=TOPIC)
 @click.argument("target", type=TOPIC)
 @click.option("--to-lookupd", multiple=True, metavar="URL", help="nsqlookupds of the target. Default: the source's.")
@@ -153,6 +153,7 @@ def _named(message: Message) -> str:
 @click.option("--max-in-flight", type=click.IntRange(1), default=_MOST, show_default=True)
 @click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")
 @cluster_options
+@metrics_option
 def copy(
     source: str,
     target: str,

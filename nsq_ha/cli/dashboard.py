@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 
 
-@click.command()
+@click.command(short_help="Show the cluster in a browser.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on. Others need a token.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=4171, show_default=True, help="Its port; 0 for a free one."

@@ -32,7 +32,7 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
         raise click.BadParameter(str(error)) from error
 
 
-@click.command()
+@click.command(short_help="Watch a cluster survive faults.")
 @click.option(
     "--lookupd",
     multiple=True,

@@ -85,7 +85,7 @@ _SECONDS = Number(0.001, 2**31)
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
-@click.command()
+@click.command(short_help="Run a cluster on this machine.")
 @click.option("--plain", is_flag=True, help="Imitate upstream's nsqd and nsqlookupd, without partitions.")
 @click.option("--nsqds", type=click.IntRange(1, 32), help="Number of nsqds. Default: 3, or 1 with --plain.")
 @click.option("--nsqlookupds", type=click.IntRange(1, 8), help="Number of nsqlookupds. Default: 2, or 1 with --plain.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsq_ha.admin import ChannelStats, ClusterStats, PartitionStats
+    from nsq_ha.admin import ChannelStats, ClusterStats, Latency, PartitionStats
 
 Key = tuple[str, str, int | None, str | None]
 """Topic, channel (empty for none), partition, nsqd."""
@@ -37,6 +37,7 @@ class Row:
         clients: Number of connections that consume.
         state: ``paused``, ``skipped`` or empty.
         lag: For how many seconds the oldest message waits. None if it is unknown.
+        latency: From publishing to FIN. None if the nsqds do not measure it.
         in_rate: Messages published a second, since the rows before. None without rows before.
         out_rate: Messages that the channel got rid of a second.
     """
@@ -55,6 +56,7 @@ class Row:
     clients: int = 0
     state: str = ""
     lag: float | None = None
+    latency: Latency | None = None
     in_rate: float | None = None
     out_rate: float | None = None
 
@@ -130,6 +132,7 @@ def _rows(base: Row, channels: Sequence[ChannelStats], partitions: Iterable[Part
             clients=each.clients,
             state="skipped" if each.skipped else "paused" if each.paused else "",
             lag=each.lag(now),
+            latency=each.latency,
         )
         for each in channels
     ]
@@ -159,12 +162,14 @@ class Column(NamedTuple):
         need: Columns with a larger number are left out first, where there is no room; 0 always stays.
         text: What it shows for a row, such as a :class:`Row`. None shows a dash.
         is_number: It is aligned right.
+        is_list: Its words may stand on lines of their own, where there is no room beside each other.
     """
 
     name: str
     need: int
     text: Callable[[Any], str | None]
     is_number: bool = True
+    is_list: bool = False
 
 
 def number(value: float | None) -> str | None:
@@ -195,6 +200,16 @@ def duration(seconds: float | None) -> str | None:
     raise AssertionError(seconds)  # 60 s are a minute
 
 
+def latencies(found: Latency | None) -> str | None:
+    """Return the percentiles of a latency, such as ``50%=3ms 99%=1.2s``."""
+    if found is None:
+        return None
+    return " ".join(
+        f"{share * 100:g}%={f'{seconds * 1e3:.0f}ms' if seconds < 1 else duration(seconds)}"
+        for share, seconds in found.percentiles
+    )
+
+
 TOPIC: Final = Column("topic", 0, lambda row: row.topic, is_number=False)
 CHANNEL: Final = Column("channel", 0, lambda row: row.channel or None, is_number=False)
 PARTITION: Final = Column("part", 0, lambda row: None if row.partition is None else str(row.partition))
@@ -208,8 +223,14 @@ FIGURES: Final = (
     Column("timed out", 7, lambda row: number(row.timed_out) if row.channel else None),
     Column("deferred", 8, lambda row: number(row.deferred) if row.channel else None),
     Column("messages", 9, lambda row: number(row.messages)),
+    Column("latency", 10, lambda row: latencies(row.latency), is_number=False, is_list=True),
     Column("state", 5, lambda row: row.state or None, is_number=False),
 )
+_RARE: Final[Mapping[str, Callable[[Any], object]]] = {
+    "state": lambda row: row.state,
+    "latency": lambda row: row.latency,
+}
+"""Columns that are left out if no row has anything to show."""
 RATES: Final = (
     Column("in/s", 1, lambda row: number(row.in_rate)),
     Column("out/s", 1, lambda row: number(row.out_rate)),
@@ -222,8 +243,21 @@ def columns_of(rows: Sequence[Row], *, by_partition: bool, rates: bool) -> list[
     if by_partition:
         is_plain = all(row.partition is None for row in rows)
         places = [NSQD._replace(name="nsqd", need=0)] if is_plain else [PARTITION, NSQD]
-    figures = [column for column in FIGURES if column.name != "state" or any(row.state for row in rows)]
+    figures = [each for each in FIGURES if each.name not in _RARE or any(map(_RARE[each.name], rows))]
     return [TOPIC, CHANNEL, *places, *(RATES if rates else ()), *figures]
+
+
+def natural_width(column: Column, rows: Iterable[Any]) -> int:
+    """Return the width in which a column shows everything on one line."""
+    return max([len(column.name), *(len(column.text(row) or "-") for row in rows)])
+
+
+def least_width(column: Column, rows: Iterable[Any]) -> int:
+    """Return the width that a column needs; a long name takes several lines, and so does a list."""
+    if column.is_list:
+        return max([len(column.name), *(len(word) for row in rows for word in (column.text(row) or "-").split())])
+    width = natural_width(column, rows)
+    return width if column.is_number or column.need else min(width, _NAME_WIDTH)
 
 
 def fitting(columns: Sequence[Column], rows: Sequence[Any], width: int, gap: int = 3) -> list[Column]:
@@ -231,10 +265,7 @@ def fitting(columns: Sequence[Column], rows: Sequence[Any], width: int, gap: int
 
     A long name takes several lines, rather than the place of figures.
     """
-    widths = {
-        column.name: max([len(column.name), *(len(column.text(row) or "-") for row in rows)]) for column in columns
-    }
-    widths |= {each.name: min(widths[each.name], _NAME_WIDTH) for each in columns if not (each.is_number or each.need)}
+    widths = {column.name: least_width(column, rows) for column in columns}
     left = list(columns)
     for column in sorted(columns, key=lambda each: -each.need):
         if column.need == 0 or sum(widths[each.name] + gap for each in left) - gap <= width:

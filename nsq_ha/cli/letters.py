@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha import StartFrom
-from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.groups import Group
+from nsq_ha.cli.options import (
+    CHANNEL,
+    SECONDS,
+    TOPIC,
+    cluster_options,
+    confirm,
+    json_option,
+    metrics_option,
+    yes_option,
+)
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
@@ -98,7 +108,7 @@ def _with_filters(command: Any) -> Any:  # noqa: ANN401 - a decorator of click
     return command
 
 
-@click.group("dead-letters")
+@click.group("dead-letters", cls=Group, short_help="List, show and replay dead letters.")
 def dead_letters() -> None:
     """Look at dead letters, and publish them to their topics again."""
 
@@ -223,6 +233,7 @@ async def _found(
 @click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")
 @yes_option
 @cluster_options
+@metrics_option
 def replay_letters(
     topic: str,
     ids: tuple[int, ...],

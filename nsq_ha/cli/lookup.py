@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import Cluster
 
 
-@click.command()
+@click.command(short_help="Compare the answers of all nsqlookupds.")
 @click.argument("topic", type=TOPIC)
 @cluster_options
 @json_option

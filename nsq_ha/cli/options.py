@@ -179,12 +179,13 @@ yes_option: Callable[[_Command], _Command] = click.option(
 )
 
 
-def confirm(question: str, *, yes: bool) -> None:
+def confirm(question: str, *, yes: bool, reason: str = "this cannot be undone") -> None:
     """Ask before something is destroyed.
 
     Args:
         question: What would be done.
         yes: The user gave ``--yes``.
+        reason: Why it asks.
 
     Raises:
         click.UsageError: Nobody can answer, since standard input is no terminal.
@@ -193,7 +194,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError("this cannot be undone: give --yes, since there is no terminal to ask at")
+        raise click.UsageError(f"{reason}: give --yes, since there is no terminal to ask at")
     click.confirm(question, abort=True, err=True)
 
 

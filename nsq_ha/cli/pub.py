@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import stat
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -31,8 +34,11 @@ if TYPE_CHECKING:
 _TAIL_GROWTH: Final = 8
 """How much longer a line of tail may be than its message; control characters take six bytes."""
 
+_EXPECT_EVERY: Final = 100
+"""Lines after which the number of all is estimated again."""
 
-@click.command()
+
+@click.command(short_help="Publish standard input, line by line.")
 @click.argument("topic", type=TOPIC)
 @click.option("--jsonl", is_flag=True, help="Reject lines that are not JSON. The others are published unchanged.")
 @click.option(
@@ -138,12 +144,23 @@ async def _pub(topic: str, cluster: Cluster, stream: BinaryIO, options: PubOptio
         )
         began = time.monotonic()
         try:
-            with Progress("published") as progress:
+            size = None if options.csv else _size_of(stream)
+            with Progress("published", size) as progress:
                 publisher.progress = None if stream.isatty() else progress
+                publisher.size = size
                 await publisher.run(_pieces(stream, options, producer.config.max_message_bytes))
         finally:
             click.echo(publisher.summary(time.monotonic() - began), err=True)
     return publisher.failed
+
+
+def _size_of(stream: BinaryIO) -> int | None:
+    """Return the bytes of the input if it is a file, which tell about how many lines it has."""
+    try:
+        found = os.fstat(stream.fileno())
+    except (OSError, io.UnsupportedOperation, AttributeError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
 
 
 def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[Line | BadLine]:
@@ -202,6 +219,7 @@ class LinePublisher:
 
     Attributes:
         progress: Counts acknowledged lines. None for nothing.
+        size: Bytes of the whole input. None if they are unknown.
         lines: Number of lines taken, without empty ones.
         empty: Number of empty lines, which are skipped.
         stored: Number of acknowledged lines.
@@ -219,6 +237,7 @@ class LinePublisher:
         is_ordered: bool = False,
     ) -> None:
         self.progress: Progress | None = None
+        self.size: int | None = None
         self.lines: int = 0
         self.empty: int = 0
         self.stored: int = 0
@@ -244,7 +263,12 @@ class LinePublisher:
 
     async def _read(self, lines: AsyncIterator[Line | BadLine], group: asyncio.TaskGroup) -> None:
         room = asyncio.Semaphore(self._options.in_flight)
+        read = 0
         async for line in lines:
+            if self.size is not None and self.progress is not None and isinstance(line, Line):
+                read += len(line.data or b"") + 1
+                if line.number % _EXPECT_EVERY == 1:
+                    self.progress.expect(round(self.size * line.number / read))
             if isinstance(line, Line) and line.data == b"":
                 self.empty += 1
                 continue

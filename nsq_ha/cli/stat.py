@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from nsq_ha.cli.figures import Column, columns_of, duration, fitting, number, rows_of, with_rates
+from nsq_ha.cli.figures import Column, columns_of, duration, number, rows_of, with_rates
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.tables import print_fitting
 from nsq_ha.errors import NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
+    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, Latency, PartitionStats
     from nsq_ha.cli.cluster import Cluster
     from nsq_ha.cli.figures import Row
 
@@ -38,7 +37,7 @@ class StatOptions:
     as_json: bool
 
 
-@click.command()
+@click.command(short_help="Print depths, clients and latencies.")
 @click.argument("topic", type=TOPIC, required=False)
 @click.option("--channel", type=CHANNEL, help="Only this channel.")
 @click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
@@ -111,9 +110,15 @@ def as_dict(row: Row) -> dict[str, object]:
     entry = dataclasses.asdict(row)
     entry["channel"] = row.channel or None
     entry["paused"], entry["skipped"] = row.state == "paused", row.state == "skipped"
+    entry["latency"] = None if row.latency is None else latency_as_dict(row.latency)
     for name in ("passed", "state"):
         del entry[name]
     return entry
+
+
+def latency_as_dict(latency: Latency) -> dict[str, object]:
+    """Return a latency for JSON: seconds by the percent of messages that take no longer."""
+    return {"count": latency.count} | {f"p{share * 100:g}": seconds for share, seconds in latency.percentiles}
 
 
 def _print(rows: list[Row], options: StatOptions) -> None:
@@ -133,30 +138,6 @@ def _print(rows: list[Row], options: StatOptions) -> None:
 def print_rows(rows: list[Row], *, by_partition: bool, rates: bool, title: str | None = None) -> None:
     """Print rows as a table that fits the terminal."""
     print_fitting(columns_of(rows, by_partition=by_partition, rates=rates), rows, title=title, says_hidden=not rates)
-
-
-def print_fitting(
-    columns: Sequence[Column], rows: Sequence[object], *, title: str | None = None, says_hidden: bool = True
-) -> None:
-    """Print a table with the columns for which the terminal has room.
-
-    Args:
-        columns: All columns.
-        rows: What they show.
-        title: Stands above.
-        says_hidden: Name the columns for which there is no room.
-    """
-    from rich.console import Console
-
-    chosen = fitting(columns, rows, Console().width - 2)
-    print_table(
-        [column.name + "#" * column.is_number for column in chosen],
-        [[column.text(row) for column in chosen] for row in rows],
-        title=title,
-    )
-    hidden = [column.name for column in columns if column not in chosen]
-    if hidden and says_hidden:
-        click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)
 
 
 class _Connection(NamedTuple):
@@ -195,9 +176,23 @@ def _client_columns(now: float) -> list[Column]:
         Column("nsqd", 4, lambda each: each.entry.nsqd, is_number=False),
         Column("ready", 2, lambda each: number(each.client.ready)),
         Column("in flight", 1, lambda each: number(each.client.in_flight)),
-        Column("finished", 6, lambda each: number(each.client.finished)),
-        Column("requeued", 7, lambda each: number(each.client.requeued)),
+        Column("messages", 6, lambda each: number(each.client.messages)),
+        Column("finished", 7, lambda each: number(each.client.finished)),
+        Column("requeued", 5, lambda each: number(each.client.requeued)),
         Column("since", 3, since),
-        Column("address", 8, lambda each: each.client.address, is_number=False),
-        Column("agent", 9, lambda each: each.client.user_agent, is_number=False),
+        Column("address", 10, lambda each: each.client.address, is_number=False),
+        Column("agent", 8, lambda each: each.client.user_agent, is_number=False),
+        Column("connection", 9, lambda each: _kind_of(each.client) or None, is_number=False),
     ]
+
+
+def _kind_of(client: ClientStats) -> str:
+    """Return what is agreed for a connection: TLS, compression, who it is, what it wants of the messages."""
+    words = [
+        (client.tls_version or "TLS") if client.tls else "",
+        client.compression,
+        f"as {client.auth_identity}" if client.auth_identity else "",
+        f"{client.sample_rate} %" if client.sample_rate else "",
+        f"tag {client.tag}" if client.tag else "",
+    ]
+    return " ".join(filter(None, words))

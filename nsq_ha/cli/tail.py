@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 
-@click.command()
+@click.command(short_help="Print messages as they arrive.")
 @click.argument("topic", type=TOPIC)
 @click.option("--channel", type=CHANNEL, help="Default: tail<random>#ephemeral, which is deleted at the end.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")

@@ -13,7 +13,7 @@ import click
 
 from nsq_ha.cli.archive import Archive
 from nsq_ha.cli.formats import check_format
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, wait_for_topic
@@ -65,7 +65,7 @@ class FileOptions:
     idle: float | None
 
 
-@click.command("to-file")
+@click.command("to-file", short_help="Write messages into files.")
 @click.argument("topic", type=TOPIC)
 @click.option(
     "--dir",
@@ -109,6 +109,7 @@ class FileOptions:
 @from_option("where the channel is; a new channel starts with new messages")
 @click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
 @cluster_options
+@metrics_option
 @json_option
 def to_file(
     topic: str,

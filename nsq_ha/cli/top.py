@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import Cluster
 
 
-@click.command()
+@click.command(short_help="Watch rates, depths and lags live.")
 @click.argument("pattern", required=False, default="")
 @click.option("-i", "--interval", type=SECONDS, default=2.0, show_default=True, help="Seconds between two samples.")
 @click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", show_default=True, help="Order of the rows.")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
+from nsq_ha.cli.figures import Column, counted, number
+from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.tables import print_fitting
 from nsq_ha.cli.topic_changes import COMMANDS
 from nsq_ha.cli.views import NO_NSQD
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
@@ -31,7 +34,25 @@ _OPTIONS = {"disable_channel_auto_create": "--register-channels", "multi_part": 
 """Options whose argument of ``AdminClient.create_topic`` has another name."""
 
 
-@click.group()
+_PARTITION_COLUMNS: Final = (
+    Column("partition", 0, lambda entry: str(entry.partition)),
+    Column("leader", 1, lambda entry: entry.leader.address if entry.leader else None, is_number=False),
+    Column("writable", 3, lambda entry: "yes" if entry.writable else "no", is_number=False),
+    Column(
+        "in sync",
+        2,
+        lambda entry: " ".join(tcp_address(name) or name for name in entry.replicas) or None,
+        is_number=False,
+        is_list=True,
+    ),
+    Column("messages", 4, lambda entry: number(entry.stats.messages) if entry.stats else None),
+    Column(
+        "bytes", 5, lambda entry: number(entry.stats.end_offset - entry.stats.begin_offset) if entry.stats else None
+    ),
+)
+
+
+@click.group(cls=Group, short_help="List, create, change and delete topics.")
 def topic() -> None:
     """Create, list, describe, change and delete topics."""
 
@@ -173,6 +194,10 @@ async def _delete(cluster: Cluster, name: str) -> None:
         await admin.delete_topic(name)
 
 
+def _kept(entry: PartitionDescription) -> str | None:
+    return None if entry.stats is None else number(entry.stats.end_offset - entry.stats.begin_offset)
+
+
 def _leaders(view: TopicView) -> dict[int, str]:
     return {partition: node.address for partition, node in sorted(view.leaders.items())}
 
@@ -243,7 +268,7 @@ def _print_plain(found: TopicDescription) -> None:
     print_table(
         ["nsqd", "messages since its start#", "without channel#"],
         rows,
-        title=f"{found.view.topic}: {len(rows)} nsqd(s)",
+        title=f"{found.view.topic}: {counted(len(rows), 'nsqd')}",
     )
     channels = [
         (channel.name, entry.leader.address, channel.depth, channel.in_flight, channel.deferred, channel.clients)
@@ -266,22 +291,9 @@ def _print_description(found: TopicDescription) -> None:
         )
         if holds
     ]
-    replicas = f", {meta.replica} replica(s)" if meta is not None else ""
-    print_table(
-        ["partition#", "leader", "writable", "in sync", "messages#", "bytes#"],
-        [
-            (
-                entry.partition,
-                entry.leader.address if entry.leader else None,
-                entry.writable,
-                "  ".join(tcp_address(name) or name for name in entry.replicas) or None,
-                entry.stats.messages if entry.stats else None,
-                entry.stats.end_offset - entry.stats.begin_offset if entry.stats else None,
-            )
-            for entry in found.partitions
-        ],
-        title=f"{found.view.topic}: {len(found.partitions)} partition(s){replicas}{''.join(', ' + k for k in kind)}",
-    )
+    replicas = [] if meta is None else [counted(meta.replica, "replica")]
+    title = ", ".join([counted(len(found.partitions), "partition"), *replicas, *kind])
+    print_fitting(_PARTITION_COLUMNS, found.partitions, title=f"{found.view.topic}: {title}")
     channels = [
         (channel.name, entry.partition, channel.depth, channel.in_flight, channel.deferred, channel.clients)
         for entry in found.partitions

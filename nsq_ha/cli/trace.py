@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsq_ha.cli.groups import Group
 from nsq_ha.cli.life import message
 from nsq_ha.cli.options import TOPIC, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
@@ -48,7 +49,7 @@ def _session(master: str | None, threads: str) -> SparkSession:
     return (builder.remote(master) if master.startswith("sc://") else builder.master(master)).getOrCreate()
 
 
-class WithMessage(click.Group):
+class WithMessage(Group):
     """A group whose command is ``message`` if the first argument is a number: ``trace 7`` is ``trace message 7``."""
 
     def resolve_command(
@@ -60,7 +61,7 @@ class WithMessage(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=WithMessage)
+@click.group(cls=WithMessage, short_help="Show the life of a message.")
 def trace() -> None:
     """Follow messages: `trace ID` shows the life of one, `trace report` reads whole trace logs.
 

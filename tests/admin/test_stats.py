@@ -32,6 +32,9 @@ CLIENT = {
     "tls": True,
     "snappy": True,
     "desired_tag": "t1",
+    "sample_rate": 10,
+    "tls_version": "TLS1.3",
+    "auth_identity": "billing team",
 }
 BILLING: dict[str, Any] = {
     "channel_name": "billing",
@@ -84,6 +87,9 @@ async def test_everything_that_an_nsqd_says_is_a_value(cluster: Scripted, admin:
         tls=True,
         compression="snappy",
         tag="t1",
+        sample_rate=10,
+        tls_version="TLS1.3",
+        auth_identity="billing team",
     )
     assert entry.channels == (
         ChannelStats(

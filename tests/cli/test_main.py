@@ -12,6 +12,7 @@ COMMANDS = (
     "dev",
     "topic",
     "channel",
+    "node",
     "pub",
     "tail",
     "lookup",

@@ -1,14 +1,25 @@
 """The metrics of a command that runs long, at a port."""
 
+import asyncio
+import os
 import re
+import signal
 import socket
+import threading
+import time
 import urllib.request
+from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner
 
+from nsq_ha import Producer, dead_letters, prometheus
 from nsq_ha.cli.options import metrics_option
+from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
+from tests.cli.test_letters import bury
 from tests.support.ports import fixed_ports
 
 LIMIT = 60.0
@@ -41,6 +52,100 @@ def test_a_port_in_use_is_one_line() -> None:
     assert result.exit_code == 1
     assert result.output.startswith(f"Error: the metrics cannot be served at 127.0.0.1:{port}: ")
     assert result.output.count("\n") == 1
+
+
+class Scraper:
+    """Reads the page of a command's metrics until it shows a figure, and then lets the command end.
+
+    Args:
+        figure: The name of a metric; the command works when its value is above 0.
+    """
+
+    def __init__(self, figure: str) -> None:
+        self.page: str = ""
+        self.seen: threading.Event = threading.Event()
+        self._above_0 = re.compile(rf"^{figure}{{[^}}]*}} [1-9]", re.MULTILINE)
+        self._serve = prometheus.serve
+
+    def serve(self, port: int) -> prometheus.MetricsServer:
+        """Serve the metrics, and begin to read them."""
+        server = self._serve(port)
+        threading.Thread(target=self._read, args=(server.url,), daemon=True).start()
+        return server
+
+    def _read(self, url: str) -> None:
+        end = time.monotonic() + LIMIT
+        while time.monotonic() < end and not self._above_0.search(self.page):
+            self.page = urllib.request.urlopen(url, timeout=LIMIT).read().decode()  # noqa: S310 - of this test
+        self.seen.set()
+
+
+CONSUMED = "nsq_ha_consumer_finished_total"
+PUBLISHED = "nsq_ha_producer_published_total"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "figure", "code"),
+    [
+        (("to-file", "{topic}", "--dir", "{folder}"), CONSUMED, 0),
+        (("copy", "{topic}", "{other}"), PUBLISHED, 0),
+        (("bench", "{topic}", "--count", "10000000", "--seconds", "600"), PUBLISHED, 130),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_scrape_answers_while_it_runs(
+    invoke: Invoke,
+    cluster: DevCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    topic: str,
+    *,
+    arguments: tuple[str, ...],
+    figure: str,
+    code: int,
+) -> None:
+    other = cluster.create_topic(f"{topic}.copies", 2)
+    for channel in ("nsq-ha-to-file", "nsq-ha-copy"):
+        assert invoke("channel", "create", topic, channel).exit_code == 0
+    assert invoke("pub", topic, stdin="a\nb\nc\n").exit_code == 0
+    scraper = Scraper(figure)
+    monkeypatch.setattr(prometheus, "serve", scraper.serve)
+
+    def interrupt() -> None:
+        scraper.seen.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    try:
+        given = [each.format(topic=topic, other=other, folder=tmp_path) for each in arguments]
+        result = invoke(*given, "--metrics-port", "0")
+    finally:
+        scraper.seen.set()
+        interrupting.join()
+    assert result.exit_code == code, result.output
+    assert f"\n{figure}{{" in scraper.page
+
+
+def test_a_scrape_answers_while_dead_letters_are_replayed(
+    invoke: Invoke, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    dead = cluster.create_topic(f"{topic}.dead", sync_every=1)
+    bury(cluster, topic, dead, [b"v1", b"v2"])
+    scraper = Scraper(PUBLISHED)
+    monkeypatch.setattr(prometheus, "serve", scraper.serve)
+    replayed: list[DeadLetter] = []
+
+    async def replay(producer: Producer, letter: DeadLetter, *, topic: str | None) -> None:
+        await dead_letters.replay(producer, letter, topic=topic)
+        replayed.append(letter)
+        if not scraper.seen.is_set():
+            await asyncio.to_thread(scraper.seen.wait)
+
+    monkeypatch.setattr("nsq_ha.cli.letters.replay", replay)
+    result = invoke("dead-letters", "replay", dead, "--origin", topic, "--yes", "--metrics-port", "0")
+    assert (result.exit_code, len(replayed)) == (0, 2), result.output
+    assert f"\n{PUBLISHED}{{" in scraper.page
 
 
 def test_commands_that_run_long_have_it(invoke: Invoke, topic: str) -> None:

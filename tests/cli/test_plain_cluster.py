@@ -271,7 +271,7 @@ async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
 
     table = (await call(plain, "topic", "describe", "orders", "--table")).stdout
     rows = [line.split() for line in table.splitlines()]
-    assert "orders: 2 nsqd(s)" in table
+    assert "orders: 2 nsqds" in table
     assert [addresses[0], "100", "8"] in rows
     assert [addresses[1], "-", "-"] in rows
     assert ["billing", addresses[0], "4", "2", "3", "7"] in rows

@@ -48,7 +48,7 @@ def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> 
     assert sum(entry["channels"]["billing"]["depth"] for entry in result["partitions"]) == 3
 
     table = invoke("topic", "describe", topic, "--table").stdout
-    assert f"{topic}: 2 partition(s), 3 replica(s)" in table
+    assert f"{topic}: 2 partitions, 3 replicas" in table
     assert "billing" in table
     assert "127.0.0.1:" in table
 

@@ -1,0 +1,125 @@
+"""``nsq-ha node``: what it shows of nsqds of either kind, and tombstones."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
+from nsq_ha.cli.node import Held, held_by, nsqds_of
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.discovery.answers import NodeInfo
+from nsq_ha.policy.topology import Node
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.cli.conftest import Invoke
+
+NODE = Node("10.0.0.1", 4150, 4151)
+PLAIN = Node("10.0.0.2", 4150, 4151, is_plain=True)
+BILLING = ChannelStats("billing", 7, 0, 0, 0, 0, 0, 2, paused=False, skipped=False)
+
+
+def partition(topic: str, number: int, *, leads: bool, unrouted: int = 0) -> PartitionStats:
+    return PartitionStats(topic, number, leads, 0, 0, 100, False, False, (BILLING,), unrouted=unrouted)
+
+
+def test_what_it_leads_and_follows_is_apart() -> None:
+    held = (partition("orders", 0, leads=True), partition("orders", 1, leads=False), partition("orders", 2, leads=True))
+    listed = NodeInfo(NODE, "host", "0.3.7", {"orders": (0, 2)}, ("orders",), frozenset({"orders"}))
+    (nsqd,) = nsqds_of([listed], ClusterStats((NodeStats(NODE, "0.3.7", "OK", 1, held),)))
+    assert nsqd.is_healthy
+    assert (nsqd.partitions(leads=True), nsqd.partitions(leads=False)) == ({"orders": [0, 2]}, {"orders": [1]})
+    expected = Held("orders", [0, 2], [1], messages=200, depth=14, clients=4, is_tombstoned=True)
+    assert held_by(nsqd) == [expected]
+
+
+def test_a_plain_nsqd_has_no_partitions() -> None:
+    listed = NodeInfo(PLAIN, "host", "1.3.0", {}, ("orders", "letters"))
+    said = NodeStats(PLAIN, "1.3.0", "OK", 1, (partition("orders", 0, leads=True, unrouted=3),))
+    (nsqd,) = nsqds_of([listed], ClusterStats((said,)))
+    assert nsqd.partitions(leads=True) == {}
+    assert nsqd.topics == ["letters", "orders"]
+    assert [(each.topic, each.depth, each.messages) for each in held_by(nsqd)] == [
+        ("letters", 0, 0),
+        ("orders", 10, 100),
+    ]
+
+
+def test_of_one_that_is_silent_it_shows_what_the_nsqlookupds_list() -> None:
+    listed = NodeInfo(NODE, "host", "0.3.7", {"orders": (2, 0), "letters": ()}, ("orders",))
+    (nsqd,) = nsqds_of([listed], ClusterStats((NodeStats(NODE, error="timed out"),)))
+    assert (nsqd.health, nsqd.is_healthy) == ("silent", False)
+    assert (nsqd.partitions(leads=True), nsqd.partitions(leads=False)) == ({"orders": [0, 2]}, {})
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def lines(result: Result) -> list[dict[str, Any]]:
+    assert (result.exit_code, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_they_are_listed_and_shown(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    found = lines(invoke("node", "list"))
+    assert [each["nsqd"] for each in found] == sorted(cluster.nsqds.values())
+    assert {(each["health"], each["error"]) for each in found} == {("OK", None)}
+    assert sorted(number for each in found for number in each["leads"].get(topic, [])) == [0, 1]
+    assert sorted(number for each in found for number in each["follows"].get(topic, [])) == [0, 0, 1, 1]
+    leader = cluster.nsqds[cluster.leader(topic, 0) or ""]
+    (entry,) = [each for each in lines(invoke("node", "show", leader)) if each["topic"] == topic]
+    assert (0 in entry["leads"], entry["tombstoned"]) == (True, False)
+    for arguments in (("list",), ("show", leader)):
+        assert leader in invoke("node", *arguments, "-o", "table").stdout
+
+
+def test_a_tombstone_hides_one_until_it_is_restored(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    leader = cluster.nsqds[cluster.leader(topic, 0) or ""]
+
+    def tombstoned() -> dict[str, list[str]]:
+        return {each["nsqd"]: each["tombstoned"] for each in lines(invoke("node", "list"))}
+
+    refused = invoke("node", "tombstone", leader, topic)
+    assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True)
+    assert topic not in tombstoned()[leader]
+    done = invoke("node", "tombstone", leader, topic, "--yes")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", f"tombstoned {leader} for {topic}\n")
+    assert topic in tombstoned()[leader]
+    assert "tombstoned for" in invoke("node", "list", "-o", "table").stdout
+    assert invoke("node", "restore", leader, topic).exit_code == 0
+    assert topic not in tombstoned()[leader]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("show", "10.9.9.9:1"), "the cluster has no nsqd 10.9.9.9:1; it has 127.0.0.1:"),
+        (("tombstone", "10.9.9.9:1", "orders", "-y"), "the cluster has no nsqd 10.9.9.9:1; it has 127.0.0.1:"),
+        (("tombstone", "10.9.9.9:1", "orders", "-y", "--delete"), "remove --delete: only a plain nsqd can"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(invoke: Invoke, arguments: tuple[str, ...], reason: str) -> None:
+    refused = invoke("node", *arguments)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+    assert refused.stderr.startswith(f"Error: {reason}")
+
+
+def test_a_plain_cluster(invoke: Invoke, name: str) -> None:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=2) as plain:
+        lookupd = plain.lookupd[0]
+        assert invoke("pub", name, stdin="a", lookupd=lookupd).exit_code == 0
+        (first,) = [each["nsqd"] for each in lines(invoke("node", "list", lookupd=lookupd)) if each["topics"] == [name]]
+        assert [each["depth"] for each in lines(invoke("node", "show", first, lookupd=lookupd))] == [1]
+        assert invoke("node", "restore", first, name, lookupd=lookupd).exit_code == 1
+        assert invoke("node", "tombstone", first, name, "--delete", "-y", lookupd=lookupd).exit_code == 0
+        assert lines(invoke("node", "show", first, lookupd=lookupd)) == []
+        silent = plain.nsqds["nsqd-1"]
+        plain.freeze("nsqd-1")
+        result = invoke("node", "list", "-o", "table", lookupd=lookupd)
+        assert result.exit_code == 1
+        assert f"warning: nsqd {silent} does not answer: " in result.stderr
+        assert [line.split()[:2] for line in result.stdout.splitlines() if silent in line] == [[silent, "silent"]]

@@ -1,0 +1,75 @@
+"""Progress on a terminal: what is printed meanwhile, and what is left at the end."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+
+import click
+import pytest
+
+from nsq_ha.cli.progress import Progress
+
+WIDTH = 60
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps all that it gets."""
+
+    encoding: str = "utf-8"
+    errors: str | None = "strict"
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name, value in {"TERM": "xterm", "COLUMNS": str(WIDTH), "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
+    return Terminal()
+
+
+@contextmanager
+def at(terminal: Terminal) -> Iterator[None]:
+    """Let the program write to a terminal."""
+    with redirect_stdout(terminal), redirect_stderr(terminal):
+        yield
+        assert (sys.stdout, sys.stderr) == (terminal, terminal)
+
+
+def test_lines_stand_above_it_and_nothing_of_it_is_left(terminal: Terminal) -> None:
+    long = "x" * 3 * WIDTH
+    with at(terminal), Progress("copied", 10) as progress:
+        progress.advance(3)
+        click.echo("to stdout")
+        click.echo("to stderr", err=True)
+        click.echo(long)
+        print("no end", end="")  # noqa: T201 - what a library may do
+    text = terminal.getvalue()
+    for line in ("to stdout", "to stderr", long):
+        assert f"\r\x1b[2K{line}\n" in text
+    assert "3 of 10" in text
+    bars = [line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)) if "copied" in line]
+    # The terminal shows ^C behind the bar: with it on another line, the bar would stay.
+    assert bars
+    assert max(map(len, bars)) <= WIDTH - 2
+    assert text.endswith("\x1b[2Kno end\n")
+
+
+def test_an_estimate_of_the_whole_is_corrected(terminal: Terminal) -> None:
+    with at(terminal), Progress("published", 9999) as progress:
+        progress.advance(5)
+        progress.expect(2)
+        click.echo("now")
+    assert "5 of 5" in terminal.getvalue()
+
+
+def test_elsewhere_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("copied", 10) as progress:
+        progress.advance(3)
+        click.echo("to stdout")
+    assert capsys.readouterr() == ("to stdout\n", "")
