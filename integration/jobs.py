@@ -37,6 +37,7 @@ class Job:
     """The stream, and where its files are. It is run in this process, or as a program that may be killed."""
 
     def __init__(self, topic: str, folder: Path, **options: str) -> None:
+        self.topic = topic
         self.folder = folder
         self.options = {"topic": topic, "fetchTimeout": "2s", **options}
         folder.mkdir(exist_ok=True)
@@ -120,16 +121,24 @@ class Job:
 
     def rows(self) -> list[tuple[int, int, bytes]]:
         """Partition, offset and body of what the sink has committed; files of broken batches lie beside it."""
-        names: set[str] = set()
-        for log in sorted((self.folder / "out" / "_spark_metadata").glob("*")):
-            if log.name.isdigit() or log.name.endswith(".compact"):
-                for line in log.read_text().splitlines()[1:]:
-                    names.add(json.loads(line)["path"])
-        found: list[tuple[int, int, bytes]] = []
-        for name in sorted(names):
-            table: Any = pq.read_table(name.removeprefix("file://"))
-            found += zip(*(table.column(each).to_pylist() for each in ("partition", "offset", "value")), strict=True)
+        return [row for files in self.batches() for rows in files for row in rows]
+
+    def batches(self) -> list[list[list[tuple[int, int, bytes]]]]:
+        """Return the same by micro-batch and file, in the order of Spark's log."""
+        logs = [path for path in (self.folder / "out" / "_spark_metadata").glob("*") if path.stem.isdigit()]
+        named: dict[str, None] = {}
+        found = []
+        for log in sorted(logs, key=lambda path: (int(path.stem), path.suffix)):
+            # A compact one repeats all earlier ones.
+            each = [json.loads(line)["path"] for line in log.read_text().splitlines()[1:]]
+            found.append([_table(name) for name in each if name not in named])
+            named |= dict.fromkeys(each)
         return found
+
+
+def _table(name: str) -> list[tuple[int, int, bytes]]:
+    table: Any = pq.read_table(name.removeprefix("file://"))
+    return list(zip(*(table.column(each).to_pylist() for each in ("partition", "offset", "value")), strict=True))
 
 
 def begun(streams: str, log: Path) -> subprocess.Popen[bytes]:
@@ -190,6 +199,18 @@ def wait_until(done: Callable[[], bool], check: Callable[[], None] = lambda: Non
         check()
         assert time.monotonic() < until, "it takes too long"
         threading.Event().wait(0.02)
+
+
+def wait_for_another(cluster: ClusterUnderTest, topic: str, old: str) -> None:
+    """Block until another node than ``old`` leads partition 0."""
+    until = time.monotonic() + 120.0
+    while True:
+        # Between two leaders there is none.
+        with contextlib.suppress(KeyError, AssertionError):
+            if cluster.leader(topic, 0) != old:
+                return
+        assert time.monotonic() < until
+        threading.Event().wait(0.2)
 
 
 def workers() -> list[int]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.jobs import Job, live_writer
+from integration.jobs import Job, live_writer, wait_for_another
 from integration.replays import assert_all_and_each_once, of
 
 if TYPE_CHECKING:
@@ -63,17 +60,6 @@ async def test_a_leader_that_dies_inside_a_query_changes_no_row(cluster: Cluster
             cluster.start_node(leader)
 
     await under_fire(topic, kill)
-
-
-def wait_for_another(cluster: ClusterUnderTest, topic: str, old: str) -> None:
-    until = time.monotonic() + 120.0
-    while True:
-        # Between two leaders there is none.
-        with contextlib.suppress(KeyError, AssertionError):
-            if cluster.leader(topic, 0) != old:
-                return
-        assert time.monotonic() < until
-        threading.Event().wait(0.2)
 
 
 async def test_partitions_that_are_added_inside_a_query_are_read_from_their_beginning(

@@ -1,0 +1,195 @@
+"""Play one scenario on a cluster: publish, query, kill, publish, query, and compare."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from integration.cluster import NODE_VARIABLE, TopicOptions
+from integration.exactness.scenario import PARTITIONS, Scenario
+from integration.exactness.verdict import Row, Verdict, judge
+from integration.exactness.writer import Writer
+from integration.holding import run_held
+from integration.jobs import Job, running, wait_for_another, wait_until, workers
+from integration.replays import of
+from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.spark.cluster import Cluster
+from tests.support.spark_queries import TOO_SLOW
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from integration.cluster import ClusterUnderTest
+    from nsq_ha.policy.topology import Node
+
+SYNC_EVERY: Final = 100_000
+"""Messages that may wait unflushed; more than a run publishes."""
+REPLICAS: Final = 3
+LOOKS: Final = 8
+"""Messages that are looked up at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        scenario: What was done.
+        verdict: What is wrong.
+        acknowledged: Messages whose publish succeeded.
+        stored: Messages of the log; more if a publish in doubt is there twice.
+        rows: Rows of the stream.
+        batches: Its micro-batches.
+        fresh: Whether the server could not find the newest message when the last query began.
+        seconds: For all.
+    """
+
+    scenario: Scenario
+    verdict: Verdict
+    acknowledged: int
+    stored: int
+    rows: int
+    batches: int
+    fresh: bool
+    seconds: float
+
+
+def obstacle(scenario: Scenario, cluster: ClusterUnderTest, *, is_real: bool) -> str:
+    """Say why a scenario cannot be played; empty if it can."""
+    if scenario.fault == "leader" and is_real and not os.environ.get(NODE_VARIABLE):
+        return f"killing a leader needs {NODE_VARIABLE}"
+    if scenario.fault == "leader" and cluster.nodes < REPLICAS:
+        return f"killing a leader needs {REPLICAS} nsqds"
+    if scenario.fault == "worker" and not Path("/proc/self/stat").exists():
+        return "killing a worker needs /proc"
+    return ""
+
+
+async def play(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSession, folder: Path) -> Result:
+    """Play a scenario with a topic of its own."""
+    began = time.monotonic()
+    options: TopicOptions = {"ordered": scenario.kind == "ordered", "extended": scenario.kind == "extended"}
+    if scenario.fresh:
+        options["sync_every"] = SYNC_EVERY
+    topic = await asyncio.to_thread(cluster.create_topic, PARTITIONS, REPLICAS, **options)
+    job = Job(topic, folder, **of(cluster), **scenario.options, arrowBatchRows="50", fetchRetries="60")
+    async with Writer(scenario, topic, cluster.lookupd) as writer:
+        await writer.write(scenario.messages, scenario.lot)
+        async with writer.writing():
+            await asyncio.to_thread(_trouble(scenario), job, spark, cluster)
+        await writer.write(scenario.fresh, 1)
+        fresh = await asyncio.to_thread(_is_fresh, cluster, topic)
+        await asyncio.to_thread(job.drain, spark)
+        acknowledged = writer.acknowledged
+    log = await _log(cluster, topic)
+    batches = job.batches()
+    return Result(
+        scenario=scenario,
+        verdict=judge(acknowledged, log, batches, cut=bool(scenario.cut)),
+        acknowledged=len(acknowledged),
+        stored=len(log),
+        rows=sum(len(rows) for files in batches for rows in files),
+        batches=job.commits,
+        fresh=fresh,
+        seconds=time.monotonic() - began,
+    )
+
+
+# ---------------------------------------------------------------- faults
+
+
+def _nothing(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Let a query come to its end while messages are published; another one goes on behind it."""
+    job.drain(spark)
+
+
+def _kill_workers(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill the workers in the middle of their tasks."""
+
+    def kill() -> None:
+        for worker in workers():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+
+    try:
+        run_held(job, spark, kill)
+    except Exception as error:
+        # Spark gave a new worker too little time to start; the next query goes on from the checkpoint.
+        if TOO_SLOW not in str(error):
+            raise
+
+
+def _kill_driver_early(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill a driver in the middle of its first micro-batch."""
+    job.hold()
+    with running(job) as wait:
+        wait(job.is_held)
+    job.let_go()
+
+
+def _kill_driver_late(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill a driver in a later micro-batch, which is planned and not committed."""
+    with running(job) as wait:
+        wait(lambda: job.planned > job.commits >= 1)
+
+
+def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill the leader of a partition under a running query, and start it when another node leads."""
+    with job.running(spark) as batches:
+        leader = cluster.leader(job.topic, 0)
+        cluster.kill_node(leader)
+        try:
+            wait_for_another(cluster, job.topic, leader)
+        finally:
+            cluster.start_node(leader)
+        batches()
+
+
+def _trouble(scenario: Scenario) -> Callable[[Job, SparkSession, ClusterUnderTest], None]:
+    """Return what runs the first query of a scenario."""
+    driver = _kill_driver_early if scenario.early else _kill_driver_late
+    return {"none": _nothing, "worker": _kill_workers, "driver": driver, "leader": _kill_leader}[scenario.fault]
+
+
+# ---------------------------------------------------------------- the log
+
+
+def _is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
+    """Tell whether the newest message of a partition cannot be found yet."""
+    with Cluster(cluster.lookupd) as asked:
+        leaders = asked.view(topic).leaders
+        newest = {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}
+        return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
+
+
+async def _log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
+    """Ask the leaders for each message by its number: nothing of the reader under test has a part in that."""
+    leaders, newest = await asyncio.to_thread(_extents, cluster, topic)
+    gate = asyncio.Semaphore(LOOKS)
+    rows: list[Row] = []
+    for partition, node in leaders.items():
+        async with NsqdHttp(node, timeout=10.0) as nsqd:
+
+            async def look(number: int, partition: int = partition, nsqd: NsqdHttp = nsqd) -> Row:
+                async with gate:
+                    found = await nsqd.message_get(topic, partition, "count", number)
+                assert found is not None, f"message {number} of {topic}-{partition} cannot be found"
+                return partition, found.offset, found.body.encode()
+
+            rows += await asyncio.gather(*(look(number + 1) for number in range(newest[partition])))
+    return rows
+
+
+def _extents(cluster: ClusterUnderTest, topic: str) -> tuple[dict[int, Node], dict[int, int]]:
+    """Return leaders and numbers of the newest messages, by partition, once these can be found."""
+    wait_until(lambda: not _is_fresh(cluster, topic))
+    with Cluster(cluster.lookupd) as asked:
+        leaders = dict(asked.view(topic).leaders)
+        return leaders, {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}

@@ -1,0 +1,74 @@
+"""The tables of kept results: sums, and all runs for the docs by ``python -m integration.exactness.table FILE``."""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+Run = Mapping[str, Any]
+
+NAMES: Final = ("acknowledged", "rows", "batches")
+
+
+def sums(runs: Iterable[Run]) -> Iterator[tuple[str, str, int, list[int], int]]:
+    """Yield what was killed, how was read, the number of runs, sums of what they did, and how many were exact."""
+    grouped: dict[tuple[str, str], list[Run]] = collections.defaultdict(list)
+    for run in runs:
+        grouped[run["scenario"]["fault"], run["scenario"]["fetch"]].append(run)
+    for (fault, fetch), each in sorted(grouped.items()):
+        counted = [sum(run[name] for run in each) for name in NAMES]
+        yield fault, fetch, len(each), counted, sum(run["exact"] for run in each)
+
+
+def summary(runs: Collection[Run]) -> str:
+    """Return the sums as text."""
+    lines = [f"{'killed':<10}{'fetch':<12}{'runs':>6}{'written':>10}{'rows':>10}{'batches':>9}{'exact':>7}"]
+    for fault, fetch, count, (written, rows, batches), exact in sums(runs):
+        lines.append(f"{fault:<10}{fetch:<12}{count:>6}{written:>10}{rows:>10}{batches:>9}{exact:>7}")
+    return "\n".join(lines)
+
+
+HEADS: Final = ("run", "topic", "fetch", "killed", "published", "limits", "written", "rows", "batches", "wrong rows")
+
+
+def page(about: Mapping[str, Any]) -> str:
+    """Return all runs as the part that the docs include."""
+    runs: Sequence[Run] = about["runs"]
+    exact = sum(run["exact"] for run in runs)
+    text = (
+        f"{exact} of {len(runs)} runs were exact: seed {about['seed']}, {about['cluster']} cluster, PySpark "
+        f"{about['pyspark']}. *Written* counts the messages whose publish succeeded. A publish that was in doubt while "
+        "a leader died may be stored twice; then it is two messages of the log, and must be two rows."
+    )
+    lines = [
+        text,
+        "",
+        f"| {' | '.join(HEADS)} |",
+        "|---" * len(HEADS) + "|",
+    ]
+    lines += [f"| {' | '.join(_cells(run))} |" for run in runs]
+    return "\n".join(lines)
+
+
+def _cells(run: Run) -> list[str]:
+    of, verdict = run["scenario"], run["verdict"]
+    wrong = sum(value for value in verdict.values() if isinstance(value, int))
+    published = "one by one" if of["lot"] == 1 else f"by {of['lot']}"
+    fresh = f", {of['fresh']} fresh at the end" if of["fresh"] else ""
+    limits = "; ".join(f"`{name}={value}`" for name, value in {**of["limit"], **of["cut"]}.items())
+    counted = [f"{run[name]:,}" for name in NAMES]
+    return [str(of["number"]), of["kind"], of["fetch"], _killed(of), published + fresh, limits, *counted, str(wrong)]
+
+
+def _killed(of: Mapping[str, Any]) -> str:
+    if of["fault"] == "driver":
+        return "driver, first batch" if of["early"] else "driver, later batch"
+    return "nothing" if of["fault"] == "none" else str(of["fault"])
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(json.loads(pathlib.Path(sys.argv[1]).read_text())) + "\n")

@@ -1,0 +1,94 @@
+"""The random runs of ``integration.exactness``: what they draw, and that no wrong row escapes them."""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from integration.exactness import scenario as drawn
+from integration.exactness.scenario import draw
+from integration.exactness.table import page, summary
+from integration.exactness.verdict import Row, Verdict, judge
+from nsq_ha.spark.options import ReadOptions
+from tests.support.pages import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOG: list[Row] = [
+    (partition, 50 * number, b"%d-%d" % (partition, number)) for partition in (0, 1) for number in range(4)
+]
+WRITTEN = [(partition, body) for partition, _, body in LOG]
+
+
+def verdict_of(*batches: Sequence[Row], written: Sequence[tuple[int, bytes]] = WRITTEN, cut: bool = False) -> Verdict:
+    """Judge batches of one file each."""
+    return judge(written, LOG, [[batch] for batch in batches], cut=cut)
+
+
+def test_rows_that_are_the_log_are_exact() -> None:
+    verdict = verdict_of(LOG[:2] + LOG[4:6], LOG[2:4] + LOG[6:])
+    assert verdict == Verdict()
+    assert verdict.is_exact
+
+
+@pytest.mark.parametrize(
+    ("batches", "wrong"),
+    [
+        ([LOG[:-1]], Verdict(lost=1, missing=1)),
+        ([LOG, LOG[-1:]], Verdict(foreign=1, repeated=1, disordered=1)),
+        ([[*LOG[:-1], (1, 150, b"other")]], Verdict(lost=1, missing=1, foreign=1)),
+        ([[*LOG[:-1], (1, 151, b"1-3")]], Verdict(missing=1, foreign=1)),
+        ([[*LOG[:-1], (0, 200, b"1-3")]], Verdict(lost=1, missing=1, foreign=1)),
+        ([[LOG[1], LOG[0], *LOG[2:]]], Verdict(disordered=1)),
+        ([LOG[1:], LOG[:1]], Verdict(disordered=1)),
+    ],
+    ids=["missing", "repeated", "another body", "another offset", "another partition", "in a file", "between batches"],
+)
+def test_each_kind_of_wrong_row_is_found(batches: list[list[Row]], wrong: Verdict) -> None:
+    verdict = verdict_of(*batches)
+    assert not verdict.is_exact
+    assert verdict.examples
+    names = ("lost", "missing", "foreign", "repeated", "disordered")
+    assert [getattr(verdict, name) for name in names] == [getattr(wrong, name) for name in names]
+
+
+def test_a_written_message_that_the_log_does_not_have_is_lost() -> None:
+    assert verdict_of(LOG, written=[*WRITTEN, (0, b"gone")]).lost == 1
+
+
+def test_files_of_a_cut_partition_come_in_any_order_within_a_batch_only() -> None:
+    late, early = LOG[2:4], LOG[:2]
+    assert judge(WRITTEN, LOG, [[late, early], [LOG[4:]]], cut=True).is_exact
+    assert judge(WRITTEN, LOG, [[late, early], [LOG[4:]]], cut=False).disordered == 2
+    assert judge(WRITTEN, LOG, [[late], [early], [LOG[4:]]], cut=True).disordered == 2
+
+
+def test_a_seed_gives_the_same_runs_and_thirty_have_every_value_often() -> None:
+    runs = draw(30, 5)
+    assert runs == draw(30, 5)
+    assert runs != draw(30, 6)
+    for name in ("kind", "fetch", "fault", "lot", "fresh", "largest"):
+        counted = collections.Counter(getattr(run, name) for run in runs)
+        assert set(counted) == set(getattr(drawn, DECKS[name]))
+        assert min(counted.values()) >= 7
+    assert {len(run.limit) for run in runs} == {len(run.cut) for run in runs} == {0, 1}
+    for run in runs:
+        given = {"lookupd": "h:1", "topic": "t", **run.options}
+        assert ReadOptions.parse(given, "stream").fetch == run.fetch
+        assert run.fault != "worker" or run.reader == "tasks"
+
+
+DECKS = {"kind": "KINDS", "fetch": "FETCHES", "fault": "FAULTS", "lot": "LOTS", "fresh": "FRESH", "largest": "SIZES"}
+
+
+def test_the_page_shows_the_kept_runs_and_all_were_exact() -> None:
+    folder = ROOT / "docs" / "explanation" / "spark-exactness"
+    about = json.loads((folder / "runs.json").read_text("utf-8"))
+    assert (folder / "runs.md.inc").read_text("utf-8") == page(about) + "\n"
+    assert about["cluster"] == "real"
+    assert [run["exact"] for run in about["runs"]] == [True] * 30
+    assert summary(about["runs"]).count("\n") == 8
