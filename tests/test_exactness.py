@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-import json
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +13,6 @@ from integration.exactness.scenario import draw
 from integration.exactness.table import page, summary
 from integration.exactness.verdict import Row, Verdict, judge
 from nsq_ha.spark.options import ReadOptions
-from tests.support.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,10 +84,19 @@ def test_a_seed_gives_the_same_runs_and_thirty_have_every_value_often() -> None:
 DECKS = {"kind": "KINDS", "fetch": "FETCHES", "fault": "FAULTS", "lot": "LOTS", "fresh": "FRESH", "largest": "SIZES"}
 
 
-def test_the_page_shows_the_kept_runs_and_all_were_exact() -> None:
-    folder = ROOT / "docs" / "explanation" / "spark-exactness"
-    about = json.loads((folder / "runs.json").read_text("utf-8"))
-    assert (folder / "runs.md.inc").read_text("utf-8") == page(about) + "\n"
-    assert about["cluster"] == "real"
-    assert [run["exact"] for run in about["runs"]] == [True] * 30
-    assert summary(about["runs"]).count("\n") == 8
+def test_the_tables_show_each_run_and_what_was_wrong() -> None:
+    kept = [
+        {
+            "scenario": dataclasses.asdict(run),
+            "verdict": dataclasses.asdict(Verdict(lost=run.number % 2)),
+            "exact": not run.number % 2,
+            **dict.fromkeys(("acknowledged", "rows", "batches"), 1000),
+        }
+        for run in draw(8, 3)
+    ]
+    lines = page({"runs": kept, "seed": 3, "cluster": "real", "pyspark": "4.3.0"}).splitlines()
+    assert lines[0].startswith("4 of 8 runs were exact")
+    assert [line.split("|")[-2].strip() for line in lines[4:]] == ["1", "0"] * 4
+    words = [line.split() for line in summary(kept).splitlines()[1:]]
+    assert sum(int(each[2]) for each in words) == 8
+    assert sum(int(each[-1]) for each in words) == 4

@@ -86,7 +86,7 @@ def _disordered(batches: Sequence[Sequence[Sequence[Row]]], *, cut: bool) -> Ite
                 partition, offset, _ = row
                 if offset <= last.get(partition, -1):
                     yield row
-                last[partition] = offset
+                last[partition] = max(offset, last.get(partition, -1))
             for partition, offset in last.items():
                 reached[partition] = max(reached.get(partition, -1), offset)
         ended = reached
