@@ -52,6 +52,7 @@ CONNECT_TIMEOUT: Final = 2.0
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
+_LEAST_WAIT: Final = 0.001  # 0 would be another mode of the socket, with other errors
 _ADVICE: Final = Advice(
     no_tls="turn TLS on at the nsqd, or set tls=false",
     no_secret="set option 'authSecret'",  # noqa: S106 - a text
@@ -191,6 +192,17 @@ class BlockingConnection:
                 raise
         raise ConnectionExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
 
+    def arrived(self) -> bytes:
+        """Return data that has arrived already, without waiting; empty if there is none.
+
+        Raises:
+            ConnectionLostError: The connection ended.
+        """
+        try:
+            return self._read(0.0)
+        except ResponseTimeoutError:
+            return b""
+
     def send(self, data: bytes) -> None:
         """Send encoded commands.
 
@@ -241,7 +253,7 @@ class BlockingConnection:
                 return piece
             try:
                 connection = self._connected()
-                connection.settimeout(max(until - time.monotonic(), 0.001))
+                connection.settimeout(max(until - time.monotonic(), _LEAST_WAIT))
                 data = connection.recv(READ_BYTES)
             except TimeoutError as error:
                 raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time") from error

@@ -24,6 +24,7 @@ from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
 from nsq_ha.spark.read.range_reader import seldom_collected
+from nsq_ha.spark.read.reuse import worker_cluster
 from nsq_ha.spark.write.arrow_mpub import Block
 from nsq_ha.spark.write.partition_writer import TaskWriter, Written
 from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, Row, RowConverter, Target, TraceSeed
@@ -76,7 +77,7 @@ class _Writer:
             ConfigError: A row cannot be published.
             ServerError: The server refuses permanently.
         """
-        with seldom_collected(), Cluster(self._options.lookupd) as cluster:
+        with seldom_collected(), worker_cluster(self._options.lookupd) as cluster:
             task = TaskWriter(self._options, cluster)
             rows = RowConverter(self._options, self._targets, self._seed(), self._origin())
             try:

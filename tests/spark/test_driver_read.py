@@ -84,7 +84,7 @@ def test_what_cannot_be_read_at_once_is_left_to_tasks_and_nothing_is_given_up(
     asked_with: list[ReadOptions] = []
 
     class Failing:
-        def __init__(self, _: Range, options: ReadOptions, __: object) -> None:
+        def __init__(self, _: Range, options: ReadOptions, *__: object) -> None:
             asked_with.append(options)
 
         def batches(self) -> Iterator[list[Message]]:

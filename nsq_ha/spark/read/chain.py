@@ -47,12 +47,13 @@ class Chain:
         partition: The only partition accepted; message ids name theirs.
         position: Offset of the next message wanted; grows until ``end``.
         strays: Number of messages that were not the wanted one when they arrived.
+        ignored: Number of messages at or after the end among them, which nobody finishes.
 
     Raises:
         ConfigError: Not ``0 <= start <= end``.
     """
 
-    __slots__ = ("_stash", "end", "partition", "position", "start", "strays")
+    __slots__ = ("_stash", "end", "ignored", "partition", "position", "start", "strays")
 
     def __init__(self, start: int, end: int, partition: int) -> None:
         if not 0 <= start <= end:
@@ -62,6 +63,7 @@ class Chain:
         self.partition: Final = partition
         self.position: int = start
         self.strays: int = 0
+        self.ignored: int = 0
         self._stash: dict[int, Message] = {}
 
     @property
@@ -169,6 +171,8 @@ class Chain:
             finish.append(message)
         elif offset < self.end:
             self._stash[offset] = message
+        else:
+            self.ignored += 1
 
     def _accept(self, message: Message, offset: int, accepted: list[Message], finish: list[Message]) -> None:
         following = offset + (message.raw_size or 0)

@@ -20,24 +20,25 @@ import gc
 import logging
 import random
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeoutError
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.read.bulk.reader import BulkFetch
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
 from nsq_ha.spark.read.replay import Replay
+from nsq_ha.spark.read.reuse import Subscriptions, worker_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import Cluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
@@ -55,6 +56,7 @@ PAUSE: Final = 30.0
 
 _REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
 _DRIVER_PATIENCE: Final = 1.0
+_RESUMED_PATIENCE: Final = 0.25  # it sends in a millisecond, or never
 _COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
 
@@ -69,7 +71,7 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
     Raises:
         NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
     """
-    with seldom_collected(), Cluster(options.lookupd) as cluster:
+    with seldom_collected(), worker_cluster(options.lookupd) as cluster:
         bulk = BulkFetch(options, cluster, projection)
         for part in ranges:
             rest = yield from bulk.batches(part)
@@ -104,12 +106,28 @@ class DriverRead:
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
+        self._subscriptions = Subscriptions()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle no connections."""
+        return {**self.__dict__, "_subscriptions": Subscriptions()}
 
     def wants(self, ranges: Sequence[Range]) -> bool:
         """Return whether to read a micro-batch in the driver; never if the user sets a number of tasks."""
-        if self._is_split or not 0 < len(ranges) <= MOST_RANGES or time.monotonic() < self._not_before:
+        if not ranges:
             return False
-        return sum(part.end - part.start for part in ranges) <= self._options.driver_bytes
+        small = (
+            len(ranges) <= MOST_RANGES and sum(part.end - part.start for part in ranges) <= self._options.driver_bytes
+        )
+        wanted = small and not self._is_split and time.monotonic() >= self._not_before
+        if not wanted:
+            # Tasks read further than the subscriptions are.
+            self._subscriptions.close()
+        return wanted
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._subscriptions.close()
 
     def rows(self, ranges: Sequence[Range], cluster: Cluster) -> list[Any] | None:
         """Read ranges, one after the other.
@@ -121,10 +139,11 @@ class DriverRead:
             return [
                 self._projection.batch(rows)
                 for part in ranges
-                for rows in RangeReader(part, self._options, cluster).batches()
+                for rows in RangeReader(part, self._options, cluster, self._subscriptions).batches()
             ]
         except NsqError as error:
             log.info("the driver could not read a micro-batch, tasks read it: %s", error)
+            self._subscriptions.close()
             self._not_before = time.monotonic() + PAUSE
             return None
 
@@ -136,13 +155,17 @@ class RangeReader:
         asked: The range.
         options: Options of the read: its timeouts, and whether data may be lost.
         cluster: Used for lookups and channels; the caller closes it.
+        subscriptions: Where to look for an idle subscription, and to leave the own one. None to close it.
 
     Attributes:
         opened: Number of channels opened so far; more than one after a failure.
     """
 
-    def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster) -> None:
+    def __init__(
+        self, asked: Range, options: ReadOptions, cluster: Cluster, subscriptions: Subscriptions | None = None
+    ) -> None:
         self.opened: int = 0
+        self._subscriptions = subscriptions
         self._asked = asked
         self._options = options
         self._cluster = cluster
@@ -164,6 +187,7 @@ class RangeReader:
                 the last failure is the cause.
         """
         self._progress_at = time.monotonic()
+        yield from self._resumed()
         while not self._chain.is_complete:
             try:
                 yield from self._connection()
@@ -178,20 +202,39 @@ class RangeReader:
         if len(self._rows):
             yield self._taken()
 
+    def _resumed(self) -> Iterator[Rows]:
+        """Read what an idle subscription returns immediately: all, as a rule. A failure of it means nothing."""
+        node = self._asked.leader
+        if self._subscriptions is None or node is None:
+            return
+        replay = self._subscriptions.take(self._asked, node)
+        if replay is None:
+            return
+        try:
+            yield from self._read(replay, min(_RESUMED_PATIENCE, self._options.fetch_timeout))
+        except NsqError as error:
+            log.debug("%s: opening a channel after %s", self._where, error)
+
     def _connection(self) -> Iterator[Rows]:
-        """Read through one channel until the range is complete or the channel fails."""
+        """Read through one new channel until the range is complete or the channel fails."""
+        replay = Replay(self._asked, self._leader(), self._cluster, self._options)
+        self.opened += 1
+        yield from self._read(replay, self._options.fetch_timeout, is_new=True)
+
+    def _read(self, replay: Replay, patience: float, *, is_new: bool = False) -> Iterator[Rows]:
+        """Read through a channel until the range is complete or the channel fails; then close it, or leave it idle."""
         chain = self._chain
-        patience = self._options.fetch_timeout
-        with Replay(self._asked, self._leader(), self._cluster, self._options) as replay:
+        with ExitStack() as at_end:
+            at_end.enter_context(replay)
             chain.reopened()
-            self.opened += 1
-            replay.open(chain.position)
+            if is_new:
+                replay.open(chain.position)
             until = time.monotonic() + patience
-            yielded_to = chain.position
+            yielded_to, ignored = chain.position, chain.ignored
             while not chain.is_complete:
                 for finish in self._accept(replay.receive(until)):
                     # A complete range needs nothing more: the channel vanishes with its connection.
-                    if chain.is_complete:
+                    if chain.is_complete and self._subscriptions is None:
                         return
                     replay.finish_all(finish)
                 if not self._has_progressed():
@@ -202,6 +245,10 @@ class RangeReader:
                     # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
                 until = self._progress_at + patience
+            # This channel would deliver a message after the end again only after a timeout.
+            is_clean = chain.ignored == ignored and not chain.stashed
+            if self._subscriptions is not None and is_clean and self._subscriptions.keep(replay, chain.position):
+                at_end.pop_all()
 
     def _leader(self) -> Node:
         """Return the planned leader first, and the current one after a failure."""

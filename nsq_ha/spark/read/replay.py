@@ -68,8 +68,8 @@ class Replay:
         self._node = node
         self._cluster = cluster
         self._options = options
-        gathers = asked.end - asked.start > UNGATHERED_BYTES
-        self._connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=gathers)
+        self._gathers = asked.end - asked.start > UNGATHERED_BYTES
+        self._connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=self._gathers)
         self._max_ready = 1
         self._ready = 0
         self._largest = 0
@@ -120,6 +120,47 @@ class Replay:
     def close(self) -> None:
         """Close the connection, and with it the channel; a second call does nothing."""
         self._connection.close()
+
+    def pause(self) -> bool:
+        """Have the server send no more, after all that it sent was accepted; :meth:`resume` goes on from there.
+
+        Returns:
+            Whether the subscription can go on: only one to a channel of its own, which sends immediately.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        if not self._is_own or self._gathers or self._has_more:
+            return False
+        self._set_ready(0)
+        return True
+
+    def suits(self, asked: Range, node: Node) -> bool:
+        """Return whether this is a subscription on ``node``, to the partition of ``asked`` and a topic of its kind."""
+        here = self._node, self.topic, self.partition, self._asked.ordered, self._asked.extended
+        return here == (node, asked.topic, asked.partition, asked.ordered, asked.extended)
+
+    def resume(self) -> bool:
+        """Have the server send again after :meth:`pause`.
+
+        Returns:
+            False if the subscription must be closed: messages arrived meanwhile, or too little time is left for it.
+
+        Raises:
+            NsqError: The connection was lost, or the server refused something.
+        """
+        while data := self._connection.arrived():
+            if self._accept(data):
+                return False
+        if self._has_more or self._connection.is_late:
+            return False
+        self._set_ready(max(1, min(_FIRST_READY, self._max_ready)))
+        return True
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether messages, or a part of one, arrived that nobody has received."""
+        return bool(self._connection.early) or self._connection.protocol.unfinished_bytes > 0
 
     def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
