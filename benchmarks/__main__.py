@@ -42,7 +42,7 @@ PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "sync": sync.main,
     "ha": ha.main,
     "growth": growth.main,
-    "spark": lambda _: spark.main([]),  # its figures are on Spark's own page
+    "spark": lambda _: spark.main([]),  # its figures are kept for Spark's own page
 }
 
 

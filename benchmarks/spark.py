@@ -1,16 +1,16 @@
 """Spark: ``NSQ_HA_TEST_LOOKUPD=http://host:port python -m benchmarks.spark [ROW ...]``, on the HA server.
 
-*read*: a topic of two partitions into an aggregate, against the same aggregate
-over ``range`` with a pickled Python function that makes such bodies. *bulk*: the
-same with ``fetch=bulk``, also of ordered topics and by the size of the batches
-that wrote the topic. *trigger*: what a micro-batch with next to no rows costs,
-against the built-in source ``rate`` and against a source in Python that does
-nothing. *sink*: a write, against an Arrow writer with the same plan that drops
-its rows. *memory*: of the Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the
-figures are medians of the ratios within a round.
+*sizes*, *writers*, *ordered*: a topic of two partitions into an aggregate, by a subscription and in bulk, against the
+same aggregate over ``range`` with a pickled Python function that makes such bodies. *sink*: a write, against an Arrow
+writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no rows costs, against the
+built-in source ``rate`` and against a source in Python that does nothing. *memory*: of the Python workers, with bodies
+of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within a round. All takes some
+twelve minutes.
 
-Servers and Spark share the machine's cores, so on a busy one the rates tell more
-of the others than of us. The CPU of Spark and its workers is printed as well.
+With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
+nothing, to see that all parts run.
+
+Servers and Spark share the machine's cores, so on a busy one the rates tell more of the others than of us.
 """
 
 from __future__ import annotations
@@ -30,23 +30,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType
 
 from benchmarks.bare_source import BareSource
-from benchmarks.processes import in_a_process, peaks
-from benchmarks.spark_bulk import bulk
-from benchmarks.spark_rounds import (
-    BODY_BYTES,
-    PARTITIONS,
-    ROWS,
-    interleaved,
-    made_body,
-    rates,
-    ratio,
-    summed,
-    topic,
-    used,
-)
+from benchmarks.record import Record, load
+from benchmarks.spark_memory import SETTINGS, memory
+from benchmarks.spark_page import BARE, TABLES, write_page
+from benchmarks.spark_reads import ordered, sizes, writers
+from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interleaved, topic
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
 
@@ -55,42 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
-LARGE_BYTES: Final = 1_000_000
-LARGE_COUNTS: Final = (50, 200)
 TRIGGERS: Final = 8
-BARE: Final = "a Python source that does nothing"
-_SETTINGS: Final = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2"}
-
-Made = Callable[["SparkSession", str, int], list[str]]
+TRIGGER_ROUNDS: Final = 3
+"""Each takes half a minute."""
 
 
-# ---------------------------------------------------------------- read
-
-
-def read(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
-    """Measure reading."""
-    made = f.udf(made_body, BinaryType(), useArrow=False)
-    numbers = spark.range(0, ROWS, 1, PARTITIONS)
-    cpu: dict[str, list[float]] = {}
-    with topic(lookupd, "read", ROWS) as name:
-        ours = spark.read.format("nsq").option("lookupd", lookupd).option("topic", name).load()
-        frames = {
-            "nsq": ours,
-            "nsq, only value": spark.read.schema("value binary")
-            .format("nsq")
-            .options(lookupd=lookupd, topic=name)
-            .load(),
-            "range + pickled function": numbers.select(made("id").alias("value")),
-            "range": numbers.select(f.repeat(f.lit("x"), BODY_BYTES).alias("value")),
-        }
-        kinds = {label: partial(summed, frame, ROWS) for label, frame in frames.items()}
-        found = interleaved(kinds, rounds, cpu)
-    lines = [rates(found), used(cpu, ROWS)]
-    lines += [
-        ratio(f"{one} / range + pickled function", found[one], found["range + pickled function"], at_least=0.5)
-        for one in ("nsq", "nsq, only value")
-    ]
-    return lines
+Made = Callable[["SparkSession", str, Effort], dict[str, Any]]
 
 
 # ---------------------------------------------------------------- trigger
@@ -122,7 +82,7 @@ def _trickle(lookupd: str, name: str) -> Iterator[None]:
 
     def run() -> None:
         async def send() -> None:
-            async with Producer(lookupd=lookupd) as producer:
+            async with Producer(lookupd=lookupd.split(",")) as producer:
                 while not over.is_set():
                     await producer.publish_many(name, [OutgoingMessage(b"x", partition=n % 2) for n in range(10)])
                     await asyncio.sleep(0.25)
@@ -138,7 +98,7 @@ def _trickle(lookupd: str, name: str) -> Iterator[None]:
         thread.join()
 
 
-def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
+def trigger(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
     """Measure what a micro-batch costs by itself."""
     parts: dict[str, list[dict[str, float]]] = {"nsq": [], "rate": [], BARE: []}
     spark.dataSource.register(BareSource)
@@ -153,20 +113,9 @@ def trigger(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
             "rate": spark.readStream.format("rate").options(rowsPerSecond=40, numPartitions=PARTITIONS).load(),
             BARE: spark.readStream.format("bare").load(),
         }
-        found = interleaved({label: partial(measured, label, frame) for label, frame in frames.items()}, rounds)
-    lines = [
-        f"  {label}, ms: "
-        + ", ".join(
-            f"{part} {statistics.median(figures[part] for figures in rounds_):.0f}" for part in sorted(rounds_[0])
-        )
-        for label, rounds_ in parts.items()
-    ]
-    return [
-        *lines,
-        ratio("trigger of nsq / of rate", found["nsq"], found["rate"], at_most=1.5),
-        ratio(f"trigger of {BARE} / of rate", found[BARE], found["rate"]),
-        ratio(f"trigger of nsq / of {BARE}", found["nsq"], found[BARE]),
-    ]
+        kinds = {label: partial(measured, label, frame) for label, frame in frames.items()}
+        found = interleaved(kinds, min(effort.rounds, TRIGGER_ROUNDS))
+    return {"ms": found, "parts": parts}
 
 
 # ---------------------------------------------------------------- sink
@@ -196,12 +145,13 @@ class Dropping(DataSource):
         return _DroppingWriter()
 
 
-def sink(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
+def sink(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
     """Measure writing."""
     spark.dataSource.register(Dropping)
     number = f.col("id").cast("string")
     value = f.concat(number, f.repeat(f.lit("x"), BODY_BYTES)).substr(1, BODY_BYTES).cast("binary")
-    rows = spark.range(0, ROWS, 1, PARTITIONS).select(
+    count = effort.of(ROWS)
+    rows = spark.range(0, count, 1, PARTITIONS).select(
         value.alias("value"), (f.col("id") % PARTITIONS).cast("int").alias("partition")
     )
     placed = rows.repartitionById(PARTITIONS, "partition")
@@ -209,7 +159,7 @@ def sink(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
     def written(form: str, **options: str) -> float:
         began = time.perf_counter()
         placed.write.format(form).mode("append").options(**options).save()
-        return ROWS / (time.perf_counter() - began)
+        return count / (time.perf_counter() - began)
 
     cpu: dict[str, list[float]] = {}
     with topic(lookupd, "sink") as name:
@@ -217,75 +167,32 @@ def sink(spark: SparkSession, lookupd: str, rounds: int) -> list[str]:
             "nsq": lambda: written("nsq", lookupd=lookupd, topic=name),
             "dropped": lambda: written("dropping"),
         }
-        found = interleaved(kinds, rounds, cpu)
-    return [rates(found), used(cpu, ROWS), ratio("sink / dropped", found["nsq"], found["dropped"], at_least=0.6)]
-
-
-# ---------------------------------------------------------------- memory
-
-
-def _remember(pipe: Any, lookupd: str, name: str, onward: str | None) -> None:  # noqa: ANN401 - one end of a pipe
-    """Read a topic once, or copy it, and tell the peak of the workers; in a process and so with workers of its own."""
-    spark = local_session("memory", threads="2", config=_SETTINGS)
-    source = spark.read.format("nsq").options(lookupd=lookupd, topic=name).load()
-    if onward is None:
-        source.agg(f.sum(f.length("value"))).collect()
-    else:
-        source.select("value", "partition").write.format("nsq").mode("append").options(
-            lookupd=lookupd, topic=onward
-        ).save()
-    pipe.send(max(peaks(), default=0))
-    spark.stop()
-
-
-def _write_large(pipe: Any, lookupd: str, name: str, count: int) -> None:  # noqa: ANN401 - one end of a pipe
-    """Write bodies of 1 MB that Spark itself makes, and tell the peak of the workers: they do nothing but write."""
-    spark = local_session("memory", threads="2", config=_SETTINGS)
-    value = f.repeat(f.lit("x"), LARGE_BYTES).cast("binary")
-    rows = spark.range(0, count, 1, PARTITIONS).select(
-        value.alias("value"), (f.col("id") % PARTITIONS).cast("int").alias("partition")
-    )
-    rows.write.format("nsq").mode("append").options(lookupd=lookupd, topic=name).save()
-    pipe.send(max(peaks(), default=0))
-    spark.stop()
-
-
-def _in_a_process(lookupd: str, name: str, onward: str | None = None) -> int:
-    peak: int = in_a_process(_remember, lookupd, name, onward, join_timeout=60)
-    return peak
-
-
-def memory(lookupd: str) -> list[str]:
-    """Measure the memory of workers."""
-    if not Path("/proc/self/status").exists():
-        return ["memory: skipped, no /proc here"]
-    with topic(lookupd, "small", 1000) as name:
-        least = _in_a_process(lookupd, name)
-    lines = [f"peak of the largest worker, MB: {least / 1e6:.0f} with 1,000 bodies of {BODY_BYTES} B"]
-    for count in LARGE_COUNTS:
-        with topic(lookupd, f"large{count}", count, LARGE_BYTES) as name, topic(lookupd, f"copy{count}") as copy:
-            figures = _in_a_process(lookupd, name), _in_a_process(lookupd, name, copy)
-        with topic(lookupd, f"made{count}") as made:
-            written: int = in_a_process(_write_large, lookupd, made, count, join_timeout=60)
-        lines.append(
-            f"  {count} bodies of 1 MB: read {figures[0] / 1e6:.0f}, read and written {figures[1] / 1e6:.0f}, "
-            f"only written {written / 1e6:.0f}"
-        )
-    return lines
+        found = interleaved(kinds, effort.rounds, cpu)
+    return {"rows": count, "rates": found, "cpu": cpu}
 
 
 # ---------------------------------------------------------------- all
 
 
-PARTS: Final[dict[str, Made]] = {"read": read, "bulk": bulk, "trigger": trigger, "sink": sink}
+PARTS: Final[dict[str, Made]] = {
+    "sizes": sizes,
+    "writers": writers,
+    "ordered": ordered,
+    "sink": sink,
+    "trigger": trigger,
+}
+TRY: Final = Effort(rounds=1, share=0.01)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure, print and keep."""
     rows = [*PARTS, "memory"]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(rows)}; all when none is named")
     parser.add_argument("--rounds", type=int, default=5, help="interleaved rounds of each row; one more warms up")
+    parser.add_argument("--json", type=Path, help="keep the figures there; a row that is measured again is replaced")
+    parser.add_argument("--page", type=Path, help="write the tables of all figures that are kept to this folder")
+    parser.add_argument("--try", action="store_true", dest="is_trial", help="measure next to nothing")
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.rows if name not in rows]:
         parser.error(f"unknown: {', '.join(unknown)}")
@@ -293,14 +200,20 @@ def main(arguments: list[str] | None = None) -> None:
     if not lookupd:
         print(f"spark: skipped, {LOOKUPD_VARIABLE} names no cluster")
         return
+    effort = TRY if chosen.is_trial else Effort(chosen.rounds)
+    record = Record(chosen.json)
     wanted = chosen.rows or rows
-    if measured := [name for name in wanted if name in PARTS]:
-        spark = local_session("bench", threads="2", config=_SETTINGS)
-        for name in measured:
-            print("\n".join(PARTS[name](spark, lookupd, chosen.rounds)), flush=True)
+    measured = [name for name in wanted if name in PARTS]
+    spark = local_session("bench", threads="2", config=SETTINGS) if measured else None
+    for name in wanted:
+        before = load()
+        figures = PARTS[name](spark, lookupd, effort) if spark and name in PARTS else memory(lookupd, effort)
+        record.keep(f"spark/{name}", figures, before)
+        print(f"{name}, load {before:.1f} before\n\n{TABLES[name](figures)}\n", flush=True)
+    if spark is not None:
         spark.stop()
-    if "memory" in wanted:
-        print("\n".join(memory(lookupd)), flush=True)
+    if chosen.page:
+        write_page(record.read(), chosen.page)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""What the Spark benchmarks share: topics to read, interleaved rounds, and lines to print."""
+"""What the Spark benchmarks share: topics to read, and interleaved rounds."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
@@ -22,6 +22,27 @@ if TYPE_CHECKING:
 ROWS: Final = 300_000
 BODY_BYTES: Final = 200
 PARTITIONS: Final = 2
+APART: Final = 7.0
+"""Seconds between two topics: one that is created soon after another may stay without leaders for long."""
+
+_created: list[float] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured.
+
+    Attributes:
+        rounds: Interleaved rounds of each part; one more warms up.
+        share: The share of the rows. 1 for figures, less to try the program.
+    """
+
+    rounds: int = 5
+    share: float = 1.0
+
+    def of(self, rows: int) -> int:
+        """Return how many of ``rows`` are measured, the same number in each partition."""
+        return max(PARTITIONS, round(rows * self.share) // PARTITIONS * PARTITIONS)
 
 
 @contextmanager
@@ -32,12 +53,14 @@ def topic(
     full = f"bench_spark_{name}_{os.getpid()}"
 
     async def make() -> None:
-        async with AdminClient(lookupd) as admin:
+        await asyncio.sleep(max(0.0, _created[-1] + APART - time.monotonic()) if _created else 0.0)
+        async with AdminClient(lookupd.split(",")) as admin:
             await admin.create_topic(full, PARTITIONS, ordered=ordered)
+        _created.append(time.monotonic())
         await publish(lookupd, full, count, size, lot)
 
     async def delete() -> None:
-        async with AdminClient(lookupd) as admin:
+        async with AdminClient(lookupd.split(",")) as admin:
             await admin.delete_topic(full)
 
     asyncio.run(make())
@@ -51,7 +74,7 @@ async def publish(lookupd: str, name: str, count: int, size: int, lot: int) -> N
     """Publish bodies of one size to both partitions in turn, at most ``lot`` at a time."""
     body = b"x" * size
     lot = max(1, min(lot, 2_000_000 // size))
-    async with Producer(lookupd=lookupd) as producer:
+    async with Producer(lookupd=lookupd.split(",")) as producer:
         for start in range(0, count, lot):
             messages = [OutgoingMessage(body, partition=n % PARTITIONS) for n in range(start, min(start + lot, count))]
             for outcome in await producer.publish_many(name, messages):
@@ -59,17 +82,12 @@ async def publish(lookupd: str, name: str, count: int, size: int, lot: int) -> N
                     raise outcome
 
 
-def made_body(_: int) -> bytes:
-    """Return a body, as a Python function of Spark does."""
-    return b"x" * BODY_BYTES
-
-
-def summed(frame: DataFrame, rows: int) -> float:
+def summed(frame: DataFrame, rows: int, size: int = BODY_BYTES) -> float:
     """Return rows a second of an aggregate that needs every body."""
     began = time.perf_counter()
     (row,) = frame.agg(f.count("*").alias("rows"), f.sum(f.length("value")).alias("bytes")).collect()
     seconds = time.perf_counter() - began
-    if (row["rows"], row["bytes"]) != (rows, rows * BODY_BYTES):
+    if (row["rows"], row["bytes"]) != (rows, rows * size):
         raise RuntimeError(f"read {row} and not {rows} rows")
     return rows / seconds
 
@@ -96,28 +114,3 @@ def interleaved(
                 if cpu is not None:
                     cpu.setdefault(label, []).append(spent() - before)
     return found
-
-
-def rates(found: dict[str, list[float]]) -> str:
-    """Return a line with the median rates."""
-    return "  rows/s: " + ", ".join(f"{label} {statistics.median(figures):,.0f}" for label, figures in found.items())
-
-
-def used(cpu: dict[str, list[float]], rows: int) -> str:
-    """Return a line with the CPU of Spark and its workers by row, the server left out."""
-    texts = ", ".join(f"{label} {statistics.median(figures) / rows * 1e6:.1f}" for label, figures in cpu.items())
-    return f"  CPU of Spark and its workers, us a row: {texts}"
-
-
-def ratio(
-    label: str, ours: list[float], other: list[float], *, at_least: float | None = None, at_most: float | None = None
-) -> str:
-    """Return a line with the median of the ratios within a round, and whether it reaches its mark."""
-    ratios = [one / another for one, another in zip(ours, other, strict=True)]
-    ratio = statistics.median(ratios)
-    figures = f"{label}: {ratio:.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
-    if at_least is not None:
-        return f"{figures}, mark >= {at_least}: {'reached' if ratio >= at_least else 'NOT reached'}"
-    if at_most is not None:
-        return f"{figures}, mark <= {at_most}: {'reached' if ratio <= at_most else 'NOT reached'}"
-    return figures

@@ -2,6 +2,7 @@
 
 .. speed-chart::   messages a second beside other clients, from ``performance/figures.json``
 .. fault-chart::   what the client adds to each fault, from the table of the fail-over page
+.. spark-chart::   rows a second in Spark by the size of bodies, from ``spark-speed/figures.json``
 
 The colours are the theme's, so that a chart is readable on light and dark pages.
 """
@@ -133,16 +134,30 @@ def fault_chart() -> str:
     return draw("Seconds that the client adds to the cluster's own outage, for each fault", [Group("", bars)])
 
 
+def spark_chart(kept: Path = PAGES / "spark-speed" / "figures.json") -> str:
+    """Draw the rates of reads in Spark by the size of bodies; nothing before they were measured."""
+    found = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
+    groups = []
+    for size, of in found.get("spark/sizes", {"figures": {}})["figures"].items():
+        bars = [
+            Bar(label, rate, f"{rate:,.0f}/s", not label.startswith("range"))
+            for label, rate in ((label, statistics.median(rates)) for label, rates in of["rates"].items())
+        ]
+        groups.append(Group(f"Bodies of {int(size):,} B", bars))
+    return draw("Rows a second of reads in Spark, by the size of bodies", groups) if groups else ""
+
+
 class _Chart(SphinxDirective):
     make: Callable[[], str]
 
     def run(self) -> list[nodes.Node]:
         """Insert the SVG into HTML pages; other formats have the table alone."""
-        return [nodes.raw("", type(self).make(), format="html")]
+        drawn = type(self).make()
+        return [nodes.raw("", drawn, format="html")] if drawn else []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    for name, make in (("speed-chart", speed_chart), ("fault-chart", fault_chart)):
+    for name, make in (("speed-chart", speed_chart), ("fault-chart", fault_chart), ("spark-chart", spark_chart)):
         app.add_directive(name, type(name, (_Chart,), {"make": staticmethod(make)}))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,167 @@
+"""The tables of the Spark benchmarks, made of the figures that were kept: in the terminal, and on the docs' page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+Figures = Mapping[str, Any]
+
+BASE: Final = "range + pickled function"
+BARE: Final = "a Python source that does nothing"
+IDLE: Final = "idle"
+READS: Final = ("subscribe", "subscribe, only value", "bulk", "bulk, only value")
+MARKS: Final = {"subscribe, only value": 0.38, "bulk": 0.6, "bulk, only value": 0.8}
+"""Of reads, for bodies of 200 B in MPUBs of 1000."""
+ORDERED_MARK: Final = 20.0
+SINK_MARK: Final = 0.65
+TRIGGER_MARK: Final = 1.25
+MEMORY_MARK: Final = 200
+"""MB above an idle worker, for reading."""
+MARKED_SIZE: Final = "200"
+
+
+def ratios(ours: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Return the ratios within each round."""
+    return [one / another for one, another in zip(ours, other, strict=True)]
+
+
+def _ratio(found: Sequence[float], *, at_least: float | None = None, at_most: float | None = None) -> str:
+    """Return median and range as a cell; bold where a mark is missed."""
+    middle = statistics.median(found)
+    digits = 1 if middle >= 10 else 2
+    text = f"{middle:.{digits}f} ({min(found):.{digits}f} to {max(found):.{digits}f})"
+    missed = (at_least is not None and middle < at_least) or (at_most is not None and middle > at_most)
+    return f"**{text}**" if missed else text
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _rate(rates: Mapping[str, Sequence[float]], label: str) -> str:
+    return f"{statistics.median(rates[label]):,.0f}"
+
+
+def _against_base(rates: Mapping[str, Sequence[float]], label: str, *, marked: bool) -> str:
+    found = ratios(rates[label], rates[BASE])
+    return _ratio(found, at_least=MARKS.get(label) if marked else None)
+
+
+def _size(size: str) -> str:
+    number = int(size)
+    return f"{number} B" if number < 1024 else f"{number // 1024} KiB"
+
+
+def sizes(figures: Figures) -> str:
+    """Return rates, ratios and CPU by size of the bodies."""
+    rows, cpu = [], []
+    for size, of in figures.items():
+        rates = of["rates"]
+        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=size == MARKED_SIZE)}" for label in READS]
+        rows.append([_size(size), *cells, _rate(rates, BASE)])
+        cpu.append([_size(size), *(_cpu(of, label) for label in (*READS, BASE))])
+    heads = ["body", *READS, f"`{BASE}`"]
+    return (
+        f"{_table(heads, rows)}\n\nSeconds of CPU of Spark and its workers by million rows, without the servers':\n\n"
+        f"{_table(heads, cpu)}"
+    )
+
+
+def _cpu(of: Figures, label: str) -> str:
+    return f"{statistics.median(of['cpu'][label]) / of['rows'] * 1e6:.1f}" if label in of["cpu"] else ""
+
+
+def writers(figures: Figures) -> str:
+    """Return rates and ratios by who wrote the topic."""
+    rows = []
+    for lot, of in figures.items():
+        rates = of["rates"]
+        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=False)}" for label in READS]
+        rows.append(["PUB" if lot == "1" else f"MPUB of {lot}", *cells, _rate(rates, BASE)])
+    return _table(["written by", *READS, f"`{BASE}`"], rows)
+
+
+def ordered(figures: Figures) -> str:
+    """Return rates of ordered topics."""
+    rates = figures["rates"]
+    ratio = _ratio(ratios(rates["bulk"], rates["subscribe"]), at_least=ORDERED_MARK)
+    cells = [_rate(rates, "subscribe"), _rate(rates, "bulk"), f"{ORDERED_MARK:g} or more", ratio]
+    return _table(["ordered topic, subscribe", "bulk", "mark", "bulk / subscribe"], [cells])
+
+
+def sink(figures: Figures) -> str:
+    """Return rates of writing."""
+    rates = figures["rates"]
+    ratio = _ratio(ratios(rates["nsq"], rates["dropped"]), at_least=SINK_MARK)
+    cpu = [_cpu(figures, label) for label in ("nsq", "dropped")]
+    cells = [_rate(rates, "nsq"), _rate(rates, "dropped"), f"{SINK_MARK:g} or more", ratio, *cpu]
+    heads = ["sink, rows/s", "writer that drops, rows/s", "mark", "sink / dropped"]
+    return _table([*heads, "CPU of sink, us a row", "of dropped"], [cells])
+
+
+def trigger(figures: Figures) -> str:
+    """Return times of micro-batches with next to no rows."""
+    found, parts = figures["ms"], figures["parts"]
+    names = sorted(set().union(*(each[0] for each in parts.values())))
+    rows = []
+    for label, times in found.items():
+        at_most = TRIGGER_MARK if label == "nsq" else None
+        ratio = _ratio(ratios(times, found["rate"]), at_most=at_most)
+        mark = f"{TRIGGER_MARK:g} or less" if at_most else ""
+        each = [f"{statistics.median(of.get(name, 0.0) for of in parts[label]):.0f}" for name in names]
+        rows.append([label, f"{statistics.median(times):.0f}", mark, ratio, *each])
+    return _table(["source", "trigger, ms", "mark", "/ `rate`", *(f"`{name}`, ms" for name in names)], rows)
+
+
+def memory(figures: Figures) -> str:
+    """Return peaks of the largest worker with bodies of 1 MB."""
+    if not figures:
+        return "Not measured: there is no /proc."
+    idle = figures[IDLE] / 1e6
+    rows = []
+    for label, peak in figures.items():
+        above = peak / 1e6 - idle
+        is_marked = label.startswith("read ") and "write" not in label
+        text = f"**{above:.0f}**" if is_marked and above > MEMORY_MARK else f"{above:.0f}"
+        name = "1,000 bodies of 200 B (idle)" if label == IDLE else f"{label} bodies of 1 MB"
+        rows.append([name, f"{peak / 1e6:.0f}", f"{MEMORY_MARK} or less" if is_marked else "", text])
+    return _table(["work", "peak of the largest worker, MB", "mark", "above idle, MB"], rows)
+
+
+TABLES: Final[Mapping[str, Callable[[Figures], str]]] = {
+    "sizes": sizes,
+    "writers": writers,
+    "ordered": ordered,
+    "sink": sink,
+    "trigger": trigger,
+    "memory": memory,
+}
+
+TITLES: Final = {
+    "sizes": "Reading, by size of the bodies",
+    "writers": "Reading, by who wrote the topic",
+    "ordered": "Reading ordered topics",
+    "sink": "Writing",
+    "trigger": "Micro-batches with next to no rows",
+    "memory": "Memory",
+}
+
+
+def page(kept: Figures) -> str:
+    """Return the tables of all that is kept, with the conditions of each."""
+    parts = []
+    for name, title in TITLES.items():
+        if of := kept.get(f"spark/{name}"):
+            where = f"Commit `{of['commit']}`, load {of['load']:.1f} before it, {of['machine']}."
+            parts.append(f"**{title}**\n\n{TABLES[name](of['figures'])}\n\n{where}")
+    return "\n\n".join(parts)
+
+
+def write_page(kept: Figures, folder: Path) -> None:
+    """Write the part that the page includes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tables.md.inc").write_text(page(kept) + "\n")

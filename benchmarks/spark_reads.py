@@ -1,0 +1,80 @@
+"""Reads for ``python -m benchmarks.spark``: by size of the bodies, by who wrote them, and of ordered topics."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType
+
+from benchmarks.spark_page import BASE
+from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, Effort, interleaved, summed, topic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000}
+"""Rows by size of the bodies: about a second each."""
+
+LOTS: Final = {1: 60_000, 50: 150_000, 1000: 300_000}
+"""Rows by messages of an MPUB; 1 for PUB."""
+
+ORDERED_ROWS: Final = {"subscribe": 30_000, "bulk": 300_000}
+"""A subscription to an ordered topic has one message under way at a time."""
+
+
+def _reads(
+    spark: SparkSession, lookupd: str, name: str, rows: int, size: int = BODY_BYTES
+) -> dict[str, Callable[[], float]]:
+    """Return what measures each way to read a topic, and what they are compared with."""
+    found: dict[str, DataFrame] = {}
+    for fetch in ("subscribe", "bulk"):
+        given = {"lookupd": lookupd, "topic": name, "fetch": fetch}
+        found[fetch] = spark.read.format("nsq").options(**given).load()
+        found[f"{fetch}, only value"] = spark.read.schema("value binary").format("nsq").options(**given).load()
+    body = b"x" * size
+    made = f.udf(lambda _: body, BinaryType(), useArrow=False)
+    found[BASE] = spark.range(0, rows, 1, PARTITIONS).select(made("id").alias("value"))
+    return {label: partial(summed, frame, rows, size) for label, frame in found.items()}
+
+
+def sizes(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
+    """Measure reading by size of the bodies."""
+    found = {}
+    for size, count in SIZES.items():
+        rows = effort.of(count)
+        cpu: dict[str, list[float]] = {}
+        with topic(lookupd, f"size{size}", rows, size) as name:
+            rates = interleaved(_reads(spark, lookupd, name, rows, size), effort.rounds, cpu)
+        found[str(size)] = {"rows": rows, "rates": rates, "cpu": cpu}
+    return found
+
+
+def writers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
+    """Measure reading what was published one by one, and in lots."""
+    found = {}
+    for lot, count in LOTS.items():
+        rows = effort.of(count)
+        with topic(lookupd, f"lot{lot}", rows, lot=lot * PARTITIONS) as name:
+            found[str(lot)] = {
+                "rows": rows,
+                "rates": interleaved(_reads(spark, lookupd, name, rows), effort.rounds),
+            }
+    return found
+
+
+def ordered(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
+    """Measure reading ordered topics."""
+    slow, fast = (effort.of(count) for count in ORDERED_ROWS.values())
+    with (
+        topic(lookupd, "ordered", slow, ordered=True) as short,
+        topic(lookupd, "orderedbulk", fast, ordered=True) as long,
+    ):
+        kinds = {
+            "subscribe": _reads(spark, lookupd, short, slow)["subscribe"],
+            "bulk": _reads(spark, lookupd, long, fast)["bulk"],
+        }
+        return {"rates": interleaved(kinds, effort.rounds)}

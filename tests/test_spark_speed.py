@@ -1,0 +1,64 @@
+"""The tables and the chart of Spark's speed say what was measured."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+from benchmarks.spark_page import BARE, BASE, IDLE, READS, page, write_page
+from docs._ext.charts import spark_chart
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def kept(bulk: float = 100.0) -> dict[str, Any]:
+    """Return figures of all rows, two rounds each."""
+    rates = {label: [50.0, 60.0] for label in READS} | {BASE: [100.0, 100.0], "bulk": [bulk, bulk]}
+    reads = {"rows": 1000, "rates": rates, "cpu": {label: [0.002, 0.002] for label in rates}}
+    figures = {
+        "sizes": {"200": reads, "65536": reads},
+        "writers": {"1": reads, "1000": reads},
+        "ordered": {"rates": {"subscribe": [1.0, 1.0], "bulk": [30.0, 40.0]}},
+        "sink": {"rows": 10, "rates": {"nsq": [1.0, 1.0], "dropped": [2.0, 2.0]}, "cpu": {}},
+        "trigger": {
+            "ms": {"nsq": [120.0, 130.0], "rate": [100.0, 100.0], BARE: [150.0, 150.0]},
+            "parts": {label: [{"addBatch": 40.0}, {"addBatch": 60.0}] for label in ("nsq", "rate", BARE)},
+        },
+        "memory": {IDLE: 100e6, "read 50": 250e6, "read 200": 320e6, "write 50": 400e6},
+    }
+    about = {"load": 0.1, "commit": "abc", "machine": "2 cores"}
+    return {f"spark/{name}": {"figures": each, **about} for name, each in figures.items()}
+
+
+def test_each_figure_is_in_a_table_and_a_missed_mark_is_bold(tmp_path: Path) -> None:
+    write_page(kept(bulk=50.0), tmp_path)
+    rows = [line for line in (tmp_path / "tables.md.inc").read_text().splitlines() if line.startswith("| ")]
+    cells = {row.split("|")[1].strip(): row for row in rows if not row.startswith("| ---")}
+    (small,) = [row for row in rows if row.startswith("| 200 B") and "to" in row]
+    assert "**0.50 (0.50 to 0.50)**" in small, "bulk is below its mark"
+    assert "55: 0.55 (0.50 to 0.60)" in small
+    assert "**" not in next(row for row in rows if row.startswith("| 64 KiB")), "the marks are of 200 B"
+    assert "35.0 (30.0 to 40.0)" in "".join(rows)
+    assert "**0.50 (0.50 to 0.50)**" in next(row for row in rows if "0.65 or more" in row)
+    assert "1.25 (1.20 to 1.30)" in cells["nsq"]
+    assert "**" not in cells["nsq"]
+    assert cells["read 50 bodies of 1 MB"].endswith("| 150 |")
+    assert cells["read 200 bodies of 1 MB"].endswith("| **220** |")
+    assert cells["write 50 bodies of 1 MB"].endswith("|  | 300 |")
+    assert {"PUB", "MPUB of 1000"} <= set(cells)
+
+
+def test_what_was_not_measured_has_no_table() -> None:
+    assert page({}) == ""
+    assert page({"spark/ordered": kept()["spark/ordered"]}).count("\n\n") == 2
+
+
+def test_each_way_to_read_has_a_bar_for_each_size(tmp_path: Path) -> None:
+    path = tmp_path / "figures.json"
+    assert spark_chart(path) == ""
+    path.write_text(json.dumps(kept()))
+    drawn = [element.text for element in ET.fromstring(spark_chart(path)).iter("text")]  # noqa: S314 - drawn here
+    assert [drawn.count(label) for label in READS] == [2] * len(READS)
+    assert drawn.count("100/s") == 4
