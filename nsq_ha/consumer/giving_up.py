@@ -93,6 +93,11 @@ class GiveUpPublisher:
         elif self._options is not None:
             self._is_plain = None
 
+    def ask_nobody(self) -> None:
+        """Make no lookups: the consumer is a fake one, without a cluster."""
+        self._options = None
+        self._is_plain = bool(self._is_plain)
+
     async def check(self) -> None:
         """Check the producer, and that its cluster has the topic to publish to.
 

@@ -121,6 +121,7 @@ class FakeConsumer(Consumer):
             options["lookupd"] = "http://127.0.0.1:4161"
         options.setdefault("handler_backoff", None)
         super().__init__(topic, channel, producer=producer, **options)
+        self._give_up_publisher.ask_nobody()
         self.finished: list[Message] = []
         self.requeued: list[Requeued] = []
         self.touched: list[Message] = []

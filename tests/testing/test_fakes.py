@@ -130,7 +130,11 @@ async def test_a_consumer_that_stays_open_gets_more() -> None:
 
 
 async def test_a_message_is_given_up_into_a_fake_producer() -> None:
-    async with FakeProducer() as producer:
+    """The nsqlookupd that may run on the developer's machine is not asked for the topic."""
+    asked: list[object] = []
+    server = await asyncio.start_server(lambda *connection: asked.append(connection), "127.0.0.1", 0)
+    lookupd = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, FakeProducer(lookupd=lookupd) as producer:
         consumer = FakeConsumer(
             "orders",
             "billing",
@@ -150,7 +154,8 @@ async def test_a_message_is_given_up_into_a_fake_producer() -> None:
         async with consumer:
             await consumer.run(handle)
     assert calls == [1, 2, 3]
-    assert [each.topic for each in producer.published] == ["dead"]
+    assert [(each.topic, each.key) for each in producer.published] == [("dead", "orders-0")]
+    assert asked == []
     assert [each.attempts for each in consumer.finished] == [3]
 
 
