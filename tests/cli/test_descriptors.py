@@ -21,7 +21,7 @@ def command(cluster: DevCluster, line: str, streams: str) -> subprocess.Complete
         env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]},
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=200,
         check=False,
     )
 

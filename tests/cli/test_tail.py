@@ -35,7 +35,9 @@ class Source:
 
 
 def tailing(cluster: DevCluster, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    return running([*COMMAND, *arguments], env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]})
+    # A loop that a busy machine holds up for seconds is warned about, unless heartbeats are rare.
+    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0], "NSQ_HA_HEARTBEAT_INTERVAL": "60"}
+    return running([*COMMAND, *arguments], env=environment)
 
 
 def channels(invoke: Invoke, topic: str) -> dict[str, int]:

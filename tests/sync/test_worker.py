@@ -199,7 +199,8 @@ def test_the_interpreters_exit_stops_a_worker_in_a_daemon_thread(cluster: DevClu
     text = """if True:
         import sys, threading
         from nsq_ha.sync import Worker
-        worker = Worker(lookupd=sys.argv[1])
+        # On a busy machine the loop may be held up for seconds, which would be warned about.
+        worker = Worker(lookupd=sys.argv[1], heartbeat_interval=60.0)
         consumer = worker.add(sys.argv[2], "ch", print)
         running = threading.Thread(target=worker.run, daemon=True)
         running.start()
