@@ -65,7 +65,7 @@ async def test_on_an_ordered_topic_the_other_partitions_go_on(
     async def handle(message: Message) -> None:
         if not message.body.startswith(mark):
             return
-        if message.body == mark + b"bad" and len(failures) < 3:
+        if message.body == mark + b"bad" and (len(failures) < 3 or len(done) < 20):
             failures.append(time.monotonic())
             raise ValueError("not yet")
         done.append(message.body.removeprefix(mark))
@@ -77,11 +77,10 @@ async def test_on_an_ordered_topic_the_other_partitions_go_on(
         await producer.publish(ordered, mark + b"good", partition=0)
         for number in range(20):
             await producer.publish(ordered, mark + b"%d" % number, partition=1 + number % 3)
-        await eventually(lambda: len(done) >= 20)
-        await eventually(lambda: done[-1:] == [b"good"])
+        await eventually(lambda: len(done) == 22)
     assert failures[1] - failures[0] >= 0.45
     assert failures[2] - failures[1] >= 0.9
-    assert done.index(b"bad") < done.index(b"good")
+    assert done[20:] == [b"bad", b"good"]  # all others were handled while this one failed
 
 
 @pytest.mark.plain
@@ -93,13 +92,13 @@ async def test_a_long_handler_keeps_its_message_with_auto_touch(
     async def handle(message: Message) -> None:
         if message.body.startswith(mark):
             calls.append(message.attempts)
-            await dawdle(4.0)
+            await dawdle(6.0)
 
     async def is_done() -> bool:
         stats = await consume.stats(ordinary)
         return bool(calls) and all(entry.depth == entry.in_flight == 0 for entry in stats.values())
 
-    async with running(consume(ordinary, msg_timeout=2.0, auto_touch=True), handle, concurrency=2):
+    async with running(consume(ordinary, msg_timeout=4.0, auto_touch=True), handle, concurrency=2):
         await producer.publish(ordinary, mark)
         await eventually(is_done)
     assert calls == [1]

@@ -9,6 +9,9 @@ from nsq_ha import ClosedError, ConfigError, Consumer, Message, OutgoingMessage,
 from tests.support.inside import inbox_of
 from tests.support.waiting import turn
 
+AT_ONCE = 20.0
+"""Seconds for what takes a moment, on a busy machine too; the limits that must not be used up are longer."""
+
 
 async def in_flight(consume: Consumers, topic: str) -> int:
     """Return how many messages the servers count as in flight on the channel."""
@@ -133,7 +136,7 @@ async def test_what_is_unanswered_at_the_close_comes_back(
             message.finish()
         began = loop.time()
         await consumer.aclose()
-        assert loop.time() - began < 1.5
+        assert loop.time() - began < AT_ONCE
         # Too late: its connection has gone.
         handed_out[2].finish()
     done = bodies(handed_out[:2], mark)
@@ -161,13 +164,13 @@ async def test_closing_is_quick_when_nothing_is_out(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with consume(ordered) as consumer:
+    async with consume(ordered, close_timeout=2 * AT_ONCE) as consumer:
         await producer.publish(ordered, mark, key="k")
         await read(consumer, mark, 1)
         began = loop.time()
         await consumer.aclose()
         await consumer.aclose()
-        assert loop.time() - began < 1.5
+        assert loop.time() - began < AT_ONCE
         with pytest.raises(StopAsyncIteration):
             await anext(consumer)
 
@@ -176,12 +179,12 @@ async def test_closing_does_not_wait_for_a_delayed_requeue(
     producer: Producer, consume: Consumers, ordered: str, mark: bytes
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with consume(ordered) as consumer:
+    async with consume(ordered, close_timeout=2 * AT_ONCE) as consumer:
         await producer.publish(ordered, mark, key="k")
         (await next_of(consumer, mark)).requeue(60.0)
         began = loop.time()
         await consumer.aclose()
-        assert loop.time() - began < 1.5
+        assert loop.time() - began < AT_ONCE
     async with consume(ordered) as consumer:
         await read(consumer, mark, 1)
 
