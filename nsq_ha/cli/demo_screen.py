@@ -27,6 +27,8 @@ _MOST_PARTITIONS: Final = 4
 _OTHER_LINES: Final = 16
 """Lines of a terminal that the carriers may not use: the bars, the lag, headers, sums and the last events."""
 _FEWEST_CARRIERS: Final = 3
+_WIDE: Final = 72
+"""Columns of a terminal with room for percentages besides the bars."""
 
 
 @contextlib.contextmanager
@@ -52,7 +54,7 @@ def progress_bars(console: Console) -> Iterator[Progress | None]:
         TextColumn("{task.description:>12}"),
         BarColumn(bar_width=None),
         MofNCompleteColumn(),
-        TaskProgressColumn(show_speed=False),
+        *([TaskProgressColumn(show_speed=False)] if console.width >= _WIDE else []),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         console=console,
@@ -100,6 +102,9 @@ class Display:
         for name, count in counts.items():
             speed = (count - self._before.get(name, 0)) / max(now - self._since, 0.001)
             note = f"{speed:7,.0f}/s" if count < audit.total else ""
+            if name == "streamed":  # it grows by whole micro-batches, so it has no rate that says anything
+                behind = audit.acknowledged - count
+                note = f"{behind:,} behind" if behind > 0 else ""
             self._progress.update(self._bars[name], total=audit.total, completed=count, note=note)
         self._before, self._since = counts, now
 
@@ -110,6 +115,7 @@ class Display:
 def stream_table(state: StreamState, height: int) -> RenderableType:
     """Return the delays by carrier and the lag, for a terminal of ``height`` lines."""
     from rich.console import Group
+    from rich.text import Text
 
     carriers = _table("carrier", "flights", "departure", "arrival", "late")
     ranked = most_flights_first(state.sums)
@@ -119,11 +125,14 @@ def stream_table(state: StreamState, height: int) -> RenderableType:
     if rest := dict(ranked[room:]):
         carriers.add_row(*map(cell, _cells(f"{len(rest)} more", total(rest))))
     carriers.add_row(*map(cell, _cells("all", total(state.sums))), style="bold")
-    return Group(carriers, _lag_table(state.lag)) if state.lag is not None else carriers
+    parts: list[RenderableType] = [carriers, Text()]
+    if state.lag is not None:
+        parts += [_lag_table(state.lag), Text()]
+    return Group(*parts)
 
 
 def _lag_table(lag: StreamLag) -> Table:
-    """Return what Spark left unread when it planned its last micro-batch, for the partitions furthest behind."""
+    """Return what Spark left unread in its last micro-batch, for the partitions furthest behind."""
     table = _table("partition", "read", "log end", "behind")
     ranked = sorted(lag.partitions, key=lambda each: (-each.behind_bytes, each.partition))
     for each in sorted(ranked[:_MOST_PARTITIONS], key=lambda each: each.partition):
@@ -136,7 +145,7 @@ def _table(first: str, *numbers: str) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column(first, min_width=9)
     for name in numbers:
         table.add_column(name, justify="right", min_width=9)
