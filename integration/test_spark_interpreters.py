@@ -105,7 +105,7 @@ async def test_the_line_that_submits_to_a_cluster(
         assert documented in program
         program = program.replace(documented, real)
     (folder / "pipeline.py").write_text(f"{program}\n\nmain()\n")
-    lines = [line.removeprefix("$ ") for line in block("spark-cluster.md", "console", "spark-submit").splitlines()]
+    lines = [line.removeprefix("$ ") for line in block("spark-cluster.md", "console", "--archives").splitlines()]
 
     def submit() -> subprocess.CompletedProcess[str]:
         servers = {**elsewhere, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1"}

@@ -37,7 +37,18 @@ COMMANDS = [(example, command) for example in EXAMPLES for command, _ in command
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
-OTHER_PROGRAMS = {*SHELL_WORDS, "git", "python", "pip", "pytest", "cat", "printf", "venv-pack", "spark-submit"}
+OTHER_PROGRAMS = {
+    *SHELL_WORDS,
+    "git",
+    "python",
+    "pip",
+    "pytest",
+    "cat",
+    "printf",
+    "venv-pack",
+    "spark-submit",
+    "spark-class",
+}
 PUBLIC_MODULES = [
     "nsq_ha",
     "nsq_ha.admin",
