@@ -52,6 +52,7 @@ def received_and_dropped(replay: Replay) -> None:
     other = _consumer(replay)
     other.message()
     other.close()
+    replay.until_left()
 
 
 def requeued_hundred_times(replay: Replay) -> None:
@@ -115,6 +116,7 @@ def two_finished(replay: Replay) -> None:
             assert data.endswith(body)
             other.send(b"FIN " + message_id(data) + b"\n")
         assert other.message().endswith(b"m2")  # and m3 is in hand
+    replay.until_left()
 
 
 def partition_1(replay: Replay) -> None:

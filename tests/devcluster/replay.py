@@ -18,6 +18,7 @@ from nsq_ha.protocol.frames import FrameType
 from nsq_ha.protocol.server.gotext import byte_list
 from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.wire import LIMIT, Closed, Wire
+from tests.support.inside import in_cluster, nsqd_of
 
 QUIET = 0.1
 """Seconds of silence that count as silence."""
@@ -67,6 +68,16 @@ class Replay:
                 raise Mismatch(f"{step} met {error!r}") from error
         if "published" in self.exchange and not all(wire.is_quiet(QUIET) for wire in self.wires.values()):
             raise Mismatch("more came than was recorded")
+
+    def until_left(self) -> None:
+        """Wait until nsqd has seen that the consumer of the exchange's channel left."""
+        subscribed = subscription(self.exchange)
+        assert subscribed is not None
+        topic, channel, partition = subscribed
+        leader = self.stage.cluster.leader(topic, partition)
+        assert leader is not None
+        replica = nsqd_of(self.stage.cluster, leader).replicas[topic, partition]
+        self.stage.until(lambda: not in_cluster(self.stage.cluster, lambda: replica.channels[channel].consumers))
 
     def close(self) -> None:
         for wire in (*self.wires.values(), *self.extra):
@@ -163,6 +174,7 @@ class Replay:
                 raise Mismatch(f"something came: {step}")
         elif event == "client_closed":
             wire.close()
+            self.until_left()
         elif event == "tls_handshake":
             wire.secure()
         elif event != "note":
