@@ -9,17 +9,21 @@ import asyncio
 import json
 import multiprocessing
 import multiprocessing.connection
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.canned_server import CLOSE_WAIT, OK, frames
 from benchmarks.descriptors import allow_descriptors
+from nsq_ha.protocol.frames import HEARTBEAT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _WITH_BODY: Final = (b"PUB", b"MPUB", b"IDENTIFY", b"AUTH")
+_HEARTBEAT: Final = b"\x00\x00\x00\x0f\x00\x00\x00\x00" + HEARTBEAT
+_HEARTBEAT_INTERVAL: Final = re.compile(rb'"heartbeat_interval": ?(\d+)')
 _FIN: Final = 4 + 16 + 1
 """An id may have any bytes, also that of a line's end."""
 
@@ -154,6 +158,15 @@ class _Nsqd(_Peer):
         self._left = messages
         self._ready = self._in_flight = 0
         self._needed = 0
+        self._interval = 0.0
+
+    def _beat_later(self) -> None:
+        asyncio.get_running_loop().call_later(self._interval, self._beat)
+
+    def _beat(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._write(_HEARTBEAT)
+            self._beat_later()
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -174,12 +187,15 @@ class _Nsqd(_Peer):
             if end < 0:
                 break
             word, _, rest = whole[start:end].partition(b" ")
-            after = end + 1
+            body, after = end + 5, end + 1
             if word in _WITH_BODY:
                 after += 4 + int.from_bytes(whole[after : after + 4])
                 if len(whole) < end + 5 or len(whole) < after:
                     self._needed = after - start
                     break
+            if word == b"IDENTIFY" and (asked := _HEARTBEAT_INTERVAL.search(whole[body:after])):
+                self._interval = int(asked[1]) / 1000
+                self._beat_later()
             answers += self._answer(word, rest)
             start = after
         del self._data[:start]

@@ -57,7 +57,8 @@ MAX_LEARNT: Final = 32
 """Maximum number of nsqlookupds taken from lists, which are untrusted."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
-_QUESTIONS_AT_ONCE: Final = 16
+_QUESTIONS_AT_ONCE: Final = 8
+"""httpx looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
 _LIST_GAP: Final = 5.0
 
 _log = logging.getLogger("nsq_ha.discovery")

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from nsq_ha.stats import ProducerStats
 
 
+_CLOSED_SHARE: Final = 32
+"""One of so many connections is closed at a time at ``max_connections``, at least one in any case."""
+
 FORGET_INTERVAL: Final = 5.0
 """Seconds between two searches for unused topics."""
 
@@ -91,6 +94,7 @@ class Producer(SingleUseClient):
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
+        self._free_connections = 0  # or fewer than there are
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -515,8 +519,19 @@ class Producer(SingleUseClient):
         Args:
             makes_room: At the limit, close the connection that has been idle the longest.
         """
+        if self._free_connections <= 0:
+            # Counting takes long with many topics, so it is done once for several connections.
+            self._count_connections(makes_room=makes_room)
+        self._free_connections -= 1
+        return self._free_connections >= 0
+
+    def _count_connections(self, *, makes_room: bool) -> None:
+        most = self.config.max_connections
         senders = [s for p in self._topics.values() for s in p.senders.values() if len(s.link)]
-        if sum(len(sender.link) for sender in senders) < self.config.max_connections:
-            return True
-        idle = sorted(senders, key=lambda sender: sender.last_used) if makes_room else ()
-        return any(sender.link.close_unused() for sender in idle)
+        self._free_connections = most - sum(len(sender.link) for sender in senders)
+        if self._free_connections > 0 or not makes_room:
+            return
+        for sender in sorted(senders, key=lambda sender: sender.last_used):
+            self._free_connections += sender.link.close_unused()
+            if self._free_connections > most // _CLOSED_SHARE:
+                return
