@@ -181,7 +181,7 @@ class Backlog:
 
     def freed(self) -> None:
         """Record that messages were answered."""
-        if self._is_careful and not self._handlers and not self._is_expiring:
+        if self._is_careful and not self._handlers and not self._is_expiring and not self._flow.gathers():
             self.review()
 
     def joined(self, subscriptions: Collection[Subscription]) -> None:

@@ -54,6 +54,10 @@ class FakeFlow:
         self.max_in_flight = 1000
         self.in_flight = 0
         self.limits: list[int | None] = []
+        self.is_gathering = False
+
+    def gathers(self) -> bool:
+        return self.is_gathering
 
     def limit_to(self, count: int | None) -> None:
         self.limits.append(count)
@@ -142,6 +146,9 @@ async def test_before_anything_was_handled_a_few_may_wait() -> None:
     case.arrive(2)
     case.backlog.freed()
     assert case.flow.limits[-1] == 15  # five are in the hands of the application
+    case.flow.in_flight, case.flow.is_gathering = 3, True
+    case.backlog.freed()
+    assert case.flow.limits[-1] == 15  # with many partitions the next review is a little later
 
 
 async def test_handlers_that_run_count_as_messages_in_hand() -> None:
