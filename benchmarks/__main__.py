@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard``, ``parts`` and ``sync`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
+``guard``, ``parts``, ``sync`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
 whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a
 part of ``growth`` need a cluster of the HA server, whose nsqlookupd
 ``NSQ_HA_TEST_LOOKUPD`` names.
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import canned_publish, figures, growth, ha, parts, spark, sync
+from benchmarks import canned_publish, changes, figures, growth, ha, parts, spark, sync
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -41,9 +41,12 @@ PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "parts": parts.main,
     "sync": sync.main,
     "ha": ha.main,
+    "changes": changes.main,
     "growth": growth.main,
     "spark": lambda _: spark.main([]),  # its figures are kept for Spark's own page
 }
+
+_WITH_BEFORE: Final = ("peers", "changes")
 
 
 def main() -> None:
@@ -55,6 +58,9 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all when none is named")
     parser.add_argument("--json", type=Path, help="where the figures are kept, besides those that are there")
     parser.add_argument("--page", type=Path, help="folder for the tables and the plot of all that --json keeps")
+    parser.add_argument(
+        "--before", default="", metavar="COMMIT", help="peers and changes measure it in the same rounds"
+    )
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.parts if name not in names]:
         parser.error(f"unknown: {', '.join(unknown)}")
@@ -65,7 +71,10 @@ def main() -> None:
         if name == "guard":
             guard(Record(chosen.json))
         else:
-            PARTS[name](["--json", str(chosen.json)] if chosen.json else [])
+            arguments = ["--json", str(chosen.json)] if chosen.json else []
+            PARTS[name](
+                [*arguments, "--before", chosen.before] if name in _WITH_BEFORE and chosen.before else arguments
+            )
     if chosen.page:
         figures.main([str(chosen.json), str(chosen.page)])
 

@@ -50,6 +50,8 @@ BACKLOGS: Final = (10_000, 100_000, 1_000_000, 5_000_000)
 _SAMPLE: Final = 200_000
 _SPREAD: Final = 50_000
 _BODY: Final = b"x" * 100
+_START_LIMIT: Final = 120.0
+"""Seconds for the first publish to each topic; on a busy machine 10,000 topics need more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def many_partitions() -> list[Point]:
 def _publish_many_topics(pipe: Any, lookupd: str, number: int) -> None:  # noqa: ANN401 - one end of a pipe
     async def publish() -> tuple[float, float]:
         names = [f"bench{at}" for at in range(number)]
-        async with Producer(lookupd=lookupd, max_connections=number, publish_timeout=120.0) as producer:
+        async with Producer(lookupd=lookupd, max_connections=number, publish_timeout=_START_LIMIT) as producer:
             opened = time.perf_counter()
             await asyncio.gather(*(producer.publish(name, _BODY) for name in names))
             start = time.perf_counter() - opened
@@ -152,7 +154,11 @@ def topics() -> list[Point]:
     points = []
     with playing(Shape()) as cluster:
         for number in TOPICS:
-            found = in_a_process(_publish_many_topics, cluster.lookupd, number, join_timeout=30)
+            try:
+                found = in_a_process(_publish_many_topics, cluster.lookupd, number, join_timeout=30)
+            except EOFError:  # it has printed why
+                print(f"{number:,} topics are left out: not all were published to within {_START_LIMIT:g} s")
+                break
             points.append(Point(number, *found))
     return points
 

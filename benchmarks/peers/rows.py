@@ -168,10 +168,10 @@ def _figures(outcome: Outcome) -> str:
 
 
 def _line(mark: Mark, by_client: dict[Client, Outcome]) -> str:
-    judged = _judged(mark, by_client)
-    if judged is None:
+    verdict = judged(mark, by_client)
+    if verdict is None:
         return f"   {mark.ours.name} {mark.figure}: not measured"
-    best, found, is_reached = judged
+    best, found, is_reached = verdict
     sign = ">=" if mark.is_rate else "<="
     return (
         f"   => {mark.ours.name:<20} {mark.figure:<10} {statistics.median(found):6.2f} of {best.client.name}"
@@ -187,7 +187,7 @@ def table(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
         by_client = {outcome.client: outcome for outcome in outcomes}
         for figure, peers in dict.fromkeys((mark.figure, mark.peers) for mark in row.marks):
             marks = {mark.ours: mark for mark in row.marks if (mark.figure, mark.peers) == (figure, peers)}
-            verdicts = {one: verdict for one, mark in marks.items() if (verdict := _judged(mark, by_client))}
+            verdicts = {one: verdict for one, mark in marks.items() if (verdict := judged(mark, by_client))}
             if not verdicts:
                 continue
             sign = ">=" if figure == "rate" else "<="
@@ -205,7 +205,7 @@ def changes(found: Sequence[tuple[Row, Sequence[Outcome]]]) -> str:
         by_client = {outcome.client: outcome for outcome in outcomes}
         earlier = {outcome.client.name: outcome for outcome in outcomes}
         for mark in row.marks:
-            after, old = _judged(mark, by_client), earlier.get(mark.ours.before("").name)
+            after, old = judged(mark, by_client), earlier.get(mark.ours.before("").name)
             if after is None or old is None or not old.results:
                 continue
             best, ratio, is_reached = after
@@ -221,7 +221,7 @@ def _cell(found: Sequence[float], is_reached: bool) -> str:
     return text if is_reached else f"**{text}**"
 
 
-def _judged(mark: Mark, by_client: dict[Client, Outcome]) -> tuple[Outcome, list[float], bool] | None:
+def judged(mark: Mark, by_client: dict[Client, Outcome]) -> tuple[Outcome, list[float], bool] | None:
     """Return the best peer, the ratios to it, and whether the mark is reached; None where one was not measured."""
     peers = [by_client[peer] for peer in mark.peers if peer in by_client and by_client[peer].results]
     ours = by_client.get(mark.ours)
