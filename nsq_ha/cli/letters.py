@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
 from nsq_ha import StartFrom
+from nsq_ha.cli.figures import counted
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import (
     CHANNEL,
@@ -20,16 +21,16 @@ from nsq_ha.cli.options import (
     metrics_option,
     yes_option,
 )
-from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.scan import scan, until_quiet
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.tail import letter_as_dict, letter_of
+from nsq_ha.cli.tail import letter_as_dict
 from nsq_ha.cli.views import require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
-from nsq_ha.errors import ConfigError, NsqError, PublishError
+from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
 
 if TYPE_CHECKING:
     from nsq_ha import Message, Producer
@@ -71,6 +72,36 @@ class Which:
             and self.by in (None, found.channel)
             and self.error in (None, kind, kind.rpartition(".")[2])
         )
+
+
+class Sorting:
+    """Tells dead letters from other messages; says once, at the end of its block, how many others there are.
+
+    Args:
+        topic: The topic that they come from.
+    """
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._others = 0
+        self._first = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._others:
+            what = counted(self._others, "message")
+            click.echo(f"warning: left out {what} of {self._topic}, such as this: {self._first}", err=True)
+
+    def letter_of(self, message: Message) -> DeadLetter | None:
+        """Return the dead letter in a message. None if there is none."""
+        try:
+            return DeadLetter.of(message)
+        except DeadLetterError as error:
+            self._others += 1
+            self._first = self._first or clean(str(error))
+            return None
 
 
 class MessageId(click.ParamType[int]):
@@ -204,13 +235,14 @@ async def _found(
     rows = []
     wanted = set(which.ids)
     async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
-        async for message in messages:
-            letter = letter_of(message)
-            if letter is not None and which.has(message, letter):
-                rows.append((message, letter))
-                wanted.discard(message.internal_id)
-                if which.ids and not wanted:
-                    break
+        with Sorting(topic) as sorting:
+            async for message in messages:
+                letter = sorting.letter_of(message)
+                if letter is not None and which.has(message, letter):
+                    rows.append((message, letter))
+                    wanted.discard(message.internal_id)
+                    if which.ids and not wanted:
+                        break
     return rows
 
 
@@ -306,7 +338,7 @@ class Replayer:
         except NsqError as error:
             self.failed += 1
             self.uncertain += isinstance(error, PublishError) and error.maybe_stored
-            click.echo(f"{message.internal_id:#x}: {clean(str(error))}", err=True)
+            click.echo(f"{message.internal_id:#x}: {explained(error)}", err=True)
             return False
         self.done += 1
         return True
@@ -351,10 +383,10 @@ async def _replay_channel(
         losses_reported(consumer, "nsqds" if is_plain else "partitions"),
     ):
         total = await depth_of(cluster, topic, channel)
-        with Progress("replayed", total) as progress:
+        with Sorting(topic) as sorting, Progress("replayed", total) as progress:
             # Statistics may not show yet that a new channel was moved to the beginning.
             async for message in until_quiet(consumer, None if is_new else total):
-                letter = letter_of(message)
+                letter = sorting.letter_of(message)
                 # What is left unanswered goes back to the channel when the consumer closes.
                 if letter is None or not which.has(message, letter):
                     continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -24,6 +24,24 @@ def clean(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+_ADVICE: Final = {
+    "set auth_secret": "give --auth-secret-file",
+    "give ca_file= with its PEM file": "give --tls-ca with its PEM file",
+    "give lookupd_tls=TlsConfig(ca_file=...)": "give --tls-ca with its PEM file",
+    "E_AUTH_FAILED AUTH failed": "E_AUTH_FAILED AUTH failed: the auth server does not know the secret of"
+    " --auth-secret-file",
+}
+"""What errors of the library advise, and what that is at the terminal."""
+
+
+def explained(error: object) -> str:
+    """Return the text of an error on one line, with advice that names the options of commands."""
+    text = str(error)
+    for advice, here in _ADVICE.items():
+        text = text.replace(advice, here)
+    return clean(text)
 
 
 def wants_json(flag: bool | None) -> bool:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
     from rich.progress import Task, TaskID
 
+_NARROW: Final = 72
+"""Columns below which the bar itself and the elapsed time are left out."""
 _MARGIN: Final = 3
 """Columns that stay free, so that the ``^C`` that a terminal shows does not begin another line."""
 
@@ -148,9 +150,11 @@ def _bar(has_total: bool) -> Any:  # noqa: ANN401 - rich is loaded only on a ter
             yield Constrain(self.make_tasks_table(self.tasks), max(1, console.width - _MARGIN))
 
     console = Console(file=sys.stderr)  # this one, also while it is replaced
-    known = [BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")]
+    is_narrow = console.width < _NARROW
+    known = [*([] if is_narrow else [BarColumn()]), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")]
     unknown = [TextColumn("{task.completed:,.0f}")]
-    times = [TimeElapsedColumn(), *([TextColumn("remaining"), TimeRemainingColumn()] if has_total else [])]
+    remaining = [TextColumn("remaining"), TimeRemainingColumn()] if has_total else []
+    times = remaining if is_narrow and has_total else [TimeElapsedColumn(), *remaining]
     columns: list[ProgressColumn] = [
         TextColumn("{task.description}"),
         *(known if has_total else unknown),

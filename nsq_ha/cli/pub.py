@@ -16,12 +16,12 @@ import click
 from nsq_ha.cli.inputs import BadLine, csv_rows, message_of
 from nsq_ha.cli.lines import Line, read_lines
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options_beside_keys, metrics_option
-from nsq_ha.cli.output import clean, print_json
+from nsq_ha.cli.output import explained, print_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.pub_options import PubOptions, check_usage, parse_byte, parse_bytes, parse_character, parse_headers
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import needs_partitions, require_topic
-from nsq_ha.errors import ConfigError, NsqError, PublishError, TopicNotFoundError
+from nsq_ha.errors import AuthError, ConfigError, NsqError, PublishError, TopicNotFoundError
 from nsq_ha.protocol.encoding import MAX_DELAY_MS
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def pub(topic: str, cluster: Cluster, **options: object) -> None:
     On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
 
     Many are published at the same time; those of one key stay in order. Each failed line is reported, with
-    whether it may be stored anyway. Exit code 1 if any failed.
+    whether it may be stored anyway. Exit code 1 if any failed. If nsqd refuses the secret, it stops at once.
 
     `nsq-ha tail A --json | nsq-ha pub B --from-tail` publishes messages again with their headers, tag and trace id.
     Without a key, messages for an ordered topic go to the partition that they name.
@@ -249,6 +249,7 @@ class LinePublisher:
         self._inputs = options.inputs(keeps_partition=is_ordered)
         self._is_plain = is_plain
         self._reading: asyncio.Task[None] | None = None
+        self._is_refused = False
 
     async def run(self, lines: AsyncIterator[Line | BadLine]) -> None:
         """Publish all lines; return after the last answer.
@@ -279,7 +280,7 @@ class LinePublisher:
 
     @property
     def _is_stopped(self) -> bool:
-        return self.failed > 0 and self._options.stop_on_error
+        return self._is_refused or (self.failed > 0 and self._options.stop_on_error)
 
     async def _publish(self, line: Line | BadLine) -> None:
         if self._is_stopped:
@@ -320,11 +321,15 @@ class LinePublisher:
         self.failed += 1
         doubt = getattr(error, "maybe_stored", False)
         self.maybe_stored += doubt
+        if isinstance(error.__cause__, AuthError):
+            if self._is_refused:
+                return  # reported with the first such line
+            self._is_refused = True
         if self._is_stopped and self._reading is not None:
             self._reading.cancel()  # it may wait for a line that never comes
         # The error of a failed publish says whether the message may be stored.
         known = "" if isinstance(error, PublishError) else "not stored: "
-        click.echo(f"line {line.number}: {known}{clean(str(error))}", err=True)
+        click.echo(f"line {line.number}: {known}{explained(error)}", err=True)
 
     def summary(self, seconds: float) -> str:
         """Return a readable summary."""

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from nsq_ha.cli.output import clean, drop_output
+from nsq_ha.cli.output import drop_output, explained
 from nsq_ha.errors import NsqError
 
 INTERRUPTED: Final = 130
@@ -71,11 +71,18 @@ def failures() -> Iterator[None]:
 
 
 def log_to_stderr(level: int) -> None:
-    """Show the library's log lines of ``level`` and above, one line each."""
+    """Show the library's log lines of ``level`` and above, one line each.
+
+    What ends a consumer is left out, unless more was asked for: the command reports it.
+    """
     logger = logging.getLogger("nsq_ha")
     logger.setLevel(level)
-    if not any(isinstance(handler, _Lines) for handler in logger.handlers):
-        logger.addHandler(_Lines())
+    for handler in [each for each in logger.handlers if isinstance(each, _Lines)]:
+        logger.removeHandler(handler)
+    lines = _Lines()
+    if level >= logging.WARNING:
+        lines.addFilter(lambda record: (record.name, record.levelno) != ("nsq_ha.consumer", logging.ERROR))
+    logger.addHandler(lines)
 
 
 class _Lines(logging.Handler):
@@ -83,7 +90,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.levelname.lower()}: {record.name.removeprefix('nsq_ha.')}: {record.getMessage()}"
-        click.echo(clean(text), err=True)
+        click.echo(explained(text), err=True)
 
 
 async def _stoppable(work: Coroutine[Any, Any, _Result], signals: list[int]) -> _Result:
@@ -115,4 +122,4 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _line(error: BaseException) -> str:
-    return clean(str(error) or type(error).__name__)
+    return explained(str(error) or type(error).__name__)

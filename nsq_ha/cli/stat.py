@@ -155,8 +155,10 @@ def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
         for client in channel.connections
     ]
     if as_json:
+        plain = {each.node.address for each in found.nodes if each.node.is_plain}
         for entry, channel, client in connections:
-            place = {"topic": entry.topic, "channel": channel.name, "partition": entry.partition, "nsqd": entry.nsqd}
+            number = None if entry.nsqd in plain else entry.partition
+            place = {"topic": entry.topic, "channel": channel.name, "partition": number, "nsqd": entry.nsqd}
             print_json(place | dataclasses.asdict(client))
     elif connections:
         print_fitting(_client_columns(time.time()), connections)

@@ -51,6 +51,15 @@ _PARTITION_COLUMNS: Final = (
     ),
 )
 
+_CHANNEL_COLUMNS: Final = (
+    Column("channel", 0, lambda row: row[0], is_number=False),
+    Column("part", 0, lambda row: str(row[1])),
+    Column("depth", 0, lambda row: number(row[2])),
+    Column("in flight", 1, lambda row: number(row[3])),
+    Column("deferred", 3, lambda row: number(row[4])),
+    Column("clients", 2, lambda row: number(row[5])),
+)
+
 
 @click.group(cls=Group, short_help="List, create, change and delete topics.")
 def topic() -> None:
@@ -300,6 +309,6 @@ def _print_description(found: TopicDescription) -> None:
         for channel in (entry.stats.channels if entry.stats else ())
     ]
     if channels:
-        print_table(["channel", "partition#", "depth#", "in flight#", "deferred#", "clients#"], sorted(channels))
+        print_fitting(_CHANNEL_COLUMNS, sorted(channels))
     if found.note:
         click.echo(clean(found.note))

@@ -57,7 +57,9 @@ def test_they_are_listed_shown_and_replayed(
     assert sorted(each["body"] for each in found) == ["k2", "v1", "v3"]
     assert [each["body"] for each in letters_of(invoke, dead, "--error", "KeyError")] == ["k2"]
     assert letters_of(invoke, dead, "--origin", "elsewhere") == []
-    table = invoke("dead-letters", "list", dead, "--table").stdout
+    listed = invoke("dead-letters", "list", dead, "--table")
+    table = listed.stdout
+    assert listed.stderr.startswith(f"warning: left out 1 message of {dead}, such as this: <Message {dead}-0 ")
     assert f"{dead}: 3 dead letters" in table
     assert "KeyError" in table
 

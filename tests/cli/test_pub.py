@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 
@@ -9,7 +10,7 @@ from nsq_ha import Producer
 from nsq_ha.cli.lines import Line
 from nsq_ha.cli.pub import LinePublisher
 from nsq_ha.cli.pub_options import PubOptions
-from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster import AuthGrant, DevCluster
 from tests.cli.conftest import Invoke
 
 
@@ -178,3 +179,13 @@ def test_a_cluster_that_takes_no_writes_fails_each_line_in_time(invoke: Invoke, 
     failures = [line for line in result.stderr.splitlines() if line.startswith("line")]
     assert all(line.count("stored") == 1 for line in failures)
     assert "published 0 of 2 lines" in result.stderr
+
+
+def test_a_refused_secret_is_reported_once_and_ends_it(invoke: Invoke, name: str) -> None:
+    with DevCluster(nsqds=1, nsqlookupds=1, time_scale=0.02, auth={"sesame": AuthGrant()}) as guarded:
+        guarded.create_topic(name, 1, 1)
+        refused = invoke("pub", name, stdin="a\n" * 2000, lookupd=guarded.lookupd[0])
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    line, summary = refused.stderr.splitlines()
+    assert re.match(r"line \d+: publish to \S+ not sent: .* requires AUTH: give --auth-secret-file$", line)
+    assert summary.startswith("published 0 of ")

@@ -85,3 +85,14 @@ def test_log_lines_go_to_standard_error_on_one_line(capsys: pytest.CaptureFixtur
     logging.getLogger("nsq_ha.consumer").info("partition %d\nmoved", 3)
     logging.getLogger("nsq_ha.consumer").debug("not shown")
     assert capsys.readouterr().err == "info: consumer: partition 3\\nmoved\n"
+
+
+def test_advice_names_the_options_of_commands_and_what_the_command_reports_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(logging.WARNING)
+    logging.getLogger("nsq_ha.consumer").error("orders-0: a:1 requires AUTH: set auth_secret")
+    logging.getLogger("nsq_ha.producer").error("a:1 requires AUTH: set auth_secret")
+    assert capsys.readouterr().err == "error: producer: a:1 requires AUTH: give --auth-secret-file\n"
+    with pytest.raises(click.ClickException, match=r"a certificate of your own, give --tls-ca with its PEM file$"):
+        run(fail(ConnectError("for a certificate of your own, give lookupd_tls=TlsConfig(ca_file=...)")))
