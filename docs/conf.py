@@ -10,8 +10,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 project = "nsq_ha"
 author = "the nsq_ha developers"
-copyright = "2026, the nsq_ha developers"
 release = version = installed_version("nsq_ha")
+# It is at the foot of each page, and so is the version that the page describes.
+copyright = f"2026, the nsq_ha developers. These pages describe nsq_ha {release}"
 
 extensions = [
     "myst_parser",

@@ -179,7 +179,8 @@ class _Chart(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         """Insert the SVG into HTML pages; other formats have the table alone."""
         drawn = type(self).make()
-        return [nodes.raw("", drawn, format="html")] if drawn else []
+        # On a phone it scrolls: made narrower, its letters could not be read.
+        return [nodes.raw("", f'<div class="scroll">{drawn}</div>', format="html")] if drawn else []
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
