@@ -6,31 +6,35 @@ Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
 change.
 """
 
+from typing import TYPE_CHECKING
+
 from nsq_ha._version import __version__
-from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
-from nsq_ha.consumer import Consumer
-from nsq_ha.consumer.batches import Batch
-from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
-from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.errors import (
-    ClosedError,
-    ConfigError,
-    DiscoveryError,
-    NsqError,
-    ProtocolError,
-    PublishError,
-    ServerError,
-    TransportError,
-)
-from nsq_ha.ext_filter import ExtFilter
-from nsq_ha.message import Message, OutgoingMessage, Receipt
-from nsq_ha.option_types import Backoff, Compression, TlsConfig
-from nsq_ha.options import ConsumerOptions, ProducerOptions
-from nsq_ha.policy.sharding import JavaInt
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
-from nsq_ha.producer import Producer
-from nsq_ha.start_from import StartFrom
-from nsq_ha.worker import Worker
+
+if TYPE_CHECKING:
+    from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
+    from nsq_ha.consumer import Consumer
+    from nsq_ha.consumer.batches import Batch
+    from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
+    from nsq_ha.discovery.lookupd import LookupClient
+    from nsq_ha.errors import (
+        ClosedError,
+        ConfigError,
+        DiscoveryError,
+        NsqError,
+        ProtocolError,
+        PublishError,
+        ServerError,
+        TransportError,
+    )
+    from nsq_ha.ext_filter import ExtFilter
+    from nsq_ha.message import Message, OutgoingMessage, Receipt
+    from nsq_ha.option_types import Backoff, Compression, TlsConfig
+    from nsq_ha.options import ConsumerOptions, ProducerOptions
+    from nsq_ha.policy.sharding import JavaInt
+    from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+    from nsq_ha.producer import Producer
+    from nsq_ha.start_from import StartFrom
+    from nsq_ha.worker import Worker
 
 __all__ = [
     "Backoff",
@@ -68,3 +72,60 @@ __all__ = [
     "Worker",
     "__version__",
 ]
+
+if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
+    # A name loads its module when it is first used: a program that only consumes loads no producer, and one that
+    # only wants the version loads nothing.
+    _HOMES = {
+        "Backoff": "nsq_ha.option_types",
+        "Batch": "nsq_ha.consumer.batches",
+        "ClientConfig": "nsq_ha.config",
+        "ClosedError": "nsq_ha.errors",
+        "Compression": "nsq_ha.option_types",
+        "ConfigError": "nsq_ha.errors",
+        "Consumer": "nsq_ha.consumer",
+        "ConsumerConfig": "nsq_ha.config",
+        "ConsumerOptions": "nsq_ha.options",
+        "DiscoveryError": "nsq_ha.errors",
+        "ExtFilter": "nsq_ha.ext_filter",
+        "JavaInt": "nsq_ha.policy.sharding",
+        "LookupAnswer": "nsq_ha.policy.topology",
+        "LookupClient": "nsq_ha.discovery.lookupd",
+        "LookupdList": "nsq_ha.discovery.answers",
+        "Message": "nsq_ha.message",
+        "Node": "nsq_ha.policy.topology",
+        "NodeInfo": "nsq_ha.discovery.answers",
+        "NsqError": "nsq_ha.errors",
+        "OutgoingMessage": "nsq_ha.message",
+        "Producer": "nsq_ha.producer",
+        "ProducerConfig": "nsq_ha.config",
+        "ProducerOptions": "nsq_ha.options",
+        "ProtocolError": "nsq_ha.errors",
+        "PublishError": "nsq_ha.errors",
+        "Receipt": "nsq_ha.message",
+        "ServerError": "nsq_ha.errors",
+        "StartFrom": "nsq_ha.start_from",
+        "TlsConfig": "nsq_ha.option_types",
+        "TopicInfo": "nsq_ha.discovery.answers",
+        "TopicMeta": "nsq_ha.policy.topology",
+        "TransportError": "nsq_ha.errors",
+        "Worker": "nsq_ha.worker",
+    }
+    _MODULES = frozenset(
+        {"admin", "dead_letters", "errors", "events", "migrate", "prometheus", "protocol", "stats", "sync", "tracelog"}
+    )
+
+    def __getattr__(name: str) -> object:
+        """Load a public name, or a public module that needs no extra."""
+        from importlib import import_module  # noqa: PLC0415 - a name of this module would be taken for a public one
+
+        if name in _MODULES:
+            return import_module(f"nsq_ha.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
+
+    def __dir__() -> list[str]:
+        """Return all names, loaded or not."""
+        return sorted({*globals(), *_HOMES, *_MODULES})

@@ -3,6 +3,9 @@
 import importlib
 import importlib.metadata
 import inspect
+import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -120,3 +123,37 @@ async def test_a_consumer_shows_only_what_users_call() -> None:
         "wait_ready",
         "wait_subscribed",
     }
+
+
+def loaded_by(program: str) -> set[str]:
+    code = f"import sys\n{program}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=200)
+    return set(done.stdout.split())
+
+
+def test_importing_the_package_loads_only_what_is_used() -> None:
+    bare = loaded_by("pass")
+    package = loaded_by("import nsq_ha") - bare
+    assert {name for name in package if name.startswith("nsq_ha")} == {"nsq_ha", "nsq_ha._version"}
+    assert package.isdisjoint({"asyncio", "ssl", "httpx", "msgspec", "mmh3"})
+    consumes = loaded_by("from nsq_ha import Consumer")
+    assert "nsq_ha.consumer.consumer" in consumes
+    optional = {"httpx", "cramjam", "click", "rich", "starlette", "uvicorn", "opentelemetry", "pyarrow", "pyspark"}
+    assert consumes.isdisjoint(optional | {"nsq_ha.producer.producer", "nsq_ha.worker", "nsq_ha.devcluster"})
+    assert loaded_by("from nsq_ha import Producer").isdisjoint(optional | {"nsq_ha.consumer", "nsq_ha.worker"})
+
+
+def test_a_name_is_the_same_wherever_it_comes_from() -> None:
+    for name in PUBLIC[:-1]:
+        public = getattr(nsq_ha, name)
+        assert getattr(sys.modules[public.__module__], name) is public
+        assert pickle.loads(pickle.dumps(public)) is public  # noqa: S301 - our own bytes
+    assert set(PUBLIC) <= set(dir(nsq_ha))
+    with pytest.raises(AttributeError, match="module 'nsq_ha' has no attribute 'Consumr'"):
+        _ = vars(nsq_ha)["__getattr__"]("Consumr")
+
+
+def test_public_modules_are_attributes_of_the_package() -> None:
+    program = "import nsq_ha; print(nsq_ha.errors.NsqError.__name__, nsq_ha.stats.Health.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
+    assert done.stdout.split() == ["NsqError", "Health"]
