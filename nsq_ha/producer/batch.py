@@ -305,8 +305,9 @@ class BatchPlan:
         results += [cast("PublishError", failure)] * len(self)
         for position, error in self._refused.items():
             results[position] = error
-        for positions, outcome in zip(self._parts, outcomes, strict=False):
+        for number, outcome in enumerate(outcomes):
             yield
+            positions, self._parts[number] = self._parts[number], ()  # freed here, and not all at the end
             if isinstance(positions, range) and not isinstance(outcome, PublishError):
                 results[positions.start : positions.stop] = outcome
                 continue
