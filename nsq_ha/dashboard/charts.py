@@ -25,6 +25,9 @@ HEIGHT: Final = 120
 MAX_POINTS: Final = 180
 _ROW: Final = 18
 _MAX_ROWS: Final = 40
+_MAX_NAMES: Final = 12
+_NAME_ROWS: Final = 3
+_NAME_HEIGHT: Final = 15
 
 UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "count": figures.short,
@@ -32,6 +35,19 @@ UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "seconds": figures.span,
 }
 """How values are written, by the name that the script knows, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A name at a time, written above a chart.
+
+    Attributes:
+        at: The time, in Unix seconds.
+        text: The name; short.
+    """
+
+    at: float
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +72,7 @@ def chart(
     unit: str = "count",
     periods: Sequence[Period] = (),
     marks: Sequence[Event] = (),
+    names: Sequence[Name] = (),
 ) -> Html:
     """Return a figure with a chart.
 
@@ -67,6 +84,7 @@ def chart(
         unit: A key of :data:`UNITS`.
         periods: Shown as bands.
         marks: Shown as vertical marks.
+        names: Shown as vertical marks with their names.
     """
     write = UNITS[unit]
     groups = _groups(len(times))
@@ -84,7 +102,7 @@ def chart(
         body = tag("p", "No figures yet." if len(at) < 2 else "Not reported.", class_="empty")
     else:
         label = f"{title}. {spoken}. Highest: {write(top)}."
-        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks))
+        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks, names))
     return tag(
         "figure",
         tag("figcaption", tag("span", title, class_="title"), tag("span", *legend, class_="legends")),
@@ -157,6 +175,7 @@ class _Window:
     top: float
     periods: Sequence[Period]
     marks: Sequence[Event]
+    names: Sequence[Name]
 
 
 def _behind(window: _Window) -> list[Html]:
@@ -185,7 +204,28 @@ def _behind(window: _Window) -> list[Html]:
         for mark in window.marks
         if begin <= mark.at <= end
     ]
+    shapes += [
+        tag("path", d=f"M{_x(name.at, begin, end):.1f} 0V{HEIGHT}", class_="mark named")
+        for name in window.names
+        if begin <= name.at <= end
+    ]
     return shapes
+
+
+def names_above(begin: float, end: float, names: Sequence[Name]) -> Html | None:
+    """Return the names above a picture, each at its time; neighbours are on different lines."""
+    shown = [name for name in names if begin <= name.at <= end][-_MAX_NAMES:]
+    if not shown:
+        return None
+    rows = min(len(shown), _NAME_ROWS)
+    texts = []
+    for index, name in enumerate(shown):
+        share = _x(name.at, begin, end) / WIDTH
+        # A name begins at its mark, or ends there if it would leave the picture.
+        anchor = "start" if share < 0.6 else "end"
+        y = (index % rows + 1) * _NAME_HEIGHT - 4
+        texts.append(tag("text", name.text, x=f"{share * 100:.1f}%", y=y, text_anchor=anchor))
+    return tag("svg", *texts, class_=f"names rows-{rows}")
 
 
 def _picture(label: str, times: Sequence[float], lines: Sequence[Line], unit: str, window: _Window) -> Html:
@@ -217,7 +257,9 @@ def _picture(label: str, times: Sequence[float], lines: Sequence[Line], unit: st
         data_chart=json.dumps(data, separators=(",", ":")),
     )
     scale = tag("span", tag("span", write(top)), tag("span", write(top / 2)), tag("span", write(0)), class_="scale")
-    return join(tag("div", svg, scale, tag("output", hidden=True), class_="plot"), _axis(begin, end))
+    above = names_above(begin, end, window.names)
+    picture = tag("div", svg, scale, tag("output", hidden=True), class_="plot")
+    return join(tag("div", above, class_="above") if above else None, picture, _axis(begin, end))
 
 
 def _axis(begin: float, end: float) -> Html:

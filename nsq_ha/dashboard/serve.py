@@ -22,9 +22,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient
+    from nsq_ha.dashboard.pages.parts import Extra
 
 DEFAULT_PORT: Final = 4171
 """The port of nsqadmin, which the dashboard replaces."""
+
+_LAST_PAGE: Final = 20
+"""Seconds for which tabs may read the last state of a program's page; they hardly ever need one."""
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
 
@@ -71,7 +75,11 @@ class _Server(uvicorn.Server):
 
 
 async def serve(
-    admin: AdminClient, options: DashboardOptions, *, started: Callable[[str], object] = lambda _: None
+    admin: AdminClient,
+    options: DashboardOptions,
+    *,
+    started: Callable[[str], object] = lambda _: None,
+    extra: Extra | None = None,
 ) -> None:
     """Run a dashboard until cancelled.
 
@@ -79,6 +87,7 @@ async def serve(
         admin: An open client of the cluster; keep it open until this returns.
         options: How it runs.
         started: Called with its URL as soon as browsers can connect.
+        extra: One more page, of the program that runs the dashboard.
 
     Raises:
         ConfigError: The address cannot be used, or the token is missing or too short.
@@ -96,6 +105,7 @@ async def serve(
         trace_logs=options.trace_logs,
         may_change=options.may_change,
         refresh=options.interval,
+        extra=extra,
     )
     config = uvicorn.Config(
         dashboard.app(),
@@ -104,7 +114,7 @@ async def serve(
         lifespan="off",
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1 if extra is None else _LAST_PAGE,
         limit_concurrency=300,
         ws="none",
     )

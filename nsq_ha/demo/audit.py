@@ -11,7 +11,11 @@ at least once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
+
+SLOW: Final = 0.5
+"""Seconds from which on a wait counts as a stall."""
 
 
 @dataclass(slots=True)
@@ -44,6 +48,35 @@ class Stall:
             self.longest, self.at = now - self._since, self._since
 
 
+@dataclass(slots=True)
+class Waits:
+    """How long messages waited, and the times in which any of them waited for :data:`SLOW` or longer.
+
+    Attributes:
+        longest: The longest wait in seconds.
+        at: The time at which it began.
+        partition: The partition whose message waited.
+        bands: By partition, times that do not overlap, the oldest first.
+    """
+
+    longest: float = 0.0
+    at: float = 0.0
+    partition: int = 0
+    bands: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def add(self, partition: int, begin: float, end: float) -> None:
+        """Record that a message of a partition waited."""
+        if end - begin > self.longest:
+            self.longest, self.at, self.partition = end - begin, begin, partition
+        if end - begin < SLOW:
+            return
+        bands = self.bands.setdefault(partition, [])
+        while bands and bands[-1][1] >= begin:
+            before = bands.pop()
+            begin, end = min(begin, before[0]), max(end, before[1])
+        bands.append((begin, end))
+
+
 class Audit:
     """Counts one run.
 
@@ -59,9 +92,12 @@ class Audit:
         consumed: Different messages that were delivered.
         repeated: Deliveries of a message that was delivered before.
         out_of_order: First deliveries after a later message of the same key.
+        overtaken: Messages that were not delivered although a later one of their key was; lost unless they come late.
         foreign: Messages on the topic that do not belong to this run.
         leaders: By partition, the node that acknowledged last.
+        writers: By partition, each such node with the time of its first acknowledgement.
         leader_changes: How often such a node changed.
+        receipts: How long publishes waited for their receipts.
         publish_stall: The longest time without an answer while publishes were pending.
         consume_stall: The longest time without a delivery while acknowledged messages were waiting.
     """
@@ -75,11 +111,15 @@ class Audit:
         self.consumed: int = 0
         self.repeated: int = 0
         self.out_of_order: int = 0
+        self.overtaken: int = 0
         self.foreign: int = 0
         self.leaders: dict[int, str] = {}
+        self.writers: dict[int, list[tuple[float, str]]] = {}
         self.leader_changes: int = 0
         self.publish_stall: Stall = Stall()
         self.consume_stall: Stall = Stall()
+        self.receipts: Waits = Waits()
+        self._pending: dict[int, float] = {}
         self._first = 0.0
         self._last = 0.0
         self._was_acknowledged = bytearray(total + 1)
@@ -92,6 +132,7 @@ class Audit:
         if not self.published:
             self._first = self._last = now
         self.published += 1
+        self._pending[self.published] = now
         self.publish_stall.due(now)
         return self.published
 
@@ -103,20 +144,25 @@ class Audit:
         """
         self.acknowledged += 1
         self._was_acknowledged[number] = 1
+        self.receipts.add(partition, self._pending.pop(number, now), now)
         self.publish_stall.came(now, more=self.unanswered > 0)
         if not self._was_consumed[number]:
             self._waiting += 1
             self.consume_stall.due(now)
         before = self.leaders.get(partition)
         self.leaders[partition] = nsqd
-        if before in (None, nsqd):
+        if before == nsqd:
+            return None
+        self.writers.setdefault(partition, []).append((now, nsqd))
+        if before is None:
             return None
         self.leader_changes += 1
         return before
 
-    def fail(self, now: float, *, maybe_stored: bool) -> None:
+    def fail(self, number: int, now: float, *, maybe_stored: bool) -> None:
         """Record a publish that failed."""
         self.failed += 1
+        self._pending.pop(number, None)
         self.maybe_stored += maybe_stored
         self.publish_stall.came(now, more=self.unanswered > 0)
 
@@ -134,15 +180,23 @@ class Audit:
         if self._was_acknowledged[number]:
             self._waiting -= 1
         self.consume_stall.came(now, more=self._waiting > 0)
-        if sequence < self._newest.get(key, -1):
+        newest = self._newest.get(key, -1)
+        if sequence < newest:
             self.out_of_order += 1
+            self.overtaken -= 1
         else:
+            self.overtaken += max(0, sequence - newest - 1)
             self._newest[key] = sequence
 
     @property
     def unanswered(self) -> int:
         """Number of pending publishes."""
         return self.published - self.acknowledged - self.failed
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest pending publish was passed to the producer. None if none is pending."""
+        return next(iter(self._pending.values()), None)
 
     @property
     def lost(self) -> int:

@@ -11,8 +11,6 @@ import contextlib
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nsq_ha.demo.job import Job
 
 MOVE_AT: Final = 0.3
@@ -41,13 +39,20 @@ class Controls(Protocol):
         """Start a node that is not running."""
 
 
+class Tell(Protocol):
+    """Takes what happened as one line, and the short name of its mark in charts."""
+
+    def __call__(self, text: str, mark: str = "", /) -> None:
+        """Note it."""
+
+
 class Faults:
     """One run of the script.
 
     Args:
         cluster: The cluster to disturb.
         job: The job whose progress times the steps.
-        tell: Called in the event loop with each step, as one line.
+        tell: Called in the event loop with each step.
 
     Attributes:
         leader_moves: Number of leaders moved.
@@ -55,7 +60,7 @@ class Faults:
         nodes_restarted: Number of nodes restarted.
     """
 
-    def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Controls, job: Job, *, tell: Tell) -> None:
         self.leader_moves: int = 0
         self.nodes_killed: int = 0
         self.nodes_restarted: int = 0
@@ -76,7 +81,7 @@ class Faults:
         old = await asyncio.to_thread(self._cluster.leader, self._job.topic, partition)
         new = await asyncio.to_thread(self._cluster.move_leader, self._job.topic, partition)
         self.leader_moves += 1
-        self._tell(f"moved the leader of partition {partition}: {old} -> {new}")
+        self._tell(f"moved the leader of partition {partition}: {old} -> {new}", f"leader {partition} moved")
 
     async def _kill_leader(self, partition: int) -> None:
         victim = await asyncio.to_thread(self._cluster.leader, self._job.topic, partition)
@@ -85,7 +90,7 @@ class Faults:
             return
         await asyncio.to_thread(self._cluster.kill, victim)
         self.nodes_killed += 1
-        self._tell(f"killed {victim}, which led partition {partition}")
+        self._tell(f"killed {victim}, which led partition {partition}", f"{victim} killed")
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(RESTART_LIMIT):
@@ -93,4 +98,4 @@ class Faults:
         finally:
             await asyncio.to_thread(self._cluster.start, victim)
             self.nodes_restarted += 1
-            self._tell(f"started {victim} again")
+            self._tell(f"started {victim} again", f"{victim} started")

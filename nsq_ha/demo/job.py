@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "demo"
 
+RATE: Final = 1000.0
+"""Messages a second unless another rate is chosen: what a small machine does without queues, so that latencies mean
+something."""
+
 _SHOWN_ERRORS: Final = 5
 
 
@@ -43,13 +47,13 @@ class JobOptions:
     """How to run the job.
 
     Attributes:
-        rate: Maximum number of messages per second. None for no limit.
+        rate: Maximum number of messages per second. None for no limit; then latencies are mostly queues.
         in_flight: Maximum number of pending publishes; the producer keeps those of each aircraft in order.
         stall_limit: Seconds without any acknowledgement and delivery after which the job gives up;
             longer than an election (22 s).
     """
 
-    rate: float | None = None
+    rate: float | None = RATE
     in_flight: int = 500
     stall_limit: float = 60.0
 
@@ -182,7 +186,7 @@ class Job:
         try:
             receipt = await producer.publish(self.topic, body, key=key, trace_id=number)
         except NsqError as error:
-            audit.fail(self._clock(), maybe_stored=getattr(error, "maybe_stored", False))
+            audit.fail(number, self._clock(), maybe_stored=getattr(error, "maybe_stored", False))
             if audit.failed <= _SHOWN_ERRORS:
                 self._tell(f"error: {error}")
         else:

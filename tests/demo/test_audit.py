@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.demo.audit import Audit, Stall
+from nsq_ha.demo.audit import SLOW, Audit, Stall, Waits
 
 
 def published(count: int, *, acknowledged: bool = True) -> Audit:
@@ -35,7 +35,7 @@ def test_what_is_acknowledged_and_not_consumed_is_lost() -> None:
 
 def test_what_was_never_acknowledged_is_not_lost() -> None:
     audit = published(1, acknowledged=False)
-    audit.fail(1, maybe_stored=True)
+    audit.fail(1, 1, maybe_stored=True)
     assert (audit.lost, audit.failed, audit.maybe_stored) == (0, 1, 1)
     assert audit.is_settled
     assert not audit.is_clean
@@ -132,3 +132,31 @@ def test_any_other_order_of_a_key_is_found(length: int, data: st.DataObject) -> 
     for sequence in order:
         audit.consume(sequence + 1, "key", sequence, length)
     assert (audit.out_of_order == 0) is (list(order) == list(range(length)))
+
+
+def test_long_waits_that_overlap_are_one_time_for_each_partition() -> None:
+    waits = Waits()
+    for partition, begin, end in ((0, 0, SLOW / 2), (0, 5, 7), (1, 5, 6), (0, 6, 9), (0, 4, 9.5), (0, 20, 21)):
+        waits.add(partition, begin, end)
+    assert waits.bands == {0: [(4, 9.5), (20, 21)], 1: [(5, 6)]}
+    assert (waits.longest, waits.at, waits.partition) == (5.5, 4, 0)
+
+
+def test_publishes_wait_for_their_receipts() -> None:
+    audit = Audit(3)
+    for now in (1.0, 2.0, 3.0):
+        audit.publish(now)
+    audit.acknowledge(1, 0, "a:1", 4.0)
+    assert (audit.oldest, audit.receipts.longest) == (2.0, 3.0)
+    audit.fail(2, 5.0, maybe_stored=False)
+    audit.acknowledge(3, 0, "b:1", 6.0)
+    assert Audit(3).oldest is None
+    assert audit.writers == {0: [(4.0, "a:1"), (6.0, "b:1")]}
+
+
+def test_what_a_later_message_of_its_key_overtook_is_missing_until_it_comes() -> None:
+    audit = published(3)
+    audit.consume(3, "key", 2, 4)
+    assert audit.overtaken == 2
+    audit.consume(1, "key", 0, 5)
+    assert (audit.overtaken, audit.out_of_order, audit.lost) == (1, 1, 1)

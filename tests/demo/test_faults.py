@@ -28,6 +28,18 @@ class Notes:
         self.done.append(f"start {name}")
 
 
+class Told:
+    """The texts of the events, and the names of their marks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.marks: list[str] = []
+
+    def __call__(self, text: str, mark: str = "", /) -> None:
+        self.texts.append(text)
+        self.marks.append(mark)
+
+
 def job_at(share: float) -> Job:
     job = Job([], "flights", [], JobOptions(), tell=print)
     job.audit.total = 100
@@ -37,19 +49,20 @@ def job_at(share: float) -> Job:
 
 async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "RESTART_LIMIT", 0.01)
-    cluster, events = Notes(), list[str]()
-    await Faults(cluster, job_at(0.6), tell=events.append).run()
+    cluster, told = Notes(), Told()
+    await Faults(cluster, job_at(0.6), tell=told).run()
     assert cluster.done == ["move flights-1", "kill nsqd-0", "start nsqd-0"]
-    assert events == [
+    assert told.texts == [
         "moved the leader of partition 1: nsqd-0 -> nsqd-1",
         "killed nsqd-0, which led partition 0",
         "started nsqd-0 again",
     ]
+    assert told.marks == ["leader 1 moved", "nsqd-0 killed", "nsqd-0 started"]
 
 
 async def test_nobody_is_killed_where_nobody_leads() -> None:
-    cluster, events = Notes(leader=None), list[str]()
-    run = Faults(cluster, job_at(1.0), tell=events.append)
+    cluster, told = Notes(leader=None), Told()
+    run = Faults(cluster, job_at(1.0), tell=told)
     await run.run()
     assert run.nodes_killed == 0
-    assert events[-1] == "partition 0 has no leader to kill"
+    assert told.texts[-1] == "partition 0 has no leader to kill"

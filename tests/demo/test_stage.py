@@ -7,10 +7,11 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
+from nsq_ha.demo.events import Event
 from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.job import JobOptions
-from nsq_ha.demo.spark_step import SparkReport
-from nsq_ha.demo.stage import Demo, DemoOptions, Event, Report
+from nsq_ha.demo.job import RATE, JobOptions
+from nsq_ha.demo.spark_step import PageOptions, SparkReport
+from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, SparkUnavailableError
 from tests.discovery.loopback import Fake
@@ -91,7 +92,7 @@ async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevClus
 
 async def test_a_page_without_a_folder_is_refused_before_anything_is_made(cluster: DevCluster, tmp_path: Path) -> None:
     events: list[Event] = []
-    options = DemoOptions(lookupd=tuple(cluster.lookupd), page=tmp_path / "none" / "page.html")
+    options = DemoOptions(lookupd=tuple(cluster.lookupd), report=tmp_path / "none" / "page.html")
     with pytest.raises(ConfigError, match=r"there is no folder .*none' for the page page.html"):
         await report_of(options, events)
     assert events == []
@@ -133,8 +134,8 @@ async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, m
 async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, object]] = []
 
-    def read(lookupd: tuple[str, ...], topic: str, path: object, page: object, **_: object) -> SparkReport:
-        assert page is None
+    def read(lookupd: tuple[str, ...], topic: str, path: object, page: PageOptions, **_: object) -> SparkReport:
+        assert page == PageOptions(None, RATE, ())
         assert lookupd == tuple(cluster.lookupd)
         with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
             lines.extend(json.loads(line) for line in log)

@@ -12,7 +12,7 @@ from nsq_ha.demo.delays import by_carrier
 from nsq_ha.demo.flight_stream import FlightStream
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.job import JobOptions
-from nsq_ha.demo.stage import Demo, DemoOptions, Event
+from nsq_ha.demo.stage import Demo, DemoOptions
 from tests.spark.test_spark_step import flight
 from tests.support.threads import until
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from nsq_ha.demo.events import Event
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
@@ -47,7 +48,7 @@ async def test_stream_batch_and_file_have_the_same_sums_when_a_node_dies(
     monkeypatch.setattr(stage, "_embedded", embedded)
     monkeypatch.setattr(flights, "read", lambda months: ROWS)
     events: list[Event] = []
-    options = DemoOptions(spark="stream", page=tmp_path / "page.html", job=JobOptions(rate=500, stall_limit=LIMIT))
+    options = DemoOptions(spark="stream", report=tmp_path / "page.html", job=JobOptions(rate=500, stall_limit=LIMIT))
     demo = Demo(options, show=events.append, session=spark)
     report = await demo.run()
     assert report.spark_error is None

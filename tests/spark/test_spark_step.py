@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.demo import spark_step
-from nsq_ha.demo.spark_step import AHEAD, CarrierDelay, Latency
+from nsq_ha.demo.spark_step import CarrierDelay, Latency, PageOptions, about_latency
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def trace_log(topic: str, tmp_path: Path) -> Path:
 
 def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str, trace_log: Path) -> None:
     page = trace_log.with_name("page.html")
-    report = spark_step.run(dev_cluster.lookupd, topic, trace_log, page, session=spark)
+    options = PageOptions(page, None, ((1e9, "nsqd-0 killed"),))
+    report = spark_step.run(dev_cluster.lookupd, topic, trace_log, options, session=spark)
     assert (report.topic, report.partitions, report.rows) == (topic, 2, 8)
     assert (report.flights, report.repeated, report.foreign) == (5, 1, 2)
     assert report.carriers == (
@@ -92,7 +93,8 @@ def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str
     held = "8 messages with 5 flights, 1 stored again after a lost answer, 2 without a flight"
     assert report.contents == held
     assert f"<p>Spark read {held}. Most flights are of UA 3, " in shown
-    assert AHEAD in shown
+    assert about_latency(None) in shown
+    assert shown.count(">nsqd-0 killed</text>") == 2
 
 
 def test_a_missing_trace_log_is_reported_before_anything_starts(dev_cluster: DevCluster, tmp_path: Path) -> None:

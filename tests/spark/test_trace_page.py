@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -28,6 +29,7 @@ def hostile_report() -> dict[str, Any]:
         "timeline": [{**place, "bucket": 0, "messages": 1}, {**place, "topic": "b", "bucket": 0, "messages": 1}],
         "leaders": [{**place, "node": EVIL, "ts_ns": 0}, {**place, "node": EVIL, "ts_ns": 10**8}],
         "first": [{**place, **anomaly, "ts_ns": 10**8}],
+        "stall": {**place, "begin_ns": 10**8, "end_ns": 9 * 10**8},
         "outcomes": [{"side": EVIL, "topic": EVIL, "channel": EVIL, "outcome": EVIL, "count": 1}],
         "latency": [{**place, "side": EVIL, "channel": EVIL, "stage": EVIL, **numbers}],
     }
@@ -53,9 +55,32 @@ class Tags(HTMLParser):
 
 
 def test_no_text_of_a_report_becomes_html() -> None:
-    tags = Tags(html_page(hostile_report(), EVIL, [EVIL], EVIL))
+    tags = Tags(html_page(hostile_report(), EVIL, [EVIL], EVIL, marks=[(0.5, EVIL)]))
     assert "img" not in tags.names
     assert tags.handlers == []
     shown = "".join(tags.texts)
     assert f"partition {EVIL}" in shown
     assert f"message {EVIL}" in shown
+
+
+def test_marks_are_named_the_stall_is_a_figure_and_ids_are_no_numbers() -> None:
+    place = {"topic": "orders", "partition": 1000}
+    marks = [(0.2, "nsqd-0 killed"), (0.21, "nsqd-1 killed"), (0.99, "nsqd-0 started")]
+    report = hostile_report() | {
+        "leaders": [{**place, "node": "a:1", "ts_ns": 0}, {**place, "node": "b:1", "ts_ns": 3 * 10**8}],
+        "stall": {**place, "begin_ns": 2 * 10**8, "end_ns": 2_400_000_000},
+    }
+    report["first"][0] |= {**place, "message_id": 123456, "trace_id": 7890}
+    shown = html_page(report, marks=marks)
+    assert re.findall(r'<text x="[^"]+" y="-\d+" text-anchor="(\w+)">([^<]+)</text>', shown) == 2 * [
+        ("start", "nsqd-0 killed"),
+        ("start", "nsqd-1 killed"),
+        ("start", "partition 1000 → b:1"),
+        ("end", "nsqd-0 started"),
+    ]
+    assert "Longest stall: <b>2.20 s</b>, in which a publish to orders-1000 waited" in shown
+    assert shown.count('class="stall"') == 2
+    assert '<td class="n">123456</td><td class="n">7890</td>' in shown
+    assert "Longest stall" not in html_page(report | {"stall": None})
+    many = [(0.5, f"node {number} was killed") for number in range(40)]
+    assert html_page(report, marks=many).count("was killed</text>") < 2 * len(many)

@@ -9,6 +9,8 @@ from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsq_ha.dashboard.pages.parts import Board, Page
 
 _PLACES: Final = (
@@ -20,7 +22,15 @@ _PLACES: Final = (
 )
 
 
-def document(page: Page, *, place: str, is_live: bool, sign: Html | None = None, refresh: int = 5) -> Html:
+def document(
+    page: Page,
+    *,
+    place: str,
+    is_live: bool,
+    sign: Html | None = None,
+    refresh: int = 5,
+    more: Sequence[tuple[str, str]] = (),
+) -> Html:
     """Return a whole page.
 
     Args:
@@ -29,6 +39,7 @@ def document(page: Page, *, place: str, is_live: bool, sign: Html | None = None,
         is_live: The script refreshes it; without scripts, the browser loads it again.
         sign: The form that signs in or out. None if nobody can.
         refresh: Seconds after which a browser without scripts loads it again.
+        more: Places that come first in the navigation: paths and texts.
     """
     head = tag(
         "head",
@@ -43,7 +54,10 @@ def document(page: Page, *, place: str, is_live: bool, sign: Html | None = None,
     )
     navigation = tag(
         "nav",
-        [tag("a", text, href=where, aria_current="page" if _is_at(place, where) else None) for where, text in _PLACES],
+        [
+            tag("a", text, href=where, aria_current="page" if _is_at(place, where) else None)
+            for where, text in (*more, *_PLACES)
+        ],
         aria_label="Pages",
     )
     body = tag(

@@ -10,7 +10,7 @@ from nsq_ha.dashboard.markup import Child, Html, link, path, query, tag
 from nsq_ha.dashboard.reading import Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.dashboard.changes import Event
     from nsq_ha.dashboard.history import History
@@ -54,6 +54,21 @@ class Page:
     title: str
     content: Html
     status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """A page that a program adds to its dashboard.
+
+    Attributes:
+        place: The first part of its path.
+        title: How the navigation names it.
+        make: Makes it.
+    """
+
+    place: str
+    title: str
+    make: Callable[[Board], Page]
 
 
 @dataclass(frozen=True, slots=True)

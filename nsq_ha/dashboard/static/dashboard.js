@@ -140,6 +140,10 @@ if (document.body.hasAttribute("data-live")) {
     connection.textContent = "";
     refresh(event.data);
   });
+  source.addEventListener("end", () => {
+    source.close();
+    connection.textContent = "The program has ended; this is its last state.";
+  });
   source.addEventListener("error", () => {
     connection.textContent = "The dashboard does not answer; this page is not refreshed. Trying again …";
     // A browser gives up after an answer that is an error, such as "too many tabs".

@@ -10,7 +10,7 @@ import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from nsq_ha.spark.trace.pictures import latency_picture, timeline_picture
+from nsq_ha.spark.trace.pictures import latency_picture, named_marks, timeline_picture
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --soft: #5d6b7a; --line: #d7dee6;
@@ -27,6 +27,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; } .n { text-align: right; }
 .scroll { overflow-x: auto; } svg { width: 100%; height: auto; display: block; }
+@media (max-width: 46rem) { .scroll svg { min-width: 44rem; } th, td { padding: .25rem .4rem; } }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 code { font-size: .9em; }
 """
@@ -49,7 +50,14 @@ _MEASURED: Final = (
 )
 
 
-def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str] = (), latency_note: str = "") -> str:
+def html_page(
+    report: Mapping[str, Any],
+    title: str = "",
+    extra: Collection[str] = (),
+    latency_note: str = "",
+    *,
+    marks: Collection[tuple[float, str]] = (),
+) -> str:
     """Return the page.
 
     Args:
@@ -57,16 +65,19 @@ def html_page(report: Mapping[str, Any], title: str = "", extra: Collection[str]
         title: The title of the page. Empty for the default.
         extra: Paragraphs below the verdict, as text.
         latency_note: More text about the latencies, shown with them.
+        marks: What happened meanwhile, named in the pictures: times in Unix seconds, and short names.
     """
+    named = named_marks(report, marks)
     measured = _soft(f"{_MEASURED} {latency_note}".rstrip())
     heading = _text(title or "The life of every message")
     parts = [
         f"<h1>{heading}</h1>",
         f'<p class="soft">{_text(_span(report))}</p>',
         _verdict(report),
+        _stall(report),
         *(f"<p>{_text(line)}</p>" for line in extra),
-        _section("Latency over time", latency_picture(report)),
-        _section("Deliveries by partition", timeline_picture(report)),
+        _section("Latency over time", latency_picture(report, named)),
+        _section("Deliveries by partition", timeline_picture(report, named)),
         _section("Outcomes of the messages", _soft(_COUNTED) + _outcomes(report)),
         _section("Latency", measured + _latency(report)),
         _section("First anomalies", _anomalies(report)),
@@ -96,6 +107,18 @@ def _verdict(report: Mapping[str, Any]) -> str:
     return f'<p class="verdict {kind}" id="verdict">{word}: {_text(summary)}</p>'
 
 
+def _stall(report: Mapping[str, Any]) -> str:
+    stall = report["stall"]
+    if stall is None:
+        return ""
+    seconds = (stall["end_ns"] - stall["begin_ns"]) / 1e9
+    return (
+        f'<p id="stall">Longest stall: <b>{seconds:,.2f} s</b>, in which a publish to '
+        f"{_text(stall['topic'])}-{_text(str(stall['partition']))} waited for its acknowledgement, from "
+        f"{_at(stall['begin_ns'], report)} s on.</p>"
+    )
+
+
 def _span(report: Mapping[str, Any]) -> str:
     begin, end = report["begin_ns"], report["end_ns"]
     if begin is None:
@@ -119,7 +142,7 @@ def _latency(report: Mapping[str, Any]) -> str:
             row["side"],
             row["topic"],
             row["channel"],
-            "all" if row["partition"] is None else row["partition"],
+            "all" if row["partition"] is None else str(row["partition"]),
             _STAGES.get(row["stage"], row["stage"]),
             row["messages"],
             *(f"{row[name]:,.2f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")),
@@ -151,8 +174,8 @@ def _anomalies(report: Mapping[str, Any]) -> str:
             row["side"],
             f"{row['topic']}-{row['partition']}",
             row["channel"],
-            row["message_id"],
-            row["trace_id"],
+            None if row["message_id"] is None else str(row["message_id"]),  # an id, not a number
+            None if row["trace_id"] is None else str(row["trace_id"]),
             _at(row["ts_ns"], report),
             row["detail"],
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 _WIDTH: Final = 1000
@@ -19,9 +20,46 @@ _HEADING: Final = 20
 _LONGEST_NAME: Final = 80
 _MAX_ROWS: Final = 64
 _BRIDGED: Final = 3  # buckets
+_LINE: Final = 14
+_MAX_LINES: Final = 5
+_LETTER: Final = 6.2  # as wide as a letter of a name is on average
+_STALL_NS: Final = 500_000_000
 
 
-def latency_picture(report: Mapping[str, Any]) -> str:
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is named above the pictures.
+
+    Attributes:
+        at_ns: When it happened.
+        text: Its name.
+        kind: ``leader`` or ``fault``.
+    """
+
+    at_ns: int
+    text: str
+    kind: str
+
+
+def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]]) -> list[Mark]:
+    """Return the changes of leaders and other marks, by time.
+
+    Args:
+        report: The report.
+        marks: Times in Unix seconds, and short names.
+    """
+    headed = len({row["topic"] for row in report["leaders"]}) > 1
+    known, found = set(), [Mark(int(at * 1e9), text, "fault") for at, text in marks]
+    for row in report["leaders"]:
+        place = (row["topic"], row["partition"])
+        if place in known:
+            subject = f"{row['topic']}-{row['partition']}" if headed else f"partition {row['partition']}"
+            found.append(Mark(row["ts_ns"], f"{subject} \N{RIGHTWARDS ARROW} {row['node']}"[:_LONGEST_NAME], "leader"))
+        known.add(place)
+    return sorted(found, key=lambda mark: (mark.at_ns, mark.text))
+
+
+def latency_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> str:
     """Return the lines of the 50th and 99th percentile from publish to delivery, on a logarithmic scale."""
     series: Sequence[Mapping[str, Any]] = report["series"]
     if not series:
@@ -60,7 +98,8 @@ def latency_picture(report: Mapping[str, Any]) -> str:
         f'transform="rotate(-90 14 {_TOP + plot / 2:.1f})">publish to delivery</text>'
     )
     axis = _axis(report, _HEIGHT, "time of the publish")
-    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, lines + axis)
+    named, above = _named(report, marks, _HEIGHT - _BOTTOM)
+    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, named + lines + axis, above)
 
 
 def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -74,7 +113,7 @@ def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     return runs
 
 
-def timeline_picture(report: Mapping[str, Any]) -> str:
+def timeline_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> str:
     """Return one row per partition: bars for deliveries, marks for changes of leader and anomalies."""
     places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
     if not places:
@@ -83,11 +122,11 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
     headed = len({topic for topic, _ in places}) > 1
     most = max((row["messages"] for row in report["timeline"]), default=1)
     parts: list[str] = []
-    height, above = _TOP, ""
+    height, heading = _TOP, ""
     for place in shown:
-        if headed and place[0] != above:
-            height, above = height + _HEADING, place[0]
-            parts.append(f'<text class="topic" x="0" y="{height - 6}">{_name(above)}</text>')
+        if headed and place[0] != heading:
+            height, heading = height + _HEADING, place[0]
+            parts.append(f'<text class="topic" x="0" y="{height - 6}">{_name(heading)}</text>')
         height += _ROW
         base = height - 6
         parts.append(
@@ -101,7 +140,8 @@ def timeline_picture(report: Mapping[str, Any]) -> str:
         parts.append("</g>")
     height += _BOTTOM
     axis = _axis(report, height, "time of the delivery")
-    picture = _svg("timeline", "Messages delivered by partition over time", height, parts + axis)
+    named, above = _named(report, marks, height - _BOTTOM)
+    picture = _svg("timeline", "Messages delivered by partition over time", height, named + parts + axis, above)
     more = f", {len(places) - len(shown)} more partitions are not shown" if len(places) > len(shown) else ""
     legend = (
         '<p class="soft">Bars: messages delivered, the highest is '
@@ -198,8 +238,42 @@ def _milliseconds(value: float) -> str:
     return f"{value / 1000:g} s" if value >= 1000 else f"{value:g} ms"
 
 
-def _svg(name: str, title: str, height: float, parts: Sequence[str]) -> str:
+def _named(report: Mapping[str, Any], marks: Sequence[Mark], bottom: float) -> tuple[list[str], float]:
+    """Return the longest stall as a band, and each mark as a line with its name above, and the room for the names."""
+    parts = []
+    stall = report["stall"]
+    if stall is not None and stall["end_ns"] - stall["begin_ns"] >= _STALL_NS:
+        left, right = (_x_ns(report, stall[name]) for name in ("begin_ns", "end_ns"))
+        parts.append(
+            f'<rect class="stall" x="{left:.1f}" y="0" width="{max(1.0, right - left):.1f}" height="{bottom:.1f}" '
+            'fill="var(--bad)" opacity=".13"><title>'
+            f"the longest stall: {(stall['end_ns'] - stall['begin_ns']) / 1e9:,.2f} s</title></rect>"
+        )
+    ends: list[float] = []
+    for mark in marks:
+        x, wide = _x_ns(report, mark.at_ns), _LETTER * len(mark.text) + 10
+        left = x if x + wide <= _WIDTH else x - wide
+        line = next((number for number, end in enumerate(ends) if end <= left), len(ends))
+        color = "var(--lead)" if mark.kind == "leader" else "var(--bad)"
+        name = ""
+        if line < _MAX_LINES:
+            ends[line:] = [left + wide, *ends[line + 1 :]]
+            anchor = "start" if left == x else "end"
+            name = f'<text x="{x:.1f}" y="{-_LINE * line - 5}" text-anchor="{anchor}">{_text(mark.text)}</text>'
+        top = -_LINE * min(line, _MAX_LINES - 1) - 4
+        parts.append(
+            f'<g class="mark {mark.kind}"><title>{_text(mark.text)}</title><line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" '
+            f'y2="{bottom:.1f}" stroke="{color}" stroke-dasharray="4 3"/>{name}</g>'
+        )
+    return parts, _LINE * len(ends) + 6 if ends else 0
+
+
+def _x_ns(report: Mapping[str, Any], at_ns: int) -> float:
+    return _x(report, (at_ns - report["begin_ns"]) / report["bucket_ns"])
+
+
+def _svg(name: str, title: str, height: float, parts: Sequence[str], above: float) -> str:
     return (
-        f'<svg id="{name}" viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{html.escape(title)}">'
-        f"{''.join(parts)}</svg>"
+        f'<div class="scroll"><svg id="{name}" viewBox="0 {-above} {_WIDTH} {height + above}" role="img" '
+        f'aria-label="{html.escape(title)}">{"".join(parts)}</svg></div>'
     )

@@ -64,6 +64,8 @@ class TraceReport:
         end_ns: Time of the last event.
         bucket_ns: Width of the buckets of ``series`` and ``timeline``.
         side: The log behind ``series`` and ``timeline``: the client's if there is one.
+        stall: The publish that waited longest for its acknowledgement: ``topic``, ``partition``, ``begin_ns`` and
+            ``end_ns``. None if no log has acknowledgements.
         undelivered: Published messages without a delivery, by topic, partition and channel.
         series: Per bucket: number, messages and latencies from publish to first delivery.
         timeline: Per topic, partition and bucket: deliveries.
@@ -81,6 +83,7 @@ class TraceReport:
     end_ns: int | None
     bucket_ns: int
     side: str
+    stall: dict[str, Any] | None
     undelivered: list[dict[str, Any]]
     series: list[dict[str, Any]]
     timeline: list[dict[str, Any]]
@@ -174,6 +177,7 @@ def _report(
         end_ns=end,
         bucket_ns=bucket,
         side=side,
+        stall=_stall(good),
         undelivered=_rows(unstarted.groupBy("side", "topic", "partition", "channel").count().orderBy("partition")),
         series=_series(lives.where(f.col("side") == side), begin or 0, bucket),
         timeline=_timeline(good.where(f.col("side") == side), begin or 0, bucket),
@@ -181,6 +185,16 @@ def _report(
         bad_lines=total["bad"],
         options=options,
     )
+
+
+def _stall(good: DataFrame) -> dict[str, Any] | None:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    publishes = good.where("event = 'publish' and acknowledged_ns is not null").select(
+        "topic", "partition", f.col("ts_ns").alias("begin_ns"), f.col("acknowledged_ns").alias("end_ns")
+    )
+    longest = publishes.orderBy(f.desc(f.col("end_ns") - f.col("begin_ns")), "begin_ns", "topic", "partition")
+    return next(iter(_rows(longest.limit(1))), None)
 
 
 def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
@@ -236,7 +250,13 @@ def _write(out: Path | str, report: TraceReport, lives: DataFrame, wrong: DataFr
 
 
 def write_page(
-    path: Path | str, report: TraceReport, title: str = "", extra: Collection[str] = (), latency_note: str = ""
+    path: Path | str,
+    report: TraceReport,
+    title: str = "",
+    extra: Collection[str] = (),
+    latency_note: str = "",
+    *,
+    marks: Collection[tuple[float, str]] = (),
 ) -> None:
     """Write only the page.
 
@@ -246,5 +266,7 @@ def write_page(
         title: Title of the page.
         extra: More paragraphs below the verdict, as text.
         latency_note: More text about the latencies, shown with them.
+        marks: What happened meanwhile, named in the pictures: times in Unix seconds, and short names.
     """
-    Path(path).write_text(html_page(report.as_dict(), title, extra, latency_note), encoding="utf-8")
+    text = html_page(report.as_dict(), title, extra, latency_note, marks=marks)
+    Path(path).write_text(text, encoding="utf-8")

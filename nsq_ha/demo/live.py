@@ -1,0 +1,279 @@
+"""The demo's page in the dashboard: its counts, its charts with faults and stalls, and who leads each partition.
+
+The dashboard asks the cluster and sends the pages; this module adds one page, made of the job's own counts. The page
+ends with the run: browsers keep its last state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.dashboard import DashboardOptions, figures, serve
+from nsq_ha.dashboard.changes import Event as Happened
+from nsq_ha.dashboard.charts import WIDTH, Line, Name, chart, names_above
+from nsq_ha.dashboard.history import Period
+from nsq_ha.dashboard.markup import Html, join, tag
+from nsq_ha.dashboard.pages.parts import Board, Column, Extra, Page, events_list, number, section, table, tiles
+from nsq_ha.demo.audit import SLOW
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping, Sequence
+
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.demo.audit import Audit
+    from nsq_ha.demo.events import Event
+
+INTERVAL: Final = 0.5
+"""Seconds between two samples."""
+
+REFRESH: Final = 1.0
+"""Seconds between two looks at the cluster, each of which refreshes the page; more would slow the job down."""
+
+MAX_SAMPLES: Final = 1200
+"""Samples that are kept; of a longer run, only every other one, again and again."""
+
+_ROW: Final = 20
+_COLORS: Final = 6
+_STALLED: Final = "band stalled"
+
+
+class LivePage:
+    """What the page shows of one run.
+
+    Args:
+        audit: The job's counts.
+        topic: Its topic.
+        names: Names of nsqds, by address.
+        events: What has happened; the run adds to it.
+    """
+
+    def __init__(self, audit: Audit, topic: str, names: Mapping[str, str], events: Sequence[Event]) -> None:
+        self._audit = audit
+        self._topic = topic
+        self._names = names
+        self._events = events
+        self._times: list[float] = []
+        self._samples: list[tuple[int, int, int, int]] = []
+        self._gap = INTERVAL
+        self._is_clean: bool | None = None
+        self._clock = asyncio.get_running_loop().time
+        self._offset = time.time() - self._clock()
+        self.sample()
+
+    def end(self, *, is_clean: bool) -> None:
+        """Show the verdict."""
+        self._is_clean = is_clean
+        self.sample()
+
+    def sample(self) -> None:
+        """Note the counts of this moment."""
+        audit = self._audit
+        self._times.append(time.time())
+        self._samples.append((audit.acknowledged, audit.consumed, audit.unanswered, audit.lost))
+        if len(self._times) > MAX_SAMPLES:
+            self._times, self._samples, self._gap = self._times[::2], self._samples[::2], self._gap * 2
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        while True:
+            await asyncio.sleep(self._gap)
+            self.sample()
+
+    def page(self, _: Board) -> Page:
+        """Return the page."""
+        events = events_list(
+            (
+                Happened(
+                    event.at,
+                    "operator" if event.mark else "cluster",
+                    "warning" if event.mark else "info",
+                    event.mark or "demo",
+                    event.text,
+                )
+                for event in reversed(self._events)
+            ),
+            empty="Nothing has happened yet.",
+        )
+        audit = self._audit
+        content = join(
+            self._verdict(audit),
+            _counts(audit, has_ended=self._is_clean is not None),
+            tag("div", *self._charts(audit), class_="charts"),
+            section("Who leads each partition", self._leaders(audit)),
+            section("Receipts by partition", self._partitions(audit)),
+            section("Events, the newest first", events),
+        )
+        return Page("Demo", content)
+
+    def _verdict(self, audit: Audit) -> Html:
+        if self._is_clean is None:
+            text = f"Flights of aircraft go through {self._topic}, in order for each aircraft."
+            if audit.is_settled:
+                text = f"All {audit.total:,} flights came through; what follows checks them."
+            return tag("p", text, class_="soft", id="verdict")
+        text = (
+            f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order"
+            if self._is_clean
+            else f"FAILED: {audit.lost:,} lost, {audit.out_of_order:,} out of order, {audit.failed:,} errors"
+        )
+        return tag("p", text, class_=f"banner {'good' if self._is_clean else 'bad'}", role="status", id="verdict")
+
+    def _charts(self, audit: Audit) -> list[Html]:
+        periods = [self._period(f"partition {p}", b, e) for p, bands in audit.receipts.bands.items() for b, e in bands]
+        now, oldest = self._clock(), audit.oldest
+        if oldest is not None and now - oldest >= SLOW:
+            periods.append(self._period("a partition", oldest, now))
+        names = self._marks()
+        rates = [self._rates([sample[index] for sample in self._samples]) for index in (0, 1)]
+        waiting = [[float(sample[index]) for sample in self._samples] for index in (2, 3)]
+        return [
+            chart(
+                "demo-rate",
+                "Messages per second",
+                self._times,
+                [Line("acknowledged", rates[0]), Line("consumed", rates[1])],
+                unit="rate",
+                periods=_merged(periods),
+                names=names,
+            ),
+            chart(
+                "demo-waiting",
+                "Messages on the way",
+                self._times,
+                [Line("without receipt", waiting[0]), Line("not delivered", waiting[1])],
+                periods=_merged(periods),
+                names=names,
+            ),
+        ]
+
+    def _rates(self, counts: Sequence[int]) -> list[float]:
+        """Return how fast a count grew before each sample."""
+        pairs = zip(pairwise(self._times), pairwise(counts), strict=True)
+        return [math.nan, *((new - old) / max(after - before, 0.001) for (before, after), (old, new) in pairs)]
+
+    def _marks(self) -> list[Name]:
+        return [Name(event.at, event.mark) for event in self._events if event.mark]
+
+    def _period(self, subject: str, begin: float, end: float) -> Period:
+        why = f"publishes waited for {end - begin:.1f} s"
+        return Period("leaderless", subject, why, begin + self._offset, end + self._offset)
+
+    def _leaders(self, audit: Audit) -> Html:
+        """Return a row for each partition: who acknowledged when, and its stalls."""
+        window = (self._times[0], self._times[-1])
+        names = self._marks()
+        nodes = list(dict.fromkeys(node for turns in audit.writers.values() for _, node in turns))
+        rows = []
+        for partition in sorted(audit.writers):
+            turns = [(at + self._offset, node) for at, node in audit.writers[partition]]
+            ends = [*(at for at, _ in turns[1:]), window[1]]
+            shapes = [
+                _bar((at, until), window, self._name(node), f"fill-{nodes.index(node) % _COLORS}")
+                for (at, node), until in zip(turns, ends, strict=True)
+            ]
+            shapes += [
+                _bar((b + self._offset, e + self._offset), window, f"stalled for {e - b:.1f} s", _STALLED)
+                for b, e in audit.receipts.bands.get(partition, ())
+            ]
+            picture = tag("svg", *shapes, viewBox=f"0 0 {WIDTH} {_ROW}", preserveAspectRatio="none", aria_hidden="true")
+            shapes += [
+                tag("path", d=f"M{_share(name.at, window) * WIDTH:.1f} 0V{_ROW}", class_="mark named") for name in names
+            ]
+            label = f"partition {partition}: {self._names.get(turns[-1][1], turns[-1][1])}"
+            rows.append(
+                tag("div", tag("span", label, class_="subject"), picture, class_="row", data_key=str(partition))
+            )
+        if not rows:
+            return tag("p", "No receipt has come yet.", class_="empty", id="leaders")
+        keys = [
+            tag("span", tag("i", class_=f"key line-{index % _COLORS}"), self._name(node), class_="legend")
+            for index, node in enumerate(nodes)
+        ]
+        stalled = tag(
+            "span", tag("i", class_="key stalled"), f"a publish waits for {SLOW:g} s or longer", class_="legend"
+        )
+        above = names_above(*window, names)
+        lane = tag("div", tag("span", class_="subject"), above, class_="row bare") if above else None
+        return tag("figure", lane, rows, tag("p", *keys, stalled, class_="legends"), id="leaders", class_="lanes")
+
+    def _partitions(self, audit: Audit) -> Html:
+        columns = (number("partition"), Column("leader"), number("leader changes"), number("longest stall"))
+        rows = []
+        for partition, turns in sorted(audit.writers.items()):
+            bands = audit.receipts.bands.get(partition, [])
+            longest = max((end - begin for begin, end in bands), default=None)
+            cells = (str(partition), self._name(turns[-1][1]), figures.count(len(turns) - 1), figures.span(longest))
+            rows.append((str(partition), cells))
+        return table("receipts", columns, rows, empty="No receipt has come yet.")
+
+    def _name(self, address: str) -> str:
+        name = self._names.get(address)
+        return f"{name} ({address})" if name else address
+
+
+def _counts(audit: Audit, *, has_ended: bool) -> Html:
+    lost = audit.lost if has_ended else max(0, audit.overtaken)
+    facts = [
+        (f"published, of {audit.total:,}", figures.count(audit.published), ""),
+        ("acknowledged", figures.count(audit.acknowledged), ""),
+        ("consumed", figures.count(audit.consumed), ""),
+        ("lost" if has_ended else "lost so far", figures.count(lost), "bad" if lost else "good"),
+        ("out of order", figures.count(audit.out_of_order), "bad" if audit.out_of_order else "good"),
+        ("repeated", figures.count(audit.repeated), ""),
+        ("leader changes", figures.count(audit.leader_changes), ""),
+        ("longest wait for a receipt", figures.milliseconds(audit.receipts.longest), ""),
+    ]
+    if audit.failed:
+        facts.append(("errors", figures.count(audit.failed), "bad"))
+    return tiles(*facts)
+
+
+def _merged(periods: Sequence[Period]) -> list[Period]:
+    """Return the periods with those that overlap as one, so that a stall of two partitions is no darker."""
+    found: list[Period] = []
+    for period in sorted(periods, key=lambda each: each.began):
+        last = found[-1] if found else None
+        if last is None or last.ended is None or period.ended is None or period.began > last.ended:
+            found.append(period)
+        else:
+            subject = last.subject if period.subject in last.subject else f"{last.subject}, {period.subject}"
+            found[-1] = Period("leaderless", subject, last.why, last.began, max(last.ended, period.ended))
+    return found
+
+
+def _share(at: float, window: tuple[float, float]) -> float:
+    begin, end = window
+    return min(1.0, max(0.0, (at - begin) / max(end - begin, 0.001)))
+
+
+def _bar(times: tuple[float, float], window: tuple[float, float], title: str, kind: str) -> Html:
+    left, right = (_share(at, window) * WIDTH for at in times)
+    # A stall is a strip below, so that the leader stays visible.
+    y, height = (_ROW - 7, 6) if kind == _STALLED else (1, _ROW - 2)
+    wide = f"{max(1.0, right - left):.1f}"
+    return tag("rect", tag("title", title), x=f"{left:.1f}", y=y, width=wide, height=height, class_=kind)
+
+
+@contextlib.asynccontextmanager
+async def shown(admin: AdminClient, page: LivePage) -> AsyncIterator[str]:
+    """Serve the page at a free port of the loopback; yield its URL."""
+    started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    options = DashboardOptions(port=0, interval=REFRESH, history=600.0)
+    extra = Extra("demo", "Demo", page.page)
+    serving = asyncio.create_task(serve(admin, options, started=started.set_result, extra=extra))
+    sampling = asyncio.create_task(page.run())
+    try:
+        waited: set[asyncio.Future[Any]] = {started, serving}
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            await serving
+        yield f"{await started}demo"
+    finally:
+        sampling.cancel()
+        serving.cancel()
+        await asyncio.wait({sampling, serving})
