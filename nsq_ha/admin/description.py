@@ -90,6 +90,8 @@ class ChannelStats:
             waits, or the server does not know it: plain nsqds never do, and partitioned ones not before they read it.
         latency: From publishing to FIN. None if nsqd does not measure it. In a sum: the longest of all.
         connections: The clients, if they were asked for.
+        on_disk: How many of the waiting messages are on the disk of a plain nsqd; the others are only in its memory. A
+            partitioned nsqd has all of them on disk, and this is 0.
     """
 
     name: str
@@ -106,6 +108,7 @@ class ChannelStats:
     oldest_at: float | None = None
     latency: Latency | None = None
     connections: tuple[ClientStats, ...] = ()
+    on_disk: int = 0
 
     def lag(self, now: float) -> float | None:
         """Return for how many seconds the oldest waiting message waits; 0 if none waits. None if it is unknown.
@@ -139,6 +142,7 @@ class PartitionStats:
         publishers: Number of connections that published to it; 0 on a plain nsqd.
         latency: From publishing to FIN, over all channels. None if nsqd does not measure it.
         nsqd: ``host:port`` of the node; empty if it is unknown.
+        on_disk: How many of ``unrouted`` are on the disk of a plain nsqd; the others are only in its memory.
     """
 
     topic: str
@@ -155,6 +159,7 @@ class PartitionStats:
     publishers: int = 0
     latency: Latency | None = None
     nsqd: str = ""
+    on_disk: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +327,7 @@ def _sum(channels: Sequence[ChannelStats]) -> ChannelStats:
         oldest_at=min((channel.oldest_at for channel in channels if channel.oldest_at is not None), default=None),
         latency=_longest([channel.latency for channel in channels if channel.latency is not None]),
         connections=tuple(connection for channel in channels for connection in channel.connections),
+        on_disk=sum(channel.on_disk for channel in channels),
     )
 
 

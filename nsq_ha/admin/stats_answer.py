@@ -51,6 +51,7 @@ class _Channel(msgspec.Struct):
     depth: int = 0
     depth_size: int = 0
     depth_ts_nano: int = 0
+    backend_depth: int = 0
     in_flight_count: int = 0
     deferred_count: int = 0
     requeue_count: int = 0
@@ -139,6 +140,7 @@ def _is_partition(text: str) -> bool:
 
 
 def _partition_stats(entry: _Partition) -> PartitionStats:
+    is_plain = not entry.topic_partition
     channels = (
         ChannelStats(
             name=channel.channel_name,
@@ -155,10 +157,10 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
             oldest_at=channel.depth_ts_nano / _NS if channel.depth > 0 and channel.depth_ts_nano > 0 else None,
             latency=_latency(channel.e2e_processing_latency),
             connections=tuple(_client(client) for client in channel.clients or []),
+            on_disk=channel.backend_depth if is_plain else 0,
         )
         for channel in entry.channels or []
     )
-    is_plain = not entry.topic_partition
     return PartitionStats(
         topic=entry.topic_name,
         partition=int(entry.topic_partition or 0),
@@ -170,6 +172,7 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
         extended=entry.is_ext,
         channels=tuple(sorted(channels, key=lambda channel: channel.name)),
         unrouted=entry.depth if is_plain else 0,
+        on_disk=entry.backend_depth if is_plain else 0,
         paused=entry.paused,
         publishers=entry.client_num,
         latency=_latency(entry.e2e_processing_latency),

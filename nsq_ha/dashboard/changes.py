@@ -46,14 +46,25 @@ class Event:
     topic: str = ""
 
 
-def changes(before: Reading, after: Reading) -> list[Event]:
-    """Return what happened between two readings, except for problems that begin or end."""
+def changes(before: Reading, after: Reading, former: Mapping[Place, str] | None = None) -> list[Event]:
+    """Return what happened between two readings, except for problems that begin or end.
+
+    Args:
+        before: A reading.
+        after: The next one.
+        former: Who led each partition last, also those without a leader in ``before``.
+    """
     if not after.is_fresh or not (before.is_fresh or before.nodes):  # nothing to compare, as after a failed first poll
         return []
-    return [*_leaders(before, after), *_nodes(before, after), *_topics(before, after), *_channels(before, after)]
+    return [
+        *_leaders(before, after, former or {}),
+        *_nodes(before, after),
+        *_topics(before, after),
+        *_channels(before, after),
+    ]
 
 
-def _leaders(before: Reading, after: Reading) -> Iterator[Event]:
+def _leaders(before: Reading, after: Reading, former: Mapping[Place, str]) -> Iterator[Event]:
     for place in sorted({*before.leaders, *after.leaders}):
         old, new = before.leaders.get(place), after.leaders.get(place)
         topic, partition = place
@@ -63,6 +74,9 @@ def _leaders(before: Reading, after: Reading) -> Iterator[Event]:
         subject = f"{topic}-{partition}"
         if new is None:
             yield Event(after.at, "leader", "bad", subject, f"no nsqd leads it any more; {old} led it", topic)
+        elif old is None and former.get(place, new) != new:
+            text = f"the leader moved from {former[place]} to {new}, after a time without one"
+            yield Event(after.at, "leader", "warning", subject, text, topic)
         elif old is None:
             yield Event(after.at, "leader", "good", subject, f"{new} leads it", topic)
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nsq_ha.dashboard.changes import Event, Trouble
-    from nsq_ha.dashboard.reading import Flow, Reading
+    from nsq_ha.dashboard.reading import Flow, Place, Reading
 
 MAX_SERIES: Final = 3000
 """Series that are kept; more topics and channels than that have no charts."""
@@ -75,6 +75,7 @@ class History:
         self._open: dict[tuple[Trouble, str], Period] = {}
         self._series: dict[Key, array[float]] = {}
         self._written: dict[Key, int] = {}
+        self._former: dict[Place, str] = {}
         self._times = array("d", [_NAN]) * self.capacity
         self._count = 0
 
@@ -82,9 +83,13 @@ class History:
         """Add the newest reading."""
         before, self.latest = self.latest, reading
         if before is not None:
-            self.events.extend(changes(before, reading))
+            self.events.extend(changes(before, reading, self._former))
             self._remember_gone(before, reading)
             self.flow = flow(before, reading)
+        if reading.is_fresh:
+            places = reading.holders.keys() | reading.leaders.keys()
+            known = self._former | dict(reading.leaders)
+            self._former = {place: nsqd for place, nsqd in known.items() if place in places}
         self._follow(reading)
         self._write(reading)
 

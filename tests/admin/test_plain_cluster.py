@@ -207,7 +207,7 @@ async def test_a_description_has_channels_and_depths_of_each_nsqd(cluster: Plain
     found = await admin.describe("orders")
     by_port = {entry.leader.http_port: entry for entry in found.partitions if entry.leader is not None}
     answered, silent = (by_port[nsqd.port] for nsqd in cluster.nsqds)
-    billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False, messages=90)
+    billing = ChannelStats("billing", 4, 0, 2, 3, 5, 6, 7, paused=True, skipped=False, messages=90, on_disk=1)
     assert answered.stats == PartitionStats(
         "orders",
         answered.partition,
@@ -220,6 +220,7 @@ async def test_a_description_has_channels_and_depths_of_each_nsqd(cluster: Plain
         channels=(billing,),
         unrouted=8,
         nsqd=f"127.0.0.1:{cluster.nsqds[0].port + 1}",
+        on_disk=1,
     )
     assert (answered.writable, silent.writable, silent.stats) == (True, True, None)
     assert found.view.is_plain

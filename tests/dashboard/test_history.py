@@ -51,6 +51,24 @@ def test_a_silent_leader_is_a_problem_and_no_change_of_leader() -> None:
     assert list(problems(three)) == [("silent", "n:4150")]
 
 
+def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition()), node(4250, partition(is_leader=False))))
+    for at in (2, 3):
+        kept.add(reading(at, node(4250, partition(is_leader=False)), before=kept.latest))
+    kept.add(reading(4, node(4250, partition()), before=kept.latest))
+    texts = [(event.level, event.text) for event in kept.events if event.kind == "leader"]
+    assert texts[0] == ("bad", "no nsqd leads it any more; n:4150 led it")
+    assert ("warning", "the leader moved from n:4150 to n:4250, after a time without one") in texts
+    kept.add(reading(5, before=kept.latest))
+    kept.add(
+        reading(6, node(4250, partition()), before=kept.latest)
+    )  # another topic of that name, or the old nsqd again
+    assert [event.level for event in kept.events].count(
+        "warning"
+    ) == 2  # the move above, and the topic that was deleted
+
+
 def test_a_partition_that_nobody_leads() -> None:
     one = reading(1, node(4150, partition()))
     two = reading(2, node(4150, partition(is_leader=False)), before=one)

@@ -25,6 +25,8 @@ from nsq_ha.dashboard.pages.parts import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
 
 
@@ -130,6 +132,37 @@ def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:
     text = "".join(page.content for page in every_page(board, "orders", "c"))
     assert "leader" not in text.lower()
     assert re.findall(r"/confirm/([a-z]+)", channel_page(board, "orders", "c").content) == ["pause", "empty"]
+
+
+def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find() -> None:
+    kept = History(5)
+    waiting = dataclasses.replace(channel("c", depth=5), on_disk=2)
+    placed = dataclasses.replace(partition("orders", 0, waiting), unrouted=7, on_disk=3, paused=True)
+    now = reading(1, node(4150, placed), node(4250, placed), node(4350, placed), node(4450, error="x"), is_plain=True)
+    infos = {
+        f"n:{port}": NodeInfo(Node("n", port, port + 1), "h", "1", {}, topics, frozenset(hidden))
+        for port, topics, hidden in ((4150, ("orders",), ()), (4250, ("orders",), ("orders",)), (4350, (), ()))
+    }
+    kept.add(dataclasses.replace(now, infos=infos, listed={"others": TopicInfo("others")}))
+    board = Board(kept, 1.0)
+    page = topic_page(board, "orders").content
+    rows = dict(re.findall(r'<tr data-key="([^"]+)">(.*?)</tr>', page))
+    cells = {key: re.findall(r"<div>(?:<[^>]+>)*([^<]*)", row) for key, row in rows.items()}
+    assert cells["c"] == ["c", "15", "9", "6", "0", "0", "0", "0", "30", "3"]
+    assert cells["n:4150"] == ["n:4150", "10", "7", "4", "3", "1"]
+    badges = {key: re.findall(r'class="badge [^"]*">([^<]+)', row) for key, row in rows.items() if key[0] == "n"}
+    assert badges == {"n:4150": ["paused"], "n:4250": ["paused", "tombstoned"], "n:4350": ["paused", "not registered"]}
+    for text in (page, channel_page(board, "orders", "c").content):
+        assert "1 of 4 nsqds do not answer" in text
+    assert "no nsqlookupd lists it" in topics(board).content
+
+
+def test_a_partition_without_a_leader_is_missing_in_the_figures() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition("a", 0, channel("c")), partition("a", 1, is_leader=False))))
+    board = Board(kept, 1.0)
+    for page in (topic_page(board, "a"), channel_page(board, "a", "c")):
+        assert "No leader answers for partition 1: its figures are missing here." in page.content
 
 
 def test_what_is_missing_is_said() -> None:

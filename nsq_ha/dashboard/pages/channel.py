@@ -20,7 +20,7 @@ from nsq_ha.dashboard.pages.parts import (
     table,
     tiles,
 )
-from nsq_ha.dashboard.pages.topics import CHANNEL_FIGURES, channel_figures, latencies, missing, states
+from nsq_ha.dashboard.pages.topics import channel_columns, channel_figures, incomplete, latencies, missing, states
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +43,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     content = join(
         crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
         tag("p", states(channel)),
+        incomplete(board, topic),
         _buttons(board, topic, channel) if board.may_change else None,
         tiles(
             ("waiting", figures.count(channel.depth), ""),
@@ -125,7 +126,7 @@ def _places(places: Sequence[tuple[PartitionStats, ChannelStats]], now: float, *
     columns = (
         *(() if is_plain else (number("partition"),)),
         Column("nsqd"),
-        *CHANNEL_FIGURES,
+        *channel_columns(is_plain=is_plain),
     )
     rows = [
         (
@@ -133,7 +134,7 @@ def _places(places: Sequence[tuple[PartitionStats, ChannelStats]], now: float, *
             (
                 *(() if is_plain else (str(entry.partition),)),
                 join(node_link(entry.nsqd), " ", states(found)),
-                *channel_figures(found, now),
+                *channel_figures(found, now, is_plain=is_plain),
             ),
         )
         for entry, found in places

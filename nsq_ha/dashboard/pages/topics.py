@@ -121,7 +121,14 @@ def flags(board: Board, name: str) -> Html:
         badge("registered channels") if listed and listed.disable_channel_auto_create else None,
         badge("several partitions a node") if listed and listed.multi_part else None,
         badge("paused", "warning") if any(e.paused for e in entries) else None,
+        badge("no nsqlookupd lists it", "warning") if _is_unlisted(board, name) else None,
     )
+
+
+def _is_unlisted(board: Board, name: str) -> bool:
+    """Return whether nsqds have a topic that clients cannot find."""
+    reading = board.reading
+    return bool(reading.listed) and name not in reading.listed and "topics" not in reading.errors
 
 
 def topic_page(board: Board, name: str) -> Page:
@@ -145,6 +152,7 @@ def topic_page(board: Board, name: str) -> Page:
     content = join(
         crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
+        incomplete(board, name),
         tiles(
             ("published", figures.rate(history.last("topic", name, "published")), ""),
             ("messages so far", figures.short(topic.messages if topic else None), ""),
@@ -178,6 +186,22 @@ def topic_page(board: Board, name: str) -> Page:
     return Page(name, content)
 
 
+def incomplete(board: Board, name: str) -> Html | None:
+    """Return a warning if the figures of a topic do not have all its parts."""
+    reading = board.reading
+    if reading.is_plain:
+        silent = len(reading.silent)
+        text = (
+            f"{silent} of {len(reading.nodes)} nsqds do not answer: what they have is missing here." if silent else ""
+        )
+    else:
+        topic = reading.topics.get(name)
+        known = {entry.partition for entry in topic.partitions} if topic else set()
+        gone = [str(each) for each in reading.partitions(name) if each not in known]
+        text = f"No leader answers for partition {', '.join(gone)}: its figures are missing here." if gone else ""
+    return tag("p", text, class_="banner warning", id="incomplete") if text else None
+
+
 def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page:
     """Return the page for something that the cluster does not have."""
     known = board.history.latest is not None
@@ -188,16 +212,14 @@ def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page
 
 
 def _channels(board: Board, topic: str, channels: tuple[ChannelStats, ...]) -> Html:
-    columns = (
-        Column("channel"),
-        *CHANNEL_FIGURES,
-    )
+    is_plain = board.reading.is_plain
+    columns = (Column("channel"), *channel_columns(is_plain=is_plain))
     rows = (
         (
             channel.name,
             (
                 join(channel_link(topic, channel.name), " ", states(channel)),
-                *channel_figures(channel, board.reading.at),
+                *channel_figures(channel, board.reading.at, is_plain=is_plain),
             ),
         )
         for channel in channels
@@ -205,29 +227,24 @@ def _channels(board: Board, topic: str, channels: tuple[ChannelStats, ...]) -> H
     return table("channels", columns, rows, empty="It has no channel: consumers create them, or nsq-ha channel create.")
 
 
-CHANNEL_FIGURES: Final = tuple(
-    number(title)
-    for title in (
-        "depth",
-        "lag",
-        "size",
-        "in flight",
-        "deferred",
-        "requeued",
-        "timed out",
-        "messages",
-        "clients",
-    )
-)
-"""Columns of a channel's figures; :func:`channel_figures` fills them."""
+def channel_columns(*, is_plain: bool) -> tuple[Column, ...]:
+    """Return the columns of a channel's figures; :func:`channel_figures` fills them."""
+    # A plain nsqd knows neither the size of what waits nor its age, but how much of it a crash would lose.
+    own = ("in memory", "on disk") if is_plain else ("lag", "size")
+    titles = ("depth", *own, "in flight", "deferred", "requeued", "timed out", "messages", "clients")
+    return tuple(number(title) for title in titles)
 
 
-def channel_figures(channel: ChannelStats, now: float) -> tuple[Child, ...]:
+def channel_figures(channel: ChannelStats, now: float, *, is_plain: bool) -> tuple[Child, ...]:
     """Return the figures of a channel at the time ``now``, one for each of the columns."""
+    own = (
+        (figures.count(channel.depth - channel.on_disk), figures.count(channel.on_disk))
+        if is_plain
+        else (figures.span(channel.lag(now)), figures.size(channel.depth_bytes))
+    )
     return (
         figures.count(channel.depth),
-        figures.span(channel.lag(now)),
-        figures.size(channel.depth_bytes),
+        *own,
         figures.count(channel.in_flight),
         figures.count(channel.deferred),
         figures.count(channel.requeued),
@@ -248,7 +265,7 @@ def _partitions(board: Board, name: str) -> Html:
     reading = board.reading
     topic = reading.topics.get(name)
     if reading.is_plain:
-        return _at_nsqds(topic)
+        return _at_nsqds(board, topic)
     described = reading.details.get(name)
     details = {entry.partition: entry for entry in described.partitions} if described else {}
     stats = {entry.partition: entry for entry in topic.partitions} if topic else {}
@@ -271,13 +288,42 @@ def _partitions(board: Board, name: str) -> Html:
     return join(note, table("partitions", columns, rows, empty="No nsqd reports a partition."))
 
 
-def _at_nsqds(topic: TopicStats | None) -> Html:
-    columns = (Column("nsqd"), number("messages"), number("in no channel yet"), number("channels"))
+def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
+    columns = (
+        Column("nsqd"),
+        number("messages"),
+        number("in no channel yet"),
+        number("in memory"),
+        number("on disk"),
+        number("channels"),
+    )
     rows = [
-        (e.nsqd, (node_link(e.nsqd), figures.count(e.messages), figures.count(e.unrouted), len(e.channels)))
+        (
+            e.nsqd,
+            (
+                join(node_link(e.nsqd), " ", _found_at(board, e)),
+                figures.count(e.messages),
+                figures.count(e.unrouted),
+                figures.count(e.unrouted - e.on_disk),
+                figures.count(e.on_disk),
+                len(e.channels),
+            ),
+        )
         for e in (topic.partitions if topic else ())
     ]
     return table("partitions", columns, rows, empty="No nsqd has it: the first publish creates it.")
+
+
+def _found_at(board: Board, entry: PartitionStats) -> Html:
+    """Return the badges that say why consumers do not find a topic at a plain nsqd, or get nothing there."""
+    info = board.reading.infos.get(entry.nsqd)
+    is_hidden = info is not None and entry.topic in info.tombstoned
+    is_unknown = info is not None and entry.topic not in info.topics and not is_hidden
+    return join(
+        badge("paused", "warning") if entry.paused else None,
+        badge("tombstoned", "warning") if is_hidden else None,
+        badge("not registered", "warning") if is_unknown else None,
+    )
 
 
 def _partition(
