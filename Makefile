@@ -16,7 +16,7 @@ RELEASE = .venv-release
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full spark-floor quick bench mutants docs dist lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench mutants pictures docs dist lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
@@ -26,6 +26,7 @@ help:
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
 	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, discovery and chain'
+	@echo 'make pictures [ARGS=...] the pictures of the README and the pages, of runs on this machine; needs Chromium'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make dist              wheel and sdist, tried out in empty environments'
 	@echo 'make lock              renew requirements/*.txt'
@@ -62,6 +63,9 @@ spark-floor:
 
 bench: setup
 	@$(bin)/python -m benchmarks $(ARGS)
+
+pictures: setup
+	@$(bin)/python scripts/pictures.py $(ARGS)
 
 mutants:
 	@$(MAKE) --no-print-directory setup VENV=$(MUTATION) REQUIREMENTS=requirements/mutation.txt

@@ -1,0 +1,140 @@
+"""Make the pictures of the README and the pages: ``nsq-ha top`` as SVG, the demo's live page as PNG. Needs Chromium.
+
+They show real runs on embedded clusters, so make them on a machine that is quiet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from playwright.async_api import async_playwright
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+from nsq_ha import Consumer, Producer
+from nsq_ha.admin import AdminClient
+from nsq_ha.cli.top_screen import Screen
+from nsq_ha.demo import flights
+from nsq_ha.demo.job import JobOptions
+from nsq_ha.demo.stage import Demo, DemoOptions
+from nsq_ha.devcluster import DevCluster
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+FOLDER: Final = Path(__file__).resolve().parent.parent / "docs" / "_static"
+MAX_BYTES: Final = 150_000
+"""Of a picture; larger ones make the pages slow."""
+
+WIDTH: Final = 108
+_LIMIT: Final = 60.0
+_TOPICS: Final = {"orders": 4, "clicks": 2, "payments": 2}
+
+
+def main() -> None:
+    """Make all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flights", type=int, default=12000, help="flights of the demo")
+    parser.add_argument("--rate", type=float, default=600.0, help="flights a second")
+    given = parser.parse_args()
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        sys.exit("the pictures need Chromium: install it")
+    svg = asyncio.run(terminal())
+    (FOLDER / "terminal.svg").write_text(svg, encoding="utf-8")
+    png = asyncio.run(page(program, given.flights, given.rate))
+    if len(png) > MAX_BYTES:
+        sys.exit(f"the picture of the dashboard has {len(png):,} bytes, more than {MAX_BYTES:,}")
+    (FOLDER / "dashboard.png").write_bytes(png)
+    print(f"terminal.svg: {len(svg):,} characters; dashboard.png: {len(png):,} bytes")
+
+
+async def terminal() -> str:
+    """Return a picture of ``nsq-ha top`` while a leader moves."""
+    with DevCluster(nsqds=3) as cluster:
+        for name, partitions in _TOPICS.items():
+            await asyncio.to_thread(cluster.create_topic, name, partitions, ordered=name == "orders")
+        lookupd = tuple(cluster.lookupd)
+        screen = Screen("prod", 2.0)
+        async with AdminClient(lookupd) as admin, _traffic(lookupd):
+            for turn in range(4):
+                state, stats = await admin.cluster(), await admin.stats()
+                screen.take(state, stats, time.time(), time.monotonic())
+                if turn == 2:
+                    await asyncio.to_thread(cluster.move_leader, "orders", 1)
+                await asyncio.sleep(2.0)
+    screen.by_partition = True
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(screen.render(WIDTH, 24, time.monotonic()), "")  # the last line is cut otherwise
+    # Without the fonts of other sites.
+    form = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    form = form.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+    return console.export_svg(title="nsq-ha top", code_format=form, unique_id="nsq-ha-top")
+
+
+@contextlib.asynccontextmanager
+async def _traffic(lookupd: tuple[str, ...]) -> AsyncIterator[None]:
+    """Publish to all topics; one consumer is slow, so that its channel lags."""
+
+    async def publish(producer: Producer, topic: str, pause: float) -> None:
+        for number in range(10**9):
+            await producer.publish(topic, b"x" * 200, key=f"user-{number % 97}" if topic == "orders" else None)
+            await asyncio.sleep(pause)
+
+    async def consume(topic: str, channel: str, pause: float) -> None:
+        async with Consumer(topic, channel, lookupd=lookupd, max_in_flight=20) as consumer:
+            async for message in consumer:
+                await asyncio.sleep(pause)
+                message.finish()
+
+    pairs = [
+        ("orders", "billing", 0.0),
+        ("orders", "mail", 0.05),
+        ("clicks", "stats", 0.0),
+        ("payments", "ledger", 0.0),
+    ]
+    async with Producer(lookupd=lookupd) as producer:
+        tasks = [asyncio.create_task(consume(*pair)) for pair in pairs]
+        tasks += [asyncio.create_task(publish(producer, name, 0.01 * number)) for number, name in enumerate(_TOPICS, 1)]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+
+async def page(program: str, count: int, rate: float) -> bytes:
+    """Return a picture of the demo's live page after its run."""
+    read = flights.read
+    flights.read = lambda months, path=None: read(months, path)[:count]
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        view: Any = await browser.new_page(viewport={"width": 1180, "height": 720})
+        view.set_default_timeout(_LIMIT * 1000)
+
+        async def opened(url: str) -> None:
+            await view.goto(url)
+
+        options = DemoOptions(spark="none", page=True, job=JobOptions(rate=rate))
+        await Demo(options, show=lambda event: print(event.text), opened=opened).run()
+        await view.locator("#connection", has_text="has ended").wait_for()
+        lanes = await view.locator("#leaders").bounding_box()
+        high = lanes["y"] + lanes["height"] + 14
+        await view.set_viewport_size({"width": 1180, "height": int(high)})
+        picture: bytes = await view.screenshot(clip={"x": 0, "y": 0, "width": 1180, "height": int(high)})
+        await browser.close()
+    return picture
+
+
+if __name__ == "__main__":
+    main()
