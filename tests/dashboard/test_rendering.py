@@ -157,6 +157,15 @@ def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find()
     assert "no nsqlookupd lists it" in topics(board).content
 
 
+def test_a_client_shows_how_it_is_connected() -> None:
+    kept = History(5)
+    client = dataclasses.replace(CLIENT, tls_version="TLS1.3", sample_rate=10, auth_identity="ops")
+    consumed = dataclasses.replace(channel("c"), connections=(client, CLIENT))
+    kept.add(reading(1, node(4150, partition("a", 0, consumed)), has_clients=True))
+    shown = re.findall(r'class="badge [^"]*">([^<]+)', channel_page(Board(kept, 1.0), "a", "c").content)
+    assert shown == ["TLS1.3", "snappy", "tag t", "samples 10 %", "AUTH ops", "TLS", "snappy", "tag t"]
+
+
 def test_a_partition_without_a_leader_is_missing_in_the_figures() -> None:
     kept = History(5)
     kept.add(reading(1, node(4150, partition("a", 0, channel("c")), partition("a", 1, is_leader=False))))

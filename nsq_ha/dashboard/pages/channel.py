@@ -170,9 +170,11 @@ def clients_table(found: Sequence[tuple[PartitionStats, ClientStats]], now: floa
                 _name(client),
                 client.user_agent or figures.NONE,
                 join(
-                    badge("TLS", "good") if client.tls else None,
+                    badge(client.tls_version or "TLS", "good") if client.tls else None,
                     badge(client.compression) if client.compression else None,
                     badge(f"tag {client.tag}") if client.tag else None,
+                    badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
+                    badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
                 ),
                 _place(entry, is_plain=is_plain),
                 figures.count(client.in_flight),
