@@ -30,6 +30,7 @@ _ADVICE: Final = {
     "set auth_secret": "give --auth-secret-file",
     "give ca_file= with its PEM file": "give --tls-ca with its PEM file",
     "give lookupd_tls=TlsConfig(ca_file=...)": "give --tls-ca with its PEM file",
+    "; empty_channel drops those that wait": "; `nsq-ha channel empty` drops those that wait",
     "E_AUTH_FAILED AUTH failed": "E_AUTH_FAILED AUTH failed: the auth server does not know the secret of"
     " --auth-secret-file",
 }

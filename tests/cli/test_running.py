@@ -96,3 +96,5 @@ def test_advice_names_the_options_of_commands_and_what_the_command_reports_is_le
     assert capsys.readouterr().err == "error: producer: a:1 requires AUTH: give --auth-secret-file\n"
     with pytest.raises(click.ClickException, match=r"a certificate of your own, give --tls-ca with its PEM file$"):
         run(fail(ConnectError("for a certificate of your own, give lookupd_tls=TlsConfig(ca_file=...)")))
+    with pytest.raises(click.ClickException, match=r"messages; `nsq-ha channel empty` drops those that wait$"):
+        run(fail(ConfigError("plain nsqd keeps no finished messages; empty_channel drops those that wait")))
