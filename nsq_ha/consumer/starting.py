@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.nsqd_http import EMPTY_LOG, NsqdHttp
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import (
     ConnectionLostError,
@@ -32,6 +31,7 @@ from nsq_ha.errors import (
 )
 
 if TYPE_CHECKING:
+    from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
@@ -88,7 +88,7 @@ class ChannelStates:
     async def _ask(self, node: Node) -> Mapping[int, bool] | str:
         """Return the answer, or the error as text."""
         try:
-            async with NsqdHttp(node, timeout=self._timeout, local_addr=self._local_addr) as nsqd:
+            async with _http(node, self._timeout, self._local_addr) as nsqd:
                 return await nsqd.paused_by_partition(self._topic, self._channel)
         except NsqError as error:
             return str(error)
@@ -153,7 +153,11 @@ class Start:
         nsqd takes no position on an empty partition, where all positions are the same. It has created the channel
         by then, so the next SUB goes without a position.
         """
-        if self.is_checked and isinstance(error, ServerError) and EMPTY_LOG in error.detail:
+        if not self.is_checked or not isinstance(error, ServerError):
+            return error
+        from nsq_ha.admin.nsqd_http import EMPTY_LOG  # noqa: PLC0415 - see _http
+
+        if EMPTY_LOG in error.detail:
             self._is_done = True
             return ConnectionLostError("the partition is empty and takes no start position: subscribing without one")
         return error
@@ -178,7 +182,7 @@ class Start:
 
     async def _set_position(self, node: Node, start: StartFrom, *, is_ordered: bool) -> None:
         config = self._config
-        async with NsqdHttp(node, timeout=config.lookup_timeout, local_addr=config.local_addr) as nsqd:
+        async with _http(node, config.lookup_timeout, config.local_addr) as nsqd:
             if is_ordered:
                 # Make it ordered while it is new and empty: later its reader starts over (see Delivery.without_repeat).
                 await nsqd.create_channel(*self._where)
@@ -190,7 +194,7 @@ class Start:
         limit, source = replication_limit(self._config), self._config.local_addr
         try:
             paused = await self._channels.paused(node, self._where[1])
-            async with NsqdHttp(node, timeout=limit, local_addr=source) as nsqd:
+            async with _http(node, limit, source) as nsqd:
                 await nsqd.replicate_ordered_channel(*self._where, paused=paused)
             self._replicated_at = node
         except NsqError as error:
@@ -208,3 +212,10 @@ class Start:
         if view is None or len(view.leaders) != view.partition_num:
             return False
         return list(view.leaders.values()).count(node) == 1
+
+
+def _http(node: Node, timeout: float, local_addr: str | None) -> NsqdHttp:
+    # Imported here: the modules of admin take 1 MB, and most consumers need none of them.
+    from nsq_ha.admin.nsqd_http import NsqdHttp  # noqa: PLC0415
+
+    return NsqdHttp(node, timeout=timeout, local_addr=local_addr)
