@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 
 from nsq_ha import Backoff, ConsumerConfig, tracelog
+from nsq_ha.admin import nsqd_http
 from nsq_ha.admin.nsqd_http import EMPTY_LOG
-from nsq_ha.consumer import opening, starting
+from nsq_ha.consumer import opening
 from nsq_ha.consumer import partitions as partitions_module
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.delivery import Delivery
@@ -430,7 +431,7 @@ class Http:
         self.calls: list[tuple[Any, ...]] = []
         self.error: NsqError | None = None
         self.paused: dict[int, bool] = {3: True}
-        monkeypatch.setattr(starting, "NsqdHttp", self.open)
+        monkeypatch.setattr(nsqd_http, "NsqdHttp", self.open)
 
     def open(self, node: Node, *, timeout: float, local_addr: str | None) -> Http:
         assert local_addr is None
