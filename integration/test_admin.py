@@ -231,6 +231,7 @@ async def test_channels_that_must_be_registered(admin: AdminClient) -> None:
         await admin.delete_topic(topic, timeout=CREATION)
 
 
+@pytest.mark.timeout(480)  # the real server takes over three minutes for these changes
 async def test_settings_of_a_topic_change(admin: AdminClient) -> None:
     topic = f"ct_{uuid.uuid4().hex[:12]}"
     await admin.create_topic(topic, 1, 1, timeout=CREATION)
