@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.canned_server import CLOSE_WAIT, OK, frames
 from benchmarks.descriptors import allow_descriptors
+from benchmarks.processes import serving_process
 from nsq_ha.protocol.frames import HEARTBEAT
 
 if TYPE_CHECKING:
@@ -59,17 +60,8 @@ class Shape:
 @contextmanager
 def playing(shape: Shape) -> Iterator[Cluster]:
     """Play the cluster on the loopback, in a process of its own."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_play, args=(theirs, shape), daemon=True)
-    process.start()
-    theirs.close()  # otherwise a process that dies at its start would be waited for forever
-    try:
-        lookupd, nsqd = ours.recv()
+    with serving_process(_play, shape) as (lookupd, nsqd):
         yield Cluster(f"http://127.0.0.1:{lookupd}", f"127.0.0.1:{nsqd}")
-    finally:
-        process.terminate()
-        process.join()
 
 
 def _play(pipe: multiprocessing.connection.Connection, shape: Shape) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.canned import Outcome
 from benchmarks.canned_server import OK
+from benchmarks.processes import serving_process
 from nsq_ha import Producer
 
 if TYPE_CHECKING:
@@ -126,16 +127,8 @@ def compare(body_bytes: int, publishes: int, rounds: int) -> Outcome:
 @contextmanager
 def answering(body_bytes: int) -> Iterator[int]:
     """Answer publishes of bodies of this size from a process of its own; gives the port."""
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_answer, args=(there, body_bytes), daemon=True)
-    process.start()
-    there.close()  # otherwise a process that dies at its start would be waited for forever
-    try:
-        yield here.recv()
-    finally:
-        process.terminate()
-        process.join()
+    with serving_process(_answer, body_bytes) as port:
+        yield port
 
 
 def _answer(pipe: multiprocessing.connection.Connection, body_bytes: int) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.descriptors import allow_descriptors
+from benchmarks.processes import serving_process
 from nsq_ha.policy.overrun import Granted
 
 if TYPE_CHECKING:
@@ -40,16 +41,8 @@ def serving(messages: int, body_bytes: int, ports: int = 1) -> Iterator[list[int
     Each connection gets ``messages`` frames after its first RDY, then nothing
     but silence; whatever it sends is read and thrown away.
     """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, messages, body_bytes, ports), daemon=True)
-    process.start()
-    theirs.close()  # or a process that dies at its start would be waited for for ever
-    try:
-        yield ours.recv()
-    finally:
-        process.terminate()
-        process.join()
+    with serving_process(_serve, messages, body_bytes, ports) as served:
+        yield served
 
 
 def allow_floods() -> None:

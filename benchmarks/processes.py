@@ -5,7 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,26 @@ def in_a_process(measure: Callable[..., None], *arguments: object, join_timeout:
         return ours.recv()
     finally:
         process.join(join_timeout)
+
+
+@contextmanager
+def serving_process(serve: Callable[..., None], *arguments: object) -> Iterator[Any]:
+    """Run a server in a process of its own until the block ends; gives what it sends first, such as its port.
+
+    Args:
+        serve: Gets a connection to send that through, then the arguments.
+        arguments: They travel by pickle.
+
+    Raises:
+        EOFError: It ended without sending anything.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()  # otherwise a process that dies at its start would be waited for forever
+    try:
+        yield ours.recv()
+    finally:
+        process.terminate()
+        process.join()
