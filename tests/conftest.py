@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -27,6 +29,19 @@ def nothing_is_remembered() -> Iterator[None]:
     yield
     redaction.forget()
     unexpected.forget()
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Any]:
+    """Start Chromium without a window."""
+    playwright = pytest.importorskip("playwright.async_api")
+    program = shutil.which("chromium")
+    if program is None:
+        pytest.skip("no chromium here")
+    async with playwright.async_playwright() as started:
+        opened = await started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        await opened.close()
 
 
 def is_about_our_code(record: logging.LogRecord) -> bool:

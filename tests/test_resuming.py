@@ -5,11 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha.resuming import complete, detached, may_resume, resume
-
-
-async def _turns() -> None:
-    for _ in range(3):
-        await asyncio.sleep(0)
+from tests.support.waiting import turn
 
 
 async def _waits(future: "asyncio.Future[None]", notes: list[str], *, fails: bool = False) -> None:
@@ -23,7 +19,7 @@ async def test_the_only_task_goes_on_at_once_and_keeps_its_error() -> None:
     loop, notes = asyncio.get_running_loop(), list[str]()
     future: asyncio.Future[None] = loop.create_future()
     task = asyncio.create_task(_waits(future, notes, fails=True))
-    await _turns()
+    await turn(3)
 
     def read() -> None:
         assert may_resume(loop)
@@ -41,7 +37,7 @@ async def test_several_tasks_are_resumed_as_usual() -> None:
     future: asyncio.Future[None] = loop.create_future()
     assert detached(future) is None  # nobody waits
     tasks = [asyncio.create_task(_waits(future, notes)) for _ in range(2)]
-    await _turns()
+    await turn(3)
     assert detached(future) is None
     loop.call_soon(complete, future)
     await asyncio.gather(*tasks)
@@ -52,7 +48,7 @@ async def test_inside_a_task_the_other_goes_on_in_the_next_turn() -> None:
     loop, notes = asyncio.get_running_loop(), list[str]()
     future: asyncio.Future[None] = loop.create_future()
     task = asyncio.create_task(_waits(future, notes))
-    await _turns()
+    await turn(3)
     assert not may_resume(loop)
     complete(future)
     assert notes == []
@@ -64,7 +60,7 @@ async def test_a_task_cancelled_between_its_result_and_its_turn_is_cancelled() -
     loop, notes = asyncio.get_running_loop(), list[str]()
     future: asyncio.Future[None] = loop.create_future()
     task = asyncio.create_task(_waits(future, notes))
-    await _turns()
+    await turn(3)
 
     def read() -> None:
         waiting = detached(future)

@@ -47,7 +47,7 @@ class Watch:
             self._tell(f"the stream has {state.flights:,} flights and is {self.behind:,} behind")
 
     async def catch_up(self, limit: float) -> str | None:
-        """Wait until the query has every acknowledged flight, and stop it.
+        """Wait until the query has read all acknowledged flights, then stop it.
 
         Args:
             limit: Give up after this many seconds without a new flight.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -122,18 +121,6 @@ async def test_a_message_is_found_by_its_place(url: str) -> None:
         await eventually(is_found, LIMIT)
         assert (await client.get("/search?topic=orders&id=x")).status_code == 400
         assert "no search by trace id" in (await client.get("/search?topic=orders&trace=77")).text
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Any]:
-    playwright = pytest.importorskip("playwright.async_api")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium here")
-    async with playwright.async_playwright() as started:
-        opened = await started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        await opened.close()
 
 
 @pytest.mark.browser

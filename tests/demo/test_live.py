@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -21,8 +20,6 @@ from nsq_ha.demo.stage import Demo, DemoOptions
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from nsq_ha.demo.flights import Flight
 
 LIMIT = 30.0
@@ -72,18 +69,6 @@ async def test_a_long_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         watch.sample()
     assert len(watch._times) == len(watch._samples) <= 8  # noqa: SLF001
     assert watch._gap > live.INTERVAL  # noqa: SLF001
-
-
-@pytest.fixture
-async def browser() -> AsyncIterator[Any]:
-    playwright = pytest.importorskip("playwright.async_api")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium here")
-    async with playwright.async_playwright() as started:
-        opened = await started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield opened
-        await opened.close()
 
 
 class Gate:
