@@ -12,7 +12,6 @@ Source: protocol reference 3 ("Other limits"); youzan/nsq ``protocol/names.go``.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -164,6 +163,8 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
 
 def is_ip(text: str) -> bool:
     """Return whether ``text`` is an IP address, without brackets."""
+    import ipaddress  # noqa: PLC0415 - 0.2 MB that most options do not need
+
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -204,6 +205,8 @@ def _problem_of(host: str) -> str | None:
         return None if is_host_name(host) else _LABELS
     if not (host.startswith("[") and host.endswith("]")):
         return _BRACKETS
+    import ipaddress  # noqa: PLC0415 - as in is_ip()
+
     try:
         ipaddress.IPv6Address(host[1:-1])
     except ValueError:

@@ -10,8 +10,6 @@ The invariant: a secret passed to :func:`conceal` does not appear in the results
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import threading
@@ -82,6 +80,8 @@ def forget() -> None:
 def _forms(secret: str) -> tuple[str, ...]:
     """Return the forms in which a server may return a secret."""
     # Imported here, not above: most processes have no secret, and these modules take memory.
+    import base64  # noqa: PLC0415
+    import json  # noqa: PLC0415
     from urllib.parse import quote, quote_plus  # noqa: PLC0415
 
     data = secret.encode("utf-8", "surrogatepass")

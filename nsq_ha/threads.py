@@ -15,11 +15,11 @@ import contextlib
 import contextvars
 import inspect
 import threading
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from queue import SimpleQueue
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -46,7 +46,7 @@ class HandlerThreads:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] | None = None
         self._started = 0
         self._busy = 0
 
@@ -55,23 +55,28 @@ class HandlerThreads:
 
         If cancelled, the function continues in its thread and its result is dropped.
         """
+        if self._jobs is None:
+            from queue import SimpleQueue  # noqa: PLC0415 - memory that only those with threads should pay for
+
+            self._jobs = SimpleQueue()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()
         if self._busy == self._started < self._most:
             self._started += 1
             name = f"nsq_ha handler {self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
+            threading.Thread(target=self._work, args=(self._jobs,), name=name, daemon=True).start()
         self._busy += 1
         self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
         return await outcome
 
     def close(self) -> None:
         """End the threads: idle ones now, the others when their function returns."""
-        for _ in range(self._started):
-            self._jobs.put(None)
+        if self._jobs is not None:
+            for _ in range(self._started):
+                self._jobs.put(None)
 
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+    def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
+        while (job := jobs.get()) is not None:
             result: object = None
             error: BaseException | None = None
             try:

@@ -27,7 +27,6 @@ from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
-from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
@@ -125,6 +124,9 @@ class Consumer(SingleUseClient):
             ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
                 and the file.
         """
+        # Imported here, since most consumers get their options from the program.
+        from nsq_ha.settings import config_from_env  # noqa: PLC0415
+
         return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
     async def _open(self) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.protocol.ext_filter import Filter, rule_of
-
 if TYPE_CHECKING:
     from nsq_ha.ext_filter import ExtFilter
+    from nsq_ha.protocol.ext_filter import Filter
 
 MOST_STEPS: Final = 100_000
 """Largest effort for one message, which the event loop waits for."""
@@ -32,7 +30,11 @@ class Skipping:
     def __init__(self, skip_header: str | Mapping[str, object] | None, ext_filter: ExtFilter | None) -> None:
         self._names = frozenset((skip_header,)) if isinstance(skip_header, str) else frozenset[str]()
         self._values = skip_header if isinstance(skip_header, Mapping) else {}
-        self._filter = None if ext_filter is None else Filter(rule_of(ext_filter))
+        self._filter: Filter | None = None
+        if ext_filter is not None:
+            from nsq_ha.protocol.ext_filter import Filter, rule_of  # noqa: PLC0415 - most consumers have no filter
+
+            self._filter = Filter(rule_of(ext_filter))
         self._is_glob = ext_filter is not None and ext_filter.kind == "glob"
 
     def why(self, header: bytes | None) -> str | None:
@@ -47,6 +49,8 @@ class Skipping:
         return "it does not match ext_filter, which nsqd did not apply"
 
     def _skipped(self, header: bytes) -> str | None:
+        import json  # noqa: PLC0415 - most consumers skip nothing
+
         try:
             decoded = json.loads(header)
         except (ValueError, RecursionError):

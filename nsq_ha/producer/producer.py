@@ -38,7 +38,6 @@ from nsq_ha.producer.validate import (
     compressing,
     in_context,
 )
-from nsq_ha.settings import config_from_env
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
@@ -107,6 +106,9 @@ class Producer(SingleUseClient):
             ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
                 and the file.
         """
+        # Imported here, since most producers get their options from the program.
+        from nsq_ha.settings import config_from_env  # noqa: PLC0415
+
         return cls(config=config_from_env(ProducerConfig, overrides))
 
     @property

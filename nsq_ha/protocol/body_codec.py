@@ -11,7 +11,6 @@ Source: youzan/go-nsq ``compress.go``, ``message.go`` ``tryDecompress``, ``remov
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping
 from typing import Final
@@ -64,6 +63,8 @@ def decompress_body(body: bytes, ext: bytes, most: int) -> tuple[bytes, bytes] |
     Raises:
         ValueError: It cannot be decompressed; the text completes "the body ...".
     """
+    import json  # noqa: PLC0415 - only those who receive compressed bodies need it
+
     try:
         header = json.loads(ext)
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -21,8 +21,11 @@ from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.option_types import Compression
 from nsq_ha.protocol.commands import Identify
-from nsq_ha.protocol.ext_filter import FilterRule, rule_of
 from nsq_ha.protocol.frames import OK
+
+if TYPE_CHECKING:
+    from nsq_ha.ext_filter import ExtFilter
+    from nsq_ha.protocol.ext_filter import FilterRule
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""
@@ -121,7 +124,7 @@ class Offer:
             deflate_level=config.deflate_level,
             desired_tag=(consumer.tag if consumer else None) or "",
             extend_support=extend_support,
-            ext_filter=rule_of(consumer.ext_filter) if consumer and consumer.ext_filter else None,
+            ext_filter=_rule_of(consumer.ext_filter) if consumer and consumer.ext_filter else None,
         )
 
     def command(self) -> Identify:
@@ -149,6 +152,12 @@ class Offer:
         if self.ext_filter is not None:
             fields["ext_filter"] = self.ext_filter
         return Identify(msgspec.json.encode(fields))
+
+
+def _rule_of(ext_filter: ExtFilter) -> FilterRule:
+    from nsq_ha.protocol.ext_filter import rule_of  # noqa: PLC0415 - most consumers have no filter
+
+    return rule_of(ext_filter)
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
