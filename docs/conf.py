@@ -27,11 +27,24 @@ extensions = [
     "docs._ext.reference",
     "docs._ext.states",
     "docs._ext.tests_shown",
+    "docs._ext.versions",
 ]
 exclude_patterns = ["_build"]
 
 html_theme = "furo"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
+# Those of furo, and the switcher of versions.
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html",
+        "sidebar/versions.html",
+        "sidebar/search.html",
+        "sidebar/scroll-start.html",
+        "sidebar/navigation.html",
+        "sidebar/scroll-end.html",
+    ]
+}
 html_css_files = ["side.css"]
 html_title = f"nsq_ha {release}"
 html_favicon = "_static/logo.svg"

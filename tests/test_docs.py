@@ -292,11 +292,6 @@ def test_the_changelog_knows_this_version() -> None:
     assert nsq_ha.__version__ in versions or versions[0] == "Unreleased"
 
 
-def test_the_page_of_versions_names_this_one() -> None:
-    page = (ROOT / "docs" / "project" / "versions.md").read_text("utf-8")
-    assert re.findall(r"^\| (\d[\w.]+) \|", page, re.MULTILINE)[0] == nsq_ha.__version__
-
-
 def test_the_pages_name_no_machine() -> None:
     tracked = subprocess.run(["git", "ls-files", "docs", "*.md"], cwd=ROOT, capture_output=True, text=True, check=False)
     pages = [ROOT / name for name in tracked.stdout.split() if not name.endswith(".png")] or PAGES
