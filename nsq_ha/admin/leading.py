@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
@@ -48,6 +49,9 @@ _NUDGE_INTERVAL: Final = 7.0
 """Seconds between two requests for another check."""
 
 _LONGEST_PAUSE: Final = 2.0
+_RECENT: Final = 1.0
+"""Seconds for which a lookup is used again where a caller reads message after message."""
+_MAX_RECENT: Final = 100
 _ABSENT: Final = ("key not found", "topic is not created")
 _PASSING: Final = (
     "e_failed_on_not_leader",
@@ -76,6 +80,7 @@ class Leading:
         self.timeout = timeout
         self.http: httpx.AsyncClient = new_client(configured, tls)
         self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
+        self._recent: dict[str, tuple[float, TopicView]] = {}
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -174,6 +179,26 @@ class Leading:
         if not view.exists:
             raise TopicNotFoundError(f"topic {topic!r} does not exist")
         return view
+
+    async def recent(self, topic: str) -> TopicView:
+        """Return what :meth:`existing` returned less than a second ago, or ask; for many calls one after the other.
+
+        Raises:
+            TopicNotFoundError: The topic does not exist.
+            LookupUnavailableError: No nsqlookupd gave a usable answer.
+        """
+        now = asyncio.get_running_loop().time()
+        asked, view = self._recent.get(topic, (-math.inf, None))
+        if view is None or now - asked > _RECENT:
+            view = await self.existing(topic)
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()
+            self._recent[topic] = (now, view)
+        return view
+
+    def forget(self, topic: str) -> None:
+        """Ask again in the next :meth:`recent`."""
+        self._recent.pop(topic, None)
 
     async def collect(self, question: Callable[[LookupClient], Awaitable[T]]) -> tuple[T, ...]:
         """Ask all nsqlookupds. Return the first answer if they share what they know, otherwise all answers.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from nsq_ha.admin.stats_answer import Stats, node_stats, partition_stats, unfinished_of
-from nsq_ha.checks import check_channel, check_partition, check_topic
+from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
 from nsq_ha.discovery.http import HttpPeer
 from nsq_ha.errors import (
@@ -47,6 +47,8 @@ EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
 """Parts of the error texts of ``/message/get`` if a message does not exist or is not flushed yet."""
+_STEPS: Final = 3
+"""Numbers to try for a message whose id the server does not find; more than one only if ids are missing between."""
 NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
 """Part of the error text for a channel that the partition does not have."""
 _BAD_START: Final = ("Invalid timestamp", "invalid consume offset", "not supported offset type", "Not supported while")
@@ -285,29 +287,20 @@ class NsqdHttp(HttpPeer):
         The server finds only committed and flushed messages, which may take some
         seconds after the publish. For a newer message it answers status 200 with
         the first message of the queue, or 500, or 404. So an answer counts only
-        if it is the requested message.
+        if it is the requested message. For the ``id`` of a message inside an MPUB
+        it answers with the first message of that batch; the other ones are found
+        by number.
 
         Returns:
             The message. None if it cannot be read: it is not flushed yet, was
-            cleaned up, or is beyond the end. Also None for the ``id`` of a message
-            inside an MPUB: the server answers with the first message of that batch.
+            cleaned up, or is beyond the end.
 
         Source: youzan/nsq nsqdserver/http.go (doMessageGet), which ignores that its seek failed.
         """
-        params = {
-            "topic": check_topic(topic),
-            "partition": str(check_partition(partition)),
-            "search_mode": mode,
-            "search_pos": str(position),
-            "needext": "true",
-        }
-        try:
-            stored = decode_json(await self._ask("GET", "/message/get", params), _Stored)
-        except ServerError as error:
-            if any(text in str(error) for text in _NOT_READABLE):
-                return None
-            raise
-        if not _is_answer(mode, position, stored):
+        stored = await self._stored(topic, partition, mode, position)
+        if mode == "id" and stored is not None and stored.id != position:
+            stored = await self._beside(topic, partition, position, stored)
+        if stored is None or not _is_answer(mode, position, stored):
             return None
         return StoredMessage(
             internal_id=stored.id,
@@ -318,6 +311,34 @@ class NsqdHttp(HttpPeer):
             body=stored.body,
             headers=stored.ext,
         )
+
+    async def _stored(self, topic: str, partition: int, mode: Search, position: int) -> _Stored | None:
+        """Return what the server answers, which may be another message."""
+        params = {
+            "topic": check_topic(topic),
+            "partition": str(check_partition(partition)),
+            "search_mode": mode,
+            "search_pos": str(position),
+            "needext": "true",
+        }
+        try:
+            return decode_json(await self._ask("GET", "/message/get", params), _Stored)
+        except ServerError as error:
+            if any(text in str(error) for text in _NOT_READABLE):
+                return None
+            raise
+
+    async def _beside(self, topic: str, partition: int, wanted: int, known: _Stored) -> _Stored | None:
+        """Return the message with the id ``wanted``, by its number; ids and numbers of a batch count up together."""
+        for _ in range(_STEPS):
+            number = known.queue_cnt_index + wanted - known.id
+            if not 0 < number <= MAX_INT64:
+                return None
+            found = await self._stored(topic, partition, "count", number)
+            if found is None or found.id == wanted or found.queue_cnt_index != number:
+                return found
+            known = found
+        return None
 
     async def clock(self) -> float | None:
         """Return the node's time in whole seconds since 1970. None if the answer has no time."""

@@ -117,7 +117,8 @@ class StatsAdmin(Opened):
         """Return one message of the log of a partition, finished or not; the server has no search by trace id.
 
         Give either ``internal_id``, or ``partition`` with ``offset`` or ``number``. Receipts and consumed messages have
-        the id, and with a trace the offset.
+        the id, and with a trace the offset. To read many messages, call it again and again: a leader that was looked
+        up is asked for a second.
 
         Args:
             topic: The topic.
@@ -129,7 +130,7 @@ class StatsAdmin(Opened):
 
         Returns:
             The message. A body or header that is not UTF-8 is damaged. None if the server cannot read it, because it
-            is not flushed yet, was cleaned up or does not exist, or if ``internal_id`` is that of a message in a batch.
+            is not flushed yet, was cleaned up or does not exist.
 
         Raises:
             ConfigError: The arguments do not name one message, or the cluster is a plain one.
@@ -140,13 +141,18 @@ class StatsAdmin(Opened):
         check_topic(topic)
         mode, position, partition = _search(internal_id, partition, offset, number)
         async with Bounded(f"searching a message of {topic}-{partition}", timeout, changes=False):
-            view = await self._leading.existing(topic)
+            view = await self._leading.recent(topic)
             if view.is_plain:
                 raise ConfigError(f"topic {topic!r} has no log to search: plain nsqd keeps no finished messages")
             leader = view.leaders.get(partition)
             if leader is None:
+                self._leading.forget(topic)
                 raise NoLeaderError(f"{topic}-{partition} has no leader now, or does not exist{view.cause}")
-            return await self._leading.nsqd(leader).message_get(topic, partition, mode, position)
+            try:
+                return await self._leading.nsqd(leader).message_get(topic, partition, mode, position)
+            except NsqError:
+                self._leading.forget(topic)  # the leader may have moved
+                raise
 
     async def _describe(
         self, topic: str, partition: int, readable: TopicView, writable: TopicView, *, clients: bool

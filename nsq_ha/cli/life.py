@@ -178,9 +178,7 @@ async def _ask_cluster(cluster: Cluster, topic: str, life: Life, trace_id: int |
             life.note = str(error)
         described = await admin.describe(topic)
     if life.stored is None:
-        life.note = life.note or (
-            "the server does not show it: it is not flushed yet, was cleaned up, or was published in a batch"
-        )
+        life.note = life.note or ("the server does not show it: it is not flushed yet, or was cleaned up")
     offset = life.stored.offset if life.stored is not None else _offset(life.events)
     own = next((entry for entry in described.partitions if entry.partition == life.partition), None)
     if own is not None and offset is not None:

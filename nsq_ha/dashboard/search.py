@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from nsq_ha.checks import check_topic
+from nsq_ha.dashboard.figures import moment
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient, StoredMessage
@@ -28,11 +29,8 @@ if TYPE_CHECKING:
 LIMIT: Final = 8.0
 """Seconds for a whole search."""
 
-SCANNED: Final = 200
-"""Latest messages of each partition that are looked at for a trace id."""
-
 MAX_SCANNED: Final = 2000
-"""Latest messages that are looked at in all partitions together."""
+"""Latest messages of a topic that are looked at for a trace id, as many of each partition."""
 
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 """The end of each trace log that is read."""
@@ -167,13 +165,69 @@ async def search(
                 wanted = Query(query.topic, internal_id=hunt.found[0].message.internal_id)
                 steps = await asyncio.to_thread(steps_of, trace_logs, wanted)
     except TimeoutError:
-        hunt.notes.append(f"The search ended after {limit:g} s; there may be more.")
+        hunt.notes.append(f"The search ended at its limit of {limit:g} s.")
+    if hunt.scan is not None:
+        hunt.notes.extend(hunt.scan.notes(query, is_found=bool(hunt.found)))
     hunt.notes.append(
         f"Read the last {MAX_LOG_BYTES // 2**20} MB of {len(trace_logs)} trace log(s)."
         if trace_logs
         else "No trace log is read: start the dashboard with --trace-log FILE to see deliveries, requeues and finishes."
     )
     return Answer(tuple(hunt.found), steps, tuple(hunt.notes))
+
+
+class Scan:
+    """How far a search by trace id looked into the logs of the partitions.
+
+    Args:
+        lengths: Number of messages of each partition, by partition.
+        each: How many of the latest ones of each are looked at.
+
+    Attributes:
+        failed: Why messages could not be read.
+    """
+
+    def __init__(self, lengths: Mapping[int, int], each: int) -> None:
+        self.failed: list[str] = []
+        self._lengths = lengths
+        self._each = each
+        self._read = 0
+        self._unread = 0
+        self._oldest: dict[int, int] = {}
+
+    def places(self) -> Iterator[tuple[int, int]]:
+        """Yield partitions and numbers of messages, the latest of each partition first."""
+        for back in range(self._each):
+            for partition, length in self._lengths.items():
+                if length > back:
+                    yield partition, length - back
+
+    def saw(self, partition: int, stored: StoredMessage | None) -> None:
+        """Note a message that was looked at. None for one that the server cannot read."""
+        if stored is None:
+            self._unread += 1
+            return
+        self._read += 1
+        self._oldest[partition] = min(stored.timestamp_ns, self._oldest.get(partition, stored.timestamp_ns))
+
+    def notes(self, query: Query, *, is_found: bool) -> list[str]:
+        """Return what was searched, and what to do about the rest."""
+        whole = sum(self._lengths.values())
+        if self._read == whole:
+            return [f"Looked at all {whole:,} messages of the topic."] if whole else ["The topic holds no messages."]
+        back = f", back to {moment(max(self._oldest.values()) / 1e9)}" if self._oldest else ""
+        seen = f"Looked at {self._read:,} messages, the latest of each partition first{back}"
+        notes = [f"{seen}, since the server has no search by trace id."]
+        if self._unread:
+            notes.append(f"{self._unread:,} cannot be read: they are not flushed yet, or were cleaned up.")
+        if self.failed:
+            notes.append(f"{len(self.failed):,} were not read: {self.failed[0]}")
+        if not is_found:
+            notes.append(
+                f"To search all messages, run: nsq-ha trace {query.trace_id} --trace-id --topic {query.topic}"
+                " (add --from -1h for those of the last hour)"
+            )
+        return notes
 
 
 class _Hunt:
@@ -186,12 +240,14 @@ class _Hunt:
 
     Attributes:
         found: The messages so far.
-        notes: Where it looked, and what it could not see.
+        notes: What it could not see.
+        scan: How far it looked for a trace id. None if it did not.
     """
 
     def __init__(self, admin: AdminClient, reading: Reading, query: Query) -> None:
         self.found: list[Found] = []
         self.notes: list[str] = []
+        self.scan: Scan | None = None
         self._admin = admin
         self._reading = reading
         self._query = query
@@ -227,41 +283,35 @@ class _Hunt:
             query.partition,
         )
         if not self.found:
-            self.notes.append(
-                "The leader cannot read it: it is not flushed yet, was cleaned up, does not exist, or is inside a"
-                " batch, which has only its first message's id."
-            )
+            self.notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
 
     async def _scan(self, trace_id: int) -> None:
-        """Look at the latest messages of each partition for a trace id."""
-        stats = self._reading.topics.get(self._query.topic)
-        entries = stats.partitions if stats else ()
-        each = min(SCANNED, MAX_SCANNED // max(1, len(entries)))
+        """Look at the latest messages of each partition for a trace id, the latest of all partitions first."""
+        topic = self._query.topic
+        described = await self._admin.describe(topic)
+        lengths = {each.partition: each.stats.messages for each in described.partitions if each.stats is not None}
+        scan = self.scan = Scan(lengths, min(MAX_SCANNED, max(1, MAX_SCANNED // max(1, len(lengths)))))
+        missing = [f"{topic}-{each.partition}" for each in described.partitions if each.stats is None]
+        if missing:
+            self.notes.append(f"Not searched, since no leader answers: {', '.join(missing)}.")
         slots = asyncio.Semaphore(_AT_ONCE)
-        failed: list[str] = []
 
         async def look(partition: int, number: int) -> None:
             async with slots:
                 if self.found:
                     return
                 try:
-                    stored = await self._admin.find_message(self._query.topic, partition=partition, number=number)
+                    stored = await self._admin.find_message(topic, partition=partition, number=number)
                 except NsqError as error:
-                    failed.append(str(error))
+                    scan.failed.append(str(error))
                     return
+                scan.saw(partition, stored)
                 if stored is not None and stored.trace_id == trace_id:
                     self._add(stored, partition)
 
-        self.notes.append(
-            f"The server has no search by trace id: the last {each} messages of each partition were looked at."
-        )
         async with asyncio.TaskGroup() as group:
-            for back in range(each):
-                for entry in entries:
-                    if entry.messages - back >= 1:
-                        group.create_task(look(entry.partition, entry.messages - back))
-        if failed:
-            self.notes.append(f"{len(failed)} of them could not be read: {failed[0]}")
+            for partition, number in scan.places():
+                group.create_task(look(partition, number))
 
     def _add(self, stored: StoredMessage | None, partition: int | None) -> None:
         if stored is not None:
