@@ -51,7 +51,8 @@ def resume(waiting: Waiting) -> None:
 
 def complete(future: asyncio.Future[None]) -> None:
     """Complete ``future``, and resume the only task that awaits it inside this call if possible."""
-    waiting = detached(future) if may_resume(future.get_loop()) else None
+    # As may_resume(), which would be another call for each read.
+    waiting = detached(future) if asyncio.current_task(future.get_loop()) is None else None
     future.set_result(None)
     if waiting is not None:
         resume(waiting)

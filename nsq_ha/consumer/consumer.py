@@ -312,8 +312,7 @@ class Consumer(SingleUseClient):
             self._inbox.died = died
             raise
         finally:
-            self._inbox.closing.set()
-            self._inbox.wake()
+            self._inbox.ended()
 
     def _view_changed(self, view: TopicView) -> None:
         if self._partitions is None or self._inbox.closing.is_set():

@@ -88,6 +88,7 @@ class ConsumerInbox:
         self.changed: asyncio.Event = asyncio.Event()
         self.closing: asyncio.Event = asyncio.Event()
         self.died: BaseException | None = None
+        self._is_open = False  # started, and neither closing nor refused: one look for each read instead of three
         self._looks = False  # for compressed bodies among the messages that arrive
         self._is_expanding = False
         self._max_decompressed_bytes = config.max_decompressed_bytes
@@ -130,6 +131,7 @@ class ConsumerInbox:
     def start(self) -> None:
         """Start, in the running event loop."""
         self._loop = asyncio.get_running_loop()
+        self._is_open = True
         self.clock.start()
         self.backlog.start()
         if self._touching is not None:
@@ -175,7 +177,7 @@ class ConsumerInbox:
         """Record that a message was answered."""
         self.flow.freed()
         self.backlog.freed()
-        if self.closing.is_set():
+        if not self._is_open and self.closing.is_set():
             self.changed.set()
 
     def requeued(self, message: Message, delay: float | None) -> None:
@@ -210,6 +212,7 @@ class ConsumerInbox:
     def refused(self, error: NsqError) -> None:
         """Record an error that retrying cannot fix; the application's next call raises it."""
         self._failure = error
+        self._is_open = False
         self.changed.set()
         self._arrivals.wake()
 
@@ -331,10 +334,13 @@ class ConsumerInbox:
         Raises:
             StopAsyncIteration: The consumer was closed.
         """
-        if self.closing.is_set() and self._failure is None and self.died is None:
-            raise StopAsyncIteration
+        loop = self._loop
+        if loop is None or not self._is_open:
+            if self.closing.is_set() and self._failure is None and self.died is None:
+                raise StopAsyncIteration
+            loop = self.check_open()
         self.backlog.emptied()
-        return self._arrivals.wait(self.check_open())
+        return self._arrivals.wait(loop)
 
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""
@@ -402,7 +408,7 @@ class ConsumerInbox:
 
     def close(self) -> None:
         """Hand out no more messages, and ask for no more."""
-        self.closing.set()
+        self._close()
         self._queue = deque((*self.backoff.close(), *self.waiting))
         self.waiting.clear()
         for message, handle in self._interrupted.values():
@@ -411,6 +417,15 @@ class ConsumerInbox:
         self._interrupted.clear()
         self.wake()
         self.flow.stop()
+
+    def ended(self) -> None:
+        """Record that the consumer's own task has ended."""
+        self._close()
+        self.wake()
+
+    def _close(self) -> None:
+        self._is_open = False
+        self.closing.set()
 
     def wake(self) -> None:
         """Wake all waiting tasks, so that they check again."""

@@ -105,7 +105,9 @@ class Messages:
                 return message
             self._last = None
             if self._is_of_task:
-                self._wait_soon()
+                self._owner.check_iterable()
+                if self._kept:
+                    self._forget_answered()
             waiter = self._owner.next_arrival()
             try:
                 await waiter
@@ -122,11 +124,6 @@ class Messages:
         """Drop references to messages."""
         self._last = None
         self._kept = []
-
-    def _wait_soon(self) -> None:
-        self._owner.check_iterable()
-        if self._kept:
-            self._forget_answered()
 
     def _keep(self, message: Message) -> None:
         if self._is_of_task:

@@ -80,12 +80,13 @@ class Receiver:
             self._start.check(messages)
         if (self._skipping is not None or delivery.may_repeat) and not (messages := self._kept(messages, delivery)):
             return
-        delivery.delivered += len(messages)
+        count = len(messages)
+        delivery.delivered += count
         counts = delivery.counts
-        counts.delivered += len(messages)
+        counts.delivered += count
         counts.lag_ns = time_ns() - messages[-1].timestamp_ns
         before = delivery.in_flight
-        delivery.in_flight = in_flight = before + len(messages)
+        delivery.in_flight = in_flight = before + count
         granted = delivery.granted
         if in_flight > granted.ready and _is_flood(granted, self._loop.time(), before, messages):
             reason = RemoteProtocolError(

@@ -205,7 +205,15 @@ class ClientProtocol:
         tail = self._tail
         if self.state is _CLOSED:
             return received
-        if self._held or len(tail) + len(data) < self._needed:
+        position = 0
+        if self._read is not None and self._source is not None and not tail and not self._is_bulky:
+            if type(data) is not bytes:
+                data = bytes(data)
+            position = self._read(data, 0, self._largest, self._source, received.messages)
+            if position == len(data):  # nothing but whole messages, the usual case
+                self._is_bulky = position > _BULKY_BYTES and len(received.messages[-1].body) >= _BULKY_BYTES
+                return received
+        elif self._held or len(tail) + len(data) < self._needed:
             tail += data
             if self._held and len(tail) > self._largest:
                 self.state = State.CLOSED
@@ -219,7 +227,7 @@ class ClientProtocol:
                 self._tail = bytearray()
             elif type(data) is not bytes:
                 data = bytes(data)
-            position = self._parse(data, received)
+            position = self._parse(data, received, position)
         except RemoteProtocolError:
             self.state = State.CLOSED
             raise
@@ -261,9 +269,8 @@ class ClientProtocol:
         received.messages += messages
         return end
 
-    def _parse(self, data: bytes, received: Received) -> int:
-        """Read frames from the start of ``data``; return where the unfinished rest begins."""
-        position = 0
+    def _parse(self, data: bytes, received: Received, position: int = 0) -> int:
+        """Read frames of ``data`` from ``position`` on; return where the unfinished rest begins."""
         end = len(data)
         while self.state is not _CLOSED and not self._held:
             if self._read is not None and self._source is not None:
