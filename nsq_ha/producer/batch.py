@@ -460,6 +460,8 @@ def as_list(messages: object) -> list[bytes | OutgoingMessage]:
     Raises:
         ConfigError: They are a single body, a mapping, or not iterable.
     """
+    if type(messages) is list:  # the usual case, without the slow looks at abstract classes
+        return messages.copy()
     if isinstance(messages, bytes | bytearray | memoryview | str | Mapping) or not isinstance(messages, Iterable):
         raise ConfigError(f"messages must be a list or another iterable of messages, not {type(messages).__name__}")
     return list(messages)

@@ -268,9 +268,13 @@ def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -
 
     A run of plain PUBs takes a third of the time of others.
     """
-    first = requests[0]
-    if len(requests) == 1 and first.body and first.is_plain and first.size < GATHERED_BYTES:
-        return encode_pub(topic, partition, first.body)
+    if len(requests) == 1:
+        first = requests[0]
+        if first.body and first.is_plain and first.size < GATHERED_BYTES:
+            return encode_pub(topic, partition, first.body)
+        if not first.body:  # a batch
+            parts = first.gather(partition)
+            return parts[0] if len(parts) == 1 else parts
     bodies = [request.body for request in requests if request.is_plain and request.body]
     if len(bodies) == len(requests):
         parts = gather_pubs(topic, partition, bodies)

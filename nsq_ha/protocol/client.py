@@ -213,7 +213,12 @@ class ClientProtocol:
             if position == len(data):  # nothing but whole messages, the usual case
                 self._is_bulky = position > _BULKY_BYTES and len(received.messages[-1].body) >= _BULKY_BYTES
                 return received
-        elif self._held or len(tail) + len(data) < self._needed:
+        return self._receive_more(data, position, received)
+
+    def _receive_more(self, data: bytes | bytearray | memoryview, position: int, received: Received) -> Received:
+        """Process data that is more, or less, than whole messages; those before ``position`` were read."""
+        tail = self._tail
+        if self._held or (not position and len(tail) + len(data) < self._needed):
             tail += data
             if self._held and len(tail) > self._largest:
                 self.state = State.CLOSED
