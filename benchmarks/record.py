@@ -47,7 +47,7 @@ class Record:
         if self.path is None:
             return
         kept = self.read()
-        kept[part] = {"figures": figures, "load": round(load, 2), "commit": _commit(), "machine": _machine()}
+        kept[part] = {"figures": figures, "load": round(load, 2), "commit": commit(), "machine": machine()}
         self.path.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
@@ -56,7 +56,8 @@ def load() -> float:
     return os.getloadavg()[0]
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the commit that is checked out; empty without git."""
     git = shutil.which("git")
     if git is None:
         return ""
@@ -64,5 +65,6 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Describe the machine in a few words."""
     return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from integration.jobs import wait_until
@@ -14,6 +14,7 @@ from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from integration.cluster import ClusterUnderTest
     from integration.jobs import Job
@@ -26,21 +27,39 @@ def run_held(job: Job, spark: SparkSession, happen: Callable[[], None]) -> None:
 
     What the server has to send must be more than fits into the sockets on the way: some dozen megabytes.
     """
+    with _started(job, spark, now=True) as query:
+        _wait_in(query, job.is_held)
+        happen()
+        job.let_go()
+        assert query.awaitTermination(300), "the query does not come to its end"
+
+
+@contextlib.contextmanager
+def running_held(job: Job, spark: SparkSession) -> Iterator[Callable[[Callable[[], bool]], None]]:
+    """Run the job until the block ends; gives a way to wait. Tasks stop with their first rows as ``job.hold`` says."""
+    with _started(job, spark, now=False) as query:
+        yield lambda done: _wait_in(query, done)
+
+
+@contextlib.contextmanager
+def _started(job: Job, spark: SparkSession, *, now: bool) -> Iterator[StreamingQuery]:
     job.hold()
     # Else Spark gathers all that there is before it gives the first rows on.
     spark.conf.set(ROWS_A_STEP, "20")
     try:
-        query = job.start(spark, now=True)
+        query = job.start(spark, now=now)
         try:
-            wait_until(lambda: job.is_held() or not query.isActive)
-            assert query.isActive, str(query.exception())
-            happen()
-            job.let_go()
-            assert query.awaitTermination(300), "the query does not come to its end"
+            yield query
         finally:
             query.stop()
     finally:
         spark.conf.unset(ROWS_A_STEP)
+
+
+def _wait_in(query: StreamingQuery, done: Callable[[], bool]) -> None:
+    """Wait for something that happens while a query runs."""
+    wait_until(lambda: done() or not query.isActive)
+    assert query.isActive, str(query.exception())
 
 
 def delete_channels(cluster: ClusterUnderTest, topic: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from integration.exactness import scenario as drawn
+from integration.exactness.kept import Kept
 from integration.exactness.scenario import draw
 from integration.exactness.table import page, summary
 from integration.exactness.verdict import Row, Verdict, judge
@@ -16,6 +17,7 @@ from nsq_ha.spark.options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 LOG: list[Row] = [
     (partition, 50 * number, b"%d-%d" % (partition, number)) for partition in (0, 1) for number in range(4)
@@ -84,18 +86,33 @@ def test_a_seed_gives_the_same_runs_and_thirty_have_every_value_often() -> None:
 DECKS = {"kind": "KINDS", "fetch": "FETCHES", "fault": "FAULTS", "lot": "LOTS", "fresh": "FRESH", "largest": "SIZES"}
 
 
+def test_a_kept_run_is_not_repeated_unless_something_else_is_drawn_now(tmp_path: Path) -> None:
+    file, runs = tmp_path / "runs.json", draw(8, 3)
+    kept = Kept(file, {"seed": 3}, runs)
+    for run in runs[:2]:
+        kept.keep({"scenario": dataclasses.asdict(run), "exact": True})
+    assert sorted(Kept(file, {"seed": 3}, runs).runs) == [1, 2]
+    other = [dataclasses.replace(runs[0], messages=1), *runs[1:]]
+    assert sorted(Kept(file, {"seed": 3}, other).runs) == [2]
+    assert not Kept(file, {"seed": 4}, runs).runs
+
+
 def test_the_tables_show_each_run_and_what_was_wrong() -> None:
     kept = [
         {
             "scenario": dataclasses.asdict(run),
             "verdict": dataclasses.asdict(Verdict(lost=run.number % 2)),
             "exact": not run.number % 2,
-            **dict.fromkeys(("acknowledged", "rows", "batches"), 1000),
+            "commit": "abc1234",
+            "load": run.number / 2,
+            **dict.fromkeys(("acknowledged", "stored", "rows", "batches"), 1000),
         }
         for run in draw(8, 3)
     ]
-    lines = page({"runs": kept, "seed": 3, "cluster": "real", "pyspark": "4.3.0"}).splitlines()
+    about = {"seed": 3, "cluster": "real", "server": "4 nsqds, version 1", "pyspark": "4.3.0", "machine": "2 cores"}
+    lines = page({"runs": kept, **about}).splitlines()
     assert lines[0].startswith("4 of 8 runs were exact")
+    assert "commit `abc1234`; 2 cores, with a load average of 0.5 to 4.0 when" in lines[0]
     assert [line.split("|")[-2].strip() for line in lines[4:]] == ["1", "0"] * 4
     words = [line.split() for line in summary(kept).splitlines()[1:]]
     assert sum(int(each[2]) for each in words) == 8

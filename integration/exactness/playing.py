@@ -16,7 +16,7 @@ from integration.cluster import NODE_VARIABLE, TopicOptions
 from integration.exactness.scenario import PARTITIONS, Scenario
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
-from integration.holding import run_held
+from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_for_another, wait_until, workers
 from integration.replays import of
 from nsq_ha.admin.nsqd_http import NsqdHttp
@@ -114,7 +114,9 @@ def _kill_workers(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> N
     """Kill the workers in the middle of their tasks."""
 
     def kill() -> None:
-        for worker in workers():
+        found = workers()
+        assert found, "no worker to kill"
+        for worker in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
 
@@ -140,22 +142,46 @@ def _kill_driver_late(job: Job, spark: SparkSession, cluster: ClusterUnderTest) 
         wait(lambda: job.planned > job.commits >= 1)
 
 
-def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
-    """Kill the leader of a partition under a running query, and start it when another node leads."""
-    with job.running(spark) as batches:
+def _kill_leader_early(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill a leader in the middle of the first micro-batch."""
+    _kill_leader(job, spark, cluster, after=0)
+
+
+def _kill_leader_late(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Kill a leader in the middle of a later micro-batch."""
+    _kill_leader(job, spark, cluster, after=2)
+
+
+def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, after: int) -> None:
+    """Kill the leader of a partition while tasks are in the middle, and start it when another node leads.
+
+    What the stopped tasks have not read yet, and the ranges of tasks that have not begun, can only come from the next
+    leader.
+    """
+    with running_held(job, spark) as wait:
+        wait(job.is_held)
+        if after:
+            job.let_go()
+            wait(lambda: job.commits >= after)
+            job.hold()
+            wait(job.is_held)
+        assert job.planned > job.commits
         leader = cluster.leader(job.topic, 0)
         cluster.kill_node(leader)
         try:
+            job.let_go()
             wait_for_another(cluster, job.topic, leader)
         finally:
             cluster.start_node(leader)
-        batches()
+        done = job.commits
+        wait(lambda: job.commits >= done + 3)
 
 
 def _trouble(scenario: Scenario) -> Callable[[Job, SparkSession, ClusterUnderTest], None]:
     """Return what runs the first query of a scenario."""
     driver = _kill_driver_early if scenario.early else _kill_driver_late
-    return {"none": _nothing, "worker": _kill_workers, "driver": driver, "leader": _kill_leader}[scenario.fault]
+    leader = _kill_leader_early if scenario.early else _kill_leader_late
+    return {"none": _nothing, "worker": _kill_workers, "driver": driver, "leader": leader}[scenario.fault]
 
 
 # ---------------------------------------------------------------- the log

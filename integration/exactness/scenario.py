@@ -47,7 +47,7 @@ class Scenario:
         largest: Largest body in bytes.
         reader: Who reads a small micro-batch.
         messages: Messages that are there at the beginning.
-        early: Whether a driver is killed in its first micro-batch, and not in a later one.
+        early: Whether a driver or leader is killed in the first micro-batch, and not in a later one.
         seed: For the sizes of bodies.
     """
 
@@ -98,7 +98,7 @@ def draw(runs: int, seed: int) -> list[Scenario]:
             largest=sizes[at],
             # A worker can only be killed where one reads.
             reader="tasks" if faults[at] == "worker" else readers[at],
-            messages=chance.randrange(400, 1200),
+            messages=chance.randrange(1500, 5000),
             early=chance.random() < 0.5,
             seed=f"{seed}/{at + 1}",
         )
@@ -115,7 +115,7 @@ def _dealt(values: Sequence[T], runs: int, chance: random.Random) -> list[T]:
 
 
 def _limit(name: str, largest: int, chance: random.Random) -> dict[str, str]:
-    most = chance.randrange(150, 500)
+    most = chance.randrange(300, 1200)
     if name == "maxOffsetsPerTrigger":
         return {name: str(most)}
     # A message of the log has about 40 bytes beside its body.
@@ -125,4 +125,4 @@ def _limit(name: str, largest: int, chance: random.Random) -> dict[str, str]:
 def _cut(name: str, chance: random.Random) -> dict[str, str]:
     if name == "minPartitions":
         return {name: str(chance.randrange(3, 7))}
-    return {name: str(chance.randrange(60, 400))} if name == "maxRecordsPerPartition" else {}
+    return {name: str(chance.randrange(150, 1000))} if name == "maxRecordsPerPartition" else {}

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 Run = Mapping[str, Any]
 
-NAMES: Final = ("acknowledged", "rows", "batches")
+NAMES: Final = ("acknowledged", "stored", "rows", "batches")
 
 
 def sums(runs: Iterable[Run]) -> Iterator[tuple[str, str, int, list[int], int]]:
@@ -26,23 +26,41 @@ def sums(runs: Iterable[Run]) -> Iterator[tuple[str, str, int, list[int], int]]:
 
 def summary(runs: Collection[Run]) -> str:
     """Return the sums as text."""
-    lines = [f"{'killed':<10}{'fetch':<12}{'runs':>6}{'written':>10}{'rows':>10}{'batches':>9}{'exact':>7}"]
-    for fault, fetch, count, (written, rows, batches), exact in sums(runs):
-        lines.append(f"{fault:<10}{fetch:<12}{count:>6}{written:>10}{rows:>10}{batches:>9}{exact:>7}")
+    heads = f"{'written':>10}{'stored':>10}{'rows':>10}{'batches':>9}"
+    lines = [f"{'killed':<10}{'fetch':<12}{'runs':>6}{heads}{'exact':>7}"]
+    for fault, fetch, count, (written, stored, rows, batches), exact in sums(runs):
+        sums_of = f"{written:>10}{stored:>10}{rows:>10}{batches:>9}"
+        lines.append(f"{fault:<10}{fetch:<12}{count:>6}{sums_of}{exact:>7}")
     return "\n".join(lines)
 
 
-HEADS: Final = ("run", "topic", "fetch", "killed", "published", "limits", "written", "rows", "batches", "wrong rows")
+HEADS: Final = (
+    "run",
+    "topic",
+    "fetch",
+    "killed",
+    "published",
+    "limits",
+    "written",
+    "stored",
+    "rows",
+    "batches",
+    "wrong rows",
+)
 
 
 def page(about: Mapping[str, Any]) -> str:
     """Return all runs as the part that the docs include."""
     runs: Sequence[Run] = about["runs"]
     exact = sum(run["exact"] for run in runs)
+    loads = [run["load"] for run in runs]
+    commits = ", ".join(f"`{each}`" for each in dict.fromkeys(run["commit"] for run in runs))
     text = (
-        f"{exact} of {len(runs)} runs were exact: seed {about['seed']}, {about['cluster']} cluster, PySpark "
-        f"{about['pyspark']}. *Written* counts the messages whose publish succeeded. A publish that was in doubt while "
-        "a leader died may be stored twice; then it is two messages of the log, and must be two rows."
+        f"{exact} of {len(runs)} runs were exact: seed {about['seed']}, {about['cluster']} cluster of "
+        f"{about['server']}, PySpark {about['pyspark']}, commit {commits}; {about['machine']}, with a load average of "
+        f"{min(loads)} to {max(loads)} when a run began. *Written* counts the messages whose publish succeeded, and "
+        "*stored* those of the log. A publish that was in doubt while a leader died may be stored twice; then it is "
+        "two messages of the log, and must be two rows."
     )
     lines = [
         text,
@@ -65,8 +83,8 @@ def _cells(run: Run) -> list[str]:
 
 
 def _killed(of: Mapping[str, Any]) -> str:
-    if of["fault"] == "driver":
-        return "driver, first batch" if of["early"] else "driver, later batch"
+    if of["fault"] in ("driver", "leader"):
+        return f"{of['fault']}, {'first' if of['early'] else 'later'} batch"
     return "nothing" if of["fault"] == "none" else str(of["fault"])
 
 
