@@ -140,6 +140,7 @@ def test_importing_the_package_loads_only_what_is_used() -> None:
     assert "nsq_ha.consumer.consumer" in consumes
     optional = {"httpx", "cramjam", "click", "rich", "starlette", "uvicorn", "opentelemetry", "pyarrow", "pyspark"}
     optional |= {"nsq_ha.patterns", "nsq_ha.settings", "nsq_ha.worker", "nsq_ha.devcluster"}
+    optional |= {"nsq_ha.dead_letters", "nsq_ha.discovery.servers", "nsq_ha.stats"}
     assert consumes.isdisjoint(optional | {"nsq_ha.producer.producer"})
     assert loaded_by("from nsq_ha import Producer").isdisjoint(optional | {"nsq_ha.consumer"})
 

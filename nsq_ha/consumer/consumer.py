@@ -22,7 +22,6 @@ from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
-from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
@@ -190,6 +189,9 @@ class Consumer(SingleUseClient):
 
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
+        # Imported here: 0.3 MB that only those who ask should pay for.
+        from nsq_ha.consumer.statistics import consumer_stats  # noqa: PLC0415
+
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
         lookups = LookupCounts() if self._directory is None else self._directory.counts
         return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
@@ -206,10 +208,14 @@ class Consumer(SingleUseClient):
     def _troubles(self) -> list[Trouble]:
         if self._watch is None or self._partitions is None or self._loop is None:
             return []
+        from nsq_ha.consumer.statistics import consumer_troubles  # noqa: PLC0415 - as in stats()
+
         now = self._loop.time()
         return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
 
     def _notes(self) -> list[str]:
+        from nsq_ha.consumer.statistics import consumer_notes  # noqa: PLC0415 - as in stats()
+
         return consumer_notes(self._inbox)
 
     def _is_subscribed(self) -> bool:

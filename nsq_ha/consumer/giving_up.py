@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nsq_ha.config import ClientConfig
-from nsq_ha.dead_letters.provenance import Failure, Provenance
-from nsq_ha.dead_letters.writing import forms
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.message import as_stored
@@ -24,11 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.config import ConsumerConfig
+    from nsq_ha.dead_letters.provenance import Failure
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicMeta, TopicView
-
-UNSEEN: Final = Failure("redelivered")
-"""A message that was delivered too often, without a failure that this consumer knows."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -186,12 +182,12 @@ class GiveUpPublisher:
             f" give dead_letter_format='auto'{cure}"
         )
 
-    async def publish(self, message: Message, why: Failure = UNSEEN) -> None:
+    async def publish(self, message: Message, why: Failure | None = None) -> None:
         """Publish a message by the policy; do nothing if the policy publishes nothing.
 
         Args:
             message: The message.
-            why: Why it is given up.
+            why: Why it is given up. None if it was delivered too often, without a failure that this consumer knows.
 
         Raises:
             NsqError: It was not stored, or may not have been.
@@ -219,10 +215,14 @@ class GiveUpPublisher:
         await self._producer.publish(message.topic, message.body, **options)
 
     async def _publish_letter(
-        self, producer: Publisher, topic: str, message: Message, why: Failure, options: dict[str, Any]
+        self, producer: Publisher, topic: str, message: Message, why: Failure | None, options: dict[str, Any]
     ) -> None:
         """Publish a dead letter in the first form that the topic accepts."""
-        origin = Provenance.of(message, why, time.time())
+        # Imported here: memory that only those who publish dead letters should pay for.
+        from nsq_ha.dead_letters.provenance import Failure, Provenance  # noqa: PLC0415
+        from nsq_ha.dead_letters.writing import forms  # noqa: PLC0415
+
+        origin = Provenance.of(message, why or Failure("redelivered"), time.time())
         refusal: Exception | None = None
         wanted = self._config.dead_letter_format
         for written in forms(message, origin, wanted, takes_headers=self._takes_headers):

@@ -10,7 +10,7 @@ import asyncio
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nsq_ha.discovery.servers import Round
+from nsq_ha.discovery.round import Round
 from nsq_ha.errors import TopicNotExistError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
+from nsq_ha.discovery.round import Round
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
 from nsq_ha.observe import SILENT
@@ -88,19 +89,6 @@ class Server:
         # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
         # server.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Round:
-    """The result of one round.
-
-    Attributes:
-        answers: The usable answers that arrived in time.
-        error: None if there is an answer.
-    """
-
-    answers: tuple[LookupAnswer, ...]
-    error: LookupUnavailableError | None
 
 
 class Silence(NamedTuple):

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.checks import check_topic
 from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.fixed import FixedNodes
-from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.observe import SILENT
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ClientConfig
     from nsq_ha.discovery.lookupd import Access
-    from nsq_ha.discovery.servers import Silence
+    from nsq_ha.discovery.servers import Servers, Silence
     from nsq_ha.observe import Observer
     from nsq_ha.policy.lookup_pace import Slot
 
@@ -422,7 +420,7 @@ class Directory:
     @property
     def silence(self) -> Silence | None:
         """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
-        return self._servers.silence if isinstance(self._servers, Servers) else None
+        return None if self._servers is None or isinstance(self._servers, FixedNodes) else self._servers.silence
 
     async def start(self) -> None:
         """Start the lookups without waiting for a server. A second call does nothing.
@@ -437,6 +435,10 @@ class Directory:
         if self._config.nsqd:
             self._servers = FixedNodes(self._config.nsqd)
         else:
+            # Imported here: memory that clients with nsqd= need not pay for.
+            from nsq_ha.discovery.http import new_client  # noqa: PLC0415
+            from nsq_ha.discovery.servers import Servers  # noqa: PLC0415
+
             config = self._config
             self._client = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
             self._servers = Servers(

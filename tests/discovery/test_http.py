@@ -14,7 +14,7 @@ import pytest
 from nsq_ha.discovery.fixed import FixedNodes, explained
 from nsq_ha.discovery.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, ask_time, new_client
 from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.discovery.servers import Round
+from nsq_ha.discovery.round import Round
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,

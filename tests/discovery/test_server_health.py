@@ -10,7 +10,8 @@ import pytest
 
 from nsq_ha.discovery.answers import LookupdList
 from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.servers import FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Round, Servers
+from nsq_ha.discovery.round import Round
+from nsq_ha.discovery.servers import FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.waiting import dawdle, eventually

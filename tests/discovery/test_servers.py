@@ -19,6 +19,8 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
+    from nsq_ha.discovery.round import Round
+
     Serve = Callable[[], Awaitable[Fake]]
     Known = Callable[..., Servers]
 
@@ -43,7 +45,7 @@ async def known() -> AsyncIterator[Known]:
     await client.aclose()
 
 
-async def timed(servers: Servers, topic: str = "orders") -> tuple[servers_module.Round, float]:
+async def timed(servers: Servers, topic: str = "orders") -> tuple[Round, float]:
     began = asyncio.get_running_loop().time()
     result = await servers.look_up(topic, "r")
     return result, asyncio.get_running_loop().time() - began

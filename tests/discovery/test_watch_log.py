@@ -12,7 +12,7 @@ import pytest
 
 from nsq_ha.config import ClientConfig
 from nsq_ha.discovery import watcher
-from nsq_ha.discovery.servers import Round
+from nsq_ha.discovery.round import Round
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
 from nsq_ha.policy.lookup_pace import LookupBudget
