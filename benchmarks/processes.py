@@ -6,10 +6,15 @@ import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+SCANS: Final = 20
+"""Most scans of ``/proc``, if processes come and go during each."""
+LISTENS: Final = "0A"
+"""State of a listening socket in ``/proc/net/tcp``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +27,20 @@ class Process:
     peak: int
 
 
-def below() -> list[tuple[Process, Process | None]]:
-    """Return each process below this one with its parent; the server is none of them."""
+class Usage(NamedTuple):
+    """Seconds of CPU: of this process and all below, of the tasks' Python workers among them, and of given servers."""
+
+    ours: float
+    workers: float
+    servers: float
+
+    def since(self, before: Usage) -> Usage:
+        """Return what was used since another reading."""
+        return Usage(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+def _every() -> dict[int, Process]:
+    """Return all processes by their ids."""
     found: dict[int, Process] = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
@@ -38,18 +55,70 @@ def below() -> list[tuple[Process, Process | None]]:
         # Those of children that have ended count too: workers come and go.
         cpu = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
         found[int(folder.name)] = Process(int(words[1]), command, cpu, int(peak[1]) * 1024 if peak else 0)
+    return found
+
+
+def below() -> list[tuple[Process, Process | None]]:
+    """Return each process below this one with its parent; the server is none of them."""
+    found = _every()
+    ours = _ours(found)
+    return [(found[number], found.get(found[number].parent)) for number in ours]
+
+
+def _ours(found: dict[int, Process]) -> set[int]:
+    """Return which processes are this one and those below it."""
 
     def is_ours(number: int) -> bool:
         while number in found and number != os.getpid():
             number = found[number].parent
         return number == os.getpid()
 
-    return [(each, found.get(each.parent)) for number, each in found.items() if is_ours(number)]
+    return {number for number in found if is_ours(number)}
 
 
-def spent() -> float:
-    """Return the seconds of CPU of this process and all below; 0 where there is no ``/proc``."""
-    return sum(each.cpu for each, _ in below()) if Path("/proc/self/stat").exists() else 0.0
+def used(servers: frozenset[int] = frozenset()) -> Usage:
+    """Return the seconds of CPU used so far; zeros where there is no ``/proc``.
+
+    Args:
+        servers: Process ids of servers that are not below this process.
+    """
+    if not Path("/proc/self/stat").exists():
+        return Usage(0.0, 0.0, 0.0)
+    found = _every()
+    for _ in range(SCANS):
+        # The time of a process that ends is its parent's from then on: if that happens during a scan, it is missing.
+        before, found = found, _every()
+        if _ours(before) == _ours(found):
+            break
+    ours = _ours(found)
+    return Usage(
+        sum(found[number].cpu for number in ours),
+        sum(found[number].cpu for number in ours if "pyspark.worker" in found[number].command),
+        sum(found[number].cpu for number in servers & found.keys()),
+    )
+
+
+def listeners(ports: frozenset[int]) -> frozenset[int]:
+    """Return the ids of the processes of this machine that listen on one of these TCP ports, as far as one may see."""
+    sockets = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            words = line.split()
+            if words[3] == LISTENS and int(words[1].rpartition(":")[2], 16) in ports:
+                sockets.add(f"socket:[{words[9]}]")
+    return frozenset(number for number in _every() if sockets & _files(number))
+
+
+def _files(number: int) -> set[str]:
+    """Return what the open files of a process are; nothing of another user's."""
+    found = set()
+    try:
+        for each in Path(f"/proc/{number}/fd").iterdir():
+            with suppress(OSError):  # closed meanwhile
+                found.add(str(each.readlink()))
+    except OSError:
+        return set()
+    return found
 
 
 def peaks() -> list[int]:

@@ -4,11 +4,11 @@
 same aggregate over ``range`` with a pickled Python function that makes such bodies. *sink*: a write, against an Arrow
 writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no rows costs, against the
 built-in source ``rate`` and against a source in Python that does nothing. *memory*: of the Python workers, with bodies
-of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within a round. All takes some
-twelve minutes.
+of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within a round. See the
+page about Spark's speed for how long all takes.
 
 With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
-nothing, to see that all parts run.
+nothing, to see that all parts run. CPU is that of Spark, of the workers of its tasks, and of the nsqds on this machine.
 
 Servers and Spark share the machine's cores, so on a busy one the rates tell more of the others than of us.
 """
@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +37,7 @@ from benchmarks.record import Record, load
 from benchmarks.spark_memory import SETTINGS, memory
 from benchmarks.spark_page import BARE, TABLES, write_page
 from benchmarks.spark_reads import ordered, sizes, writers
-from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interleaved, topic
+from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interleaved, nsqds, topic
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
 
@@ -44,10 +45,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from benchmarks.processes import Usage
+
 LOOKUPD_VARIABLE: Final = "NSQ_HA_TEST_LOOKUPD"
 TRIGGERS: Final = 8
 TRIGGER_ROUNDS: Final = 3
 """Each takes half a minute."""
+TRIGGER_TIMEOUT: Final = 120.0
 
 
 Made = Callable[["SparkSession", str, Effort], dict[str, Any]]
@@ -56,19 +60,20 @@ Made = Callable[["SparkSession", str, Effort], dict[str, Any]]
 # ---------------------------------------------------------------- trigger
 
 
-def _triggers(frame: DataFrame) -> dict[str, float]:
+def _triggers(frame: DataFrame, count: int) -> dict[str, float]:
     """Run a stream into nothing for some seconds, and return the median milliseconds of its triggers' parts."""
     with tempfile.TemporaryDirectory() as folder:
         writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
         query = writer.trigger(processingTime="1 second").start()
-        until = time.monotonic() + 90
+        until = time.monotonic() + TRIGGER_TIMEOUT
+        figures: list[dict[str, float]] = []
         try:
-            while True:
+            while len(figures) < count:
+                if time.monotonic() > until:
+                    raise RuntimeError(f"{len(figures)} of {count} micro-batches had rows within {TRIGGER_TIMEOUT:g} s")
+                time.sleep(0.2)
                 # The first ones compile the plan.
                 figures = [dict(each["durationMs"]) for each in query.recentProgress if each["numInputRows"]][2:]
-                if len(figures) >= TRIGGERS or time.monotonic() > until:
-                    break
-                time.sleep(0.2)
         finally:
             query.stop()
     parts = set().union(*figures)
@@ -104,7 +109,7 @@ def trigger(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
     spark.dataSource.register(BareSource)
 
     def measured(label: str, frame: DataFrame) -> float:
-        parts[label].append(_triggers(frame))
+        parts[label].append(_triggers(frame, effort.of(TRIGGERS)))
         return parts[label][-1]["triggerExecution"]
 
     with topic(lookupd, "trigger") as name, _trickle(lookupd, name):
@@ -114,8 +119,9 @@ def trigger(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
             BARE: spark.readStream.format("bare").load(),
         }
         kinds = {label: partial(measured, label, frame) for label, frame in frames.items()}
-        found = interleaved(kinds, min(effort.rounds, TRIGGER_ROUNDS))
-    return {"ms": found, "parts": parts}
+        found = interleaved(kinds, replace(effort, rounds=min(effort.rounds, TRIGGER_ROUNDS)))
+    # Without those of the round that warms up.
+    return {"ms": found, "parts": {label: each[-len(found[label]) :] for label, each in parts.items()}}
 
 
 # ---------------------------------------------------------------- sink
@@ -161,13 +167,13 @@ def sink(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
         placed.write.format(form).mode("append").options(**options).save()
         return count / (time.perf_counter() - began)
 
-    cpu: dict[str, list[float]] = {}
+    cpu: dict[str, list[Usage]] = {}
     with topic(lookupd, "sink") as name:
         kinds = {
             "nsq": lambda: written("nsq", lookupd=lookupd, topic=name),
             "dropped": lambda: written("dropping"),
         }
-        found = interleaved(kinds, effort.rounds, cpu)
+        found = interleaved(kinds, effort, cpu)
     return {"rows": count, "rates": found, "cpu": cpu}
 
 
@@ -196,20 +202,23 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     if unknown := [name for name in chosen.rows if name not in rows]:
         parser.error(f"unknown: {', '.join(unknown)}")
+    if chosen.page and not chosen.json:
+        parser.error("--page needs --json")
     lookupd = os.environ.get(LOOKUPD_VARIABLE)
     if not lookupd:
         print(f"spark: skipped, {LOOKUPD_VARIABLE} names no cluster")
         return
-    effort = TRY if chosen.is_trial else Effort(chosen.rounds)
+    effort = replace(TRY if chosen.is_trial else Effort(chosen.rounds), servers=nsqds(lookupd))
     record = Record(chosen.json)
     wanted = chosen.rows or rows
     measured = [name for name in wanted if name in PARTS]
     spark = local_session("bench", threads="2", config=SETTINGS) if measured else None
     for name in wanted:
-        before = load()
+        before, began = load(), time.monotonic()
         figures = PARTS[name](spark, lookupd, effort) if spark and name in PARTS else memory(lookupd, effort)
         record.keep(f"spark/{name}", figures, before)
-        print(f"{name}, load {before:.1f} before\n\n{TABLES[name](figures)}\n", flush=True)
+        seconds = time.monotonic() - began
+        print(f"{name}, {seconds:.0f} s, load {before:.1f} before\n\n{TABLES[name](figures)}\n", flush=True)
     if spark is not None:
         spark.stop()
     if chosen.page:

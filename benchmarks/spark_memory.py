@@ -54,11 +54,10 @@ def memory(lookupd: str, effort: Effort) -> dict[str, int]:
         return {}
     with topic(lookupd, "small", 1000) as name:
         found = {IDLE: _in_a_process(lookupd, name)}
-    for most in LARGE_COUNTS:
-        count = effort.of(most)
-        with topic(lookupd, f"large{most}", count, LARGE_BYTES) as name, topic(lookupd, f"copy{most}") as copy:
+    for count in dict.fromkeys(effort.of(most) for most in LARGE_COUNTS):
+        with topic(lookupd, f"large{count}", count, LARGE_BYTES) as name, topic(lookupd, f"copy{count}") as copy:
             found[f"read {count}"] = _in_a_process(lookupd, name)
             found[f"read and write {count}"] = _in_a_process(lookupd, name, copy)
-        with topic(lookupd, f"made{most}") as made:
+        with topic(lookupd, f"made{count}") as made:
             found[f"write {count}"] = in_a_process(_write_large, lookupd, made, count, join_timeout=60)
     return found

@@ -9,12 +9,15 @@ from typing import Any, Final
 
 Figures = Mapping[str, Any]
 
+CPU: Final = "CPU, µs a row: Spark with its workers / of it the workers of tasks / the nsqds on the same machine"
 BASE: Final = "range + pickled function"
 BARE: Final = "a Python source that does nothing"
 IDLE: Final = "idle"
 READS: Final = ("subscribe", "subscribe, only value", "bulk", "bulk, only value")
 MARKS: Final = {"subscribe, only value": 0.38, "bulk": 0.6, "bulk, only value": 0.8}
 """Of reads, for bodies of 200 B in MPUBs of 1000."""
+WORKER_MARK: Final = 0.65
+"""Microseconds of CPU a row in the workers, of ``subscribe`` for the same bodies."""
 ORDERED_MARK: Final = 20.0
 SINK_MARK: Final = 0.65
 TRIGGER_MARK: Final = 1.25
@@ -58,31 +61,45 @@ def _size(size: str) -> str:
 
 def sizes(figures: Figures) -> str:
     """Return rates, ratios and CPU by size of the bodies."""
+    return _reads("body", {_size(size): of for size, of in figures.items()}, marked=_size(MARKED_SIZE))
+
+
+def _reads(head: str, found: Figures, marked: str = "") -> str:
+    """Return a table of rates and one of CPU.
+
+    Args:
+        head: What the rows differ in.
+        found: The figures by the name of the row.
+        marked: The row that the marks are for.
+    """
     rows, cpu = [], []
-    for size, of in figures.items():
-        rates = of["rates"]
-        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=size == MARKED_SIZE)}" for label in READS]
-        rows.append([_size(size), *cells, _rate(rates, BASE)])
-        cpu.append([_size(size), *(_cpu(of, label) for label in (*READS, BASE))])
-    heads = ["body", *READS, f"`{BASE}`"]
-    return (
-        f"{_table(heads, rows)}\n\nSeconds of CPU of Spark and its workers by million rows, without the servers':\n\n"
-        f"{_table(heads, cpu)}"
-    )
+    for name, of in found.items():
+        rates, is_marked = of["rates"], name == marked
+        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=is_marked)}" for label in READS]
+        rows.append([name, *cells, _rate(rates, BASE)])
+        cpu.append([name, *(_cpu(of, label, marked=is_marked) for label in (*READS, BASE))])
+    heads = [head, *READS, f"`{BASE}`"]
+    return f"{_table(heads, rows)}\n\n{CPU}:\n\n{_table(heads, cpu)}"
 
 
-def _cpu(of: Figures, label: str) -> str:
-    return f"{statistics.median(of['cpu'][label]) / of['rows'] * 1e6:.1f}" if label in of["cpu"] else ""
+def _cpu(of: Figures, label: str, *, marked: bool = False) -> str:
+    """Return the CPU of Spark, of its workers and of the nsqds as a cell; empty if it was not measured."""
+    if label not in of["cpu"]:
+        return ""
+    found = [statistics.median(each) / of["rows"] * 1e6 for each in zip(*of["cpu"][label], strict=True)]
+    ours, workers, servers = (f"{each:.{_digits(each)}f}" for each in found)
+    if marked and label == "subscribe" and found[1] > WORKER_MARK:
+        workers = f"**{workers}**"
+    return f"{ours} / {workers} / {servers}"
+
+
+def _digits(figure: float) -> int:
+    return 2 if figure < 2 else 1 if figure < 100 else 0
 
 
 def writers(figures: Figures) -> str:
     """Return rates and ratios by who wrote the topic."""
-    rows = []
-    for lot, of in figures.items():
-        rates = of["rates"]
-        cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=False)}" for label in READS]
-        rows.append(["PUB" if lot == "1" else f"MPUB of {lot}", *cells, _rate(rates, BASE)])
-    return _table(["written by", *READS, f"`{BASE}`"], rows)
+    return _reads("written by", {"PUB" if lot == "1" else f"MPUB of {lot}": of for lot, of in figures.items()})
 
 
 def ordered(figures: Figures) -> str:
@@ -100,13 +117,13 @@ def sink(figures: Figures) -> str:
     cpu = [_cpu(figures, label) for label in ("nsq", "dropped")]
     cells = [_rate(rates, "nsq"), _rate(rates, "dropped"), f"{SINK_MARK:g} or more", ratio, *cpu]
     heads = ["sink, rows/s", "writer that drops, rows/s", "mark", "sink / dropped"]
-    return _table([*heads, "CPU of sink, us a row", "of dropped"], [cells])
+    return _table([*heads, "CPU of sink", "CPU of dropped"], [cells]) + f"\n\n{CPU}."
 
 
 def trigger(figures: Figures) -> str:
     """Return times of micro-batches with next to no rows."""
     found, parts = figures["ms"], figures["parts"]
-    names = sorted(set().union(*(each[0] for each in parts.values())))
+    names = sorted(set().union(*(each[0] for each in parts.values())) - {"triggerExecution"})
     rows = []
     for label, times in found.items():
         at_most = TRIGGER_MARK if label == "nsq" else None

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from benchmarks.processes import Usage
+
 SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000}
 """Rows by size of the bodies: about a second each."""
 
@@ -46,9 +48,9 @@ def sizes(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
     found = {}
     for size, count in SIZES.items():
         rows = effort.of(count)
-        cpu: dict[str, list[float]] = {}
+        cpu: dict[str, list[Usage]] = {}
         with topic(lookupd, f"size{size}", rows, size) as name:
-            rates = interleaved(_reads(spark, lookupd, name, rows, size), effort.rounds, cpu)
+            rates = interleaved(_reads(spark, lookupd, name, rows, size), effort, cpu)
         found[str(size)] = {"rows": rows, "rates": rates, "cpu": cpu}
     return found
 
@@ -58,11 +60,10 @@ def writers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
     found = {}
     for lot, count in LOTS.items():
         rows = effort.of(count)
+        cpu: dict[str, list[Usage]] = {}
         with topic(lookupd, f"lot{lot}", rows, lot=lot * PARTITIONS) as name:
-            found[str(lot)] = {
-                "rows": rows,
-                "rates": interleaved(_reads(spark, lookupd, name, rows), effort.rounds),
-            }
+            rates = interleaved(_reads(spark, lookupd, name, rows), effort, cpu)
+        found[str(lot)] = {"rows": rows, "rates": rates, "cpu": cpu}
     return found
 
 
@@ -77,4 +78,4 @@ def ordered(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
             "subscribe": _reads(spark, lookupd, short, slow)["subscribe"],
             "bulk": _reads(spark, lookupd, long, fast)["bulk"],
         }
-        return {"rates": interleaved(kinds, effort.rounds)}
+        return {"rates": interleaved(kinds, effort)}

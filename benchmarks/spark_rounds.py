@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
 
-from benchmarks.processes import spent
+from benchmarks.processes import Usage, listeners, used
 from nsq_ha import OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
 
@@ -35,14 +35,27 @@ class Effort:
     Attributes:
         rounds: Interleaved rounds of each part; one more warms up.
         share: The share of the rows. 1 for figures, less to try the program.
+        servers: Process ids of the cluster's nsqds on this machine, to measure their CPU as well.
     """
 
     rounds: int = 5
     share: float = 1.0
+    servers: frozenset[int] = frozenset()
 
     def of(self, rows: int) -> int:
         """Return how many of ``rows`` are measured, the same number in each partition."""
         return max(PARTITIONS, round(rows * self.share) // PARTITIONS * PARTITIONS)
+
+
+def nsqds(lookupd: str) -> frozenset[int]:
+    """Return the process ids of the cluster's nsqds, as far as they run on this machine."""
+
+    async def ports() -> frozenset[int]:
+        async with AdminClient(lookupd.split(",")) as admin:
+            nodes = [each.node for each in await admin.nodes()]
+        return frozenset(node.tcp_port for node in nodes if node.host == "localhost" or node.host.startswith("127."))
+
+    return listeners(asyncio.run(ports()))
 
 
 @contextmanager
@@ -93,24 +106,24 @@ def summed(frame: DataFrame, rows: int, size: int = BODY_BYTES) -> float:
 
 
 def interleaved(
-    kinds: Mapping[str, Callable[[], float]], rounds: int, cpu: dict[str, list[float]] | None = None
+    kinds: Mapping[str, Callable[[], float]], effort: Effort, cpu: dict[str, list[Usage]] | None = None
 ) -> dict[str, list[float]]:
     """Measure each kind once a round, in another order each time; a round before warms up.
 
     Args:
         kinds: What gives the figure of each.
-        rounds: How many.
-        cpu: Takes seconds of CPU of Spark and its workers, the server left out.
+        effort: How many rounds, and which processes are servers.
+        cpu: Takes the CPU that each used.
     """
     found: dict[str, list[float]] = {label: [] for label in kinds}
-    for number in range(rounds + 1):
+    for number in range(effort.rounds + 1):
         labels = list(kinds)
         turn = number % len(labels)
         for label in labels[turn:] + labels[:turn]:
-            before = spent()
+            before = used(effort.servers)
             figure = kinds[label]()
             if number:
                 found[label].append(figure)
                 if cpu is not None:
-                    cpu.setdefault(label, []).append(spent() - before)
+                    cpu.setdefault(label, []).append(used(effort.servers).since(before))
     return found

@@ -6,22 +6,29 @@ import json
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
+from benchmarks import spark
 from benchmarks.spark_page import BARE, BASE, IDLE, READS, page, write_page
-from docs._ext.charts import spark_chart
+from docs._ext.charts import PAGES, spark_chart
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def kept(bulk: float = 100.0) -> dict[str, Any]:
+def kept(bulk: float = 100.0, workers: float = 0.5) -> dict[str, Any]:
     """Return figures of all rows, two rounds each."""
     rates = {label: [50.0, 60.0] for label in READS} | {BASE: [100.0, 100.0], "bulk": [bulk, bulk]}
-    reads = {"rows": 1000, "rates": rates, "cpu": {label: [0.002, 0.002] for label in rates}}
+    reads = {"rows": 1000, "rates": rates, "cpu": {label: [[0.002, workers / 1000, 0.007]] * 2 for label in rates}}
     figures = {
         "sizes": {"200": reads, "65536": reads},
         "writers": {"1": reads, "1000": reads},
         "ordered": {"rates": {"subscribe": [1.0, 1.0], "bulk": [30.0, 40.0]}},
-        "sink": {"rows": 10, "rates": {"nsq": [1.0, 1.0], "dropped": [2.0, 2.0]}, "cpu": {}},
+        "sink": {
+            "rows": 10,
+            "rates": {"nsq": [1.0, 1.0], "dropped": [2.0, 2.0]},
+            "cpu": {"nsq": [[4e-5, 3e-6, 0.0]] * 2},
+        },
         "trigger": {
             "ms": {"nsq": [120.0, 130.0], "rate": [100.0, 100.0], BARE: [150.0, 150.0]},
             "parts": {label: [{"addBatch": 40.0}, {"addBatch": 60.0}] for label in ("nsq", "rate", BARE)},
@@ -39,6 +46,8 @@ def test_each_figure_is_in_a_table_and_a_missed_mark_is_bold(tmp_path: Path) -> 
     (small,) = [row for row in rows if row.startswith("| 200 B") and "to" in row]
     assert "**0.50 (0.50 to 0.50)**" in small, "bulk is below its mark"
     assert "55: 0.55 (0.50 to 0.60)" in small
+    assert "| 200 B | 2.0 / 0.50 / 7.0 |" in "\n".join(rows)
+    assert "| 4.0 / 0.30 / 0.00 |  |" in "".join(rows), "the sink's, and none of the other"
     assert "**" not in next(row for row in rows if row.startswith("| 64 KiB")), "the marks are of 200 B"
     assert "35.0 (30.0 to 40.0)" in "".join(rows)
     assert "**0.50 (0.50 to 0.50)**" in next(row for row in rows if "0.65 or more" in row)
@@ -50,9 +59,29 @@ def test_each_figure_is_in_a_table_and_a_missed_mark_is_bold(tmp_path: Path) -> 
     assert {"PUB", "MPUB of 1000"} <= set(cells)
 
 
+def test_cpu_of_workers_above_its_mark_is_bold_for_the_marked_bodies() -> None:
+    shown = page(kept(workers=0.7))
+    assert "| 200 B | 2.0 / **0.70** / 7.0 | 2.0 / 0.70 / 7.0 |" in shown
+    assert shown.count("**0.70**") == 1
+
+
 def test_what_was_not_measured_has_no_table() -> None:
     assert page({}) == ""
     assert page({"spark/ordered": kept()["spark/ordered"]}).count("\n\n") == 2
+
+
+def test_the_page_has_the_tables_of_its_figures() -> None:
+    figures = PAGES / "spark-speed" / "figures.json"
+    if not figures.exists():
+        pytest.skip("its tables are older than the kept figures")
+    shown = (PAGES / "spark-speed" / "tables.md.inc").read_text("utf-8")
+    assert shown == page(json.loads(figures.read_text("utf-8"))) + "\n"
+
+
+def test_tables_without_kept_figures_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        spark.main(["--page", "nowhere"])
+    assert "--page needs --json" in capsys.readouterr().err
 
 
 def test_each_way_to_read_has_a_bar_for_each_size(tmp_path: Path) -> None:
