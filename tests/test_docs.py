@@ -22,6 +22,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import functions
 from nsq_ha.spark.options import KNOWN
 from nsq_ha.spark.read.columns import COLUMNS
+from scripts import index_page
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
 from tests.spark_host import SparkHost
 
@@ -277,6 +278,20 @@ def test_the_chinese_readme_shows_the_same_code_and_links_as_the_english_one() -
         found = re.findall(pattern, english, re.MULTILINE | re.DOTALL)
         assert found
         assert re.findall(pattern, chinese, re.MULTILINE | re.DOTALL) == found, pattern
+
+
+def test_an_index_shows_the_readme_without_what_leads_nowhere_there() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    text = index_page.shown(readme)
+    assert not re.findall(r"!\[|\]\((?!https?://)|<!--|中文", text)
+    blocks, headings = r"^```\w+\n.*?^```$", r"^#+ .*"
+    for pattern in (blocks, headings):
+        found = re.findall(pattern, readme, re.MULTILINE | re.DOTALL if pattern is blocks else re.MULTILINE)
+        assert len(found) > 3
+        assert all(each in text for each in found), pattern
+    assert index_page.shown("[a](b.md) [c](https://d.example) ![e](f.png)\n```text\n[g](h)\n```\n") == (
+        "a [c](https://d.example) \n```text\n[g](h)\n```\n"
+    )
 
 
 def test_the_readme_is_short_and_its_code_fits_a_narrow_page() -> None:
