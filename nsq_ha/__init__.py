@@ -6,10 +6,11 @@ Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
 change.
 """
 
-from typing import TYPE_CHECKING
-
 from nsq_ha._version import __version__
 
+# Type checkers know the name. `typing` would make the first moments of a command longer, in which Ctrl-C ends in a
+# traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
     from nsq_ha.consumer import Consumer

@@ -1,6 +1,5 @@
 """The version of the installed package."""
 
-import contextlib
 import os
 import sys
 
@@ -14,10 +13,13 @@ def _installed() -> str:
     """
     beside = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - see above
     for place in (beside, *sys.path):
-        with contextlib.suppress(OSError):  # a ZIP file, or a folder that does not exist
-            for name in os.listdir(place or os.curdir):  # noqa: PTH208 - see above
-                if name.startswith("nsq_ha-") and name.endswith(".dist-info"):
-                    return name.removeprefix("nsq_ha-").removesuffix(".dist-info")
+        try:
+            names = os.listdir(place or os.curdir)  # noqa: PTH208 - see above
+        except OSError:  # a ZIP file, or a folder that does not exist
+            continue
+        for name in names:
+            if name.startswith("nsq_ha-") and name.endswith(".dist-info"):
+                return name.removeprefix("nsq_ha-").removesuffix(".dist-info")
     from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
 
     try:

@@ -1,9 +1,10 @@
-"""Entry point of ``nsq-ha`` and ``python -m nsq_ha.cli``."""
+"""Entry point of ``nsq-ha`` and ``python -m nsq_ha.cli``.
+
+It imports nothing that Python has not loaded before: Ctrl-C ends in a traceback until :func:`main` runs.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import io
 import os
 import sys
@@ -11,16 +12,24 @@ import sys
 
 def main() -> None:
     """Run the command line. If a required package is missing, print what to install and exit with 1."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # click reports one that comes later
+        sys.exit(130)
+
+
+def _run() -> None:
+    import contextlib
+    import importlib.util
+
     _open_what_is_closed()
     missing = [module for module in ("click", "rich") if importlib.util.find_spec(module) is None]
     if missing:
         print(f"nsq-ha needs {' and '.join(missing)}: pip install 'nsq_ha[cli]'", file=sys.stderr)
         sys.exit(1)
-    try:
-        from nsq_ha.cli.app import app
-        from nsq_ha.cli.output import drop_output
-    except KeyboardInterrupt:
-        sys.exit(130)
+    from nsq_ha.cli.app import app
+    from nsq_ha.cli.output import drop_output
+
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(OSError):

@@ -182,7 +182,7 @@ def dev(
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
         busy = None if ports.lookupd else DEFAULT_PORT
         example = _Example(topics, plain=plain, asks=auth_file is not None, busy=busy)
-        run(_until_stopped(lambda: _tell(cluster, example, as_json=wants_json(as_json))), stopped=0)
+        run(_until_stopped(lambda: _tell(cluster, example, as_json=as_json)), stopped=0)
 
 
 def _ports(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
@@ -284,11 +284,14 @@ class _Example:
     busy: int | None
 
 
-def _tell(cluster: DevCluster, example: _Example, *, as_json: bool) -> None:
+def _tell(cluster: DevCluster, example: _Example, *, as_json: bool | None) -> None:
     topics = example.topics
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
-    if as_json:
+    export = f"export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}"
+    if wants_json(as_json):
         print_json({"lookupd": cluster.lookupd, "nsqds": nodes, "topics": [wanted.name for wanted in topics]})
+        if as_json is None:  # its output goes into a file or a pipe
+            click.echo(f"In another terminal: {export}", err=True)
         return
     rows: list[tuple[str, str | None, str]] = [
         (f"nsqlookupd-{number}", None, url) for number, url in enumerate(cluster.lookupd)
@@ -305,6 +308,6 @@ def _tell(cluster: DevCluster, example: _Example, *, as_json: bool) -> None:
     create = "" if topics or example.plain else f"  nsq-ha topic create {topic} --partitions 2\n"
     secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if example.asks else ""
     click.echo(
-        f"In another terminal:\n\n  export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}\n{secret}{create}"
+        f"In another terminal:\n\n  {export}\n{secret}{create}"
         f"  nsq-ha tail {topic} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."
     )

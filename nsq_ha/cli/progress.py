@@ -72,6 +72,24 @@ class Progress:
 
 
 @contextlib.contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Show what is waited for, and for how long, while the block runs. Only if standard error is a terminal."""
+    if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(file=sys.stderr)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    bar = Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    with _prints_above(console), bar:
+        bar.add_task(what, total=None)
+        yield
+
+
+@contextlib.contextmanager
 def _prints_above(console: Console) -> Iterator[None]:
     """Let what is printed to a terminal appear above the bar; a pipe or a file gets it unchanged."""
     before = sys.stdout, sys.stderr

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
+import re
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, Final, TypeVar
 
@@ -18,6 +21,11 @@ INTERRUPTED: Final = 130
 TERMINATED: Final = 143
 READER_GONE: Final = 141
 """The exit code that a shell shows for a program that SIGPIPE ended."""
+
+_ALIKE: Final = 60.0
+"""Seconds for which warnings that differ only in numbers are not shown again."""
+_MAX_KINDS: Final = 1000
+_NUMBERS: Final = re.compile(r"[0-9]+")
 
 _Result = TypeVar("_Result")
 
@@ -82,6 +90,7 @@ def log_to_stderr(level: int) -> None:
     lines = _Lines()
     if level >= logging.WARNING:
         lines.addFilter(lambda record: (record.name, record.levelno) != ("nsq_ha.consumer", logging.ERROR))
+        lines.addFilter(_OnlyOnce())
     logger.addHandler(lines)
 
 
@@ -91,6 +100,36 @@ class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.levelname.lower()}: {record.name.removeprefix('nsq_ha.')}: {record.getMessage()}"
         click.echo(explained(text), err=True)
+
+
+class _OnlyOnce(logging.Filter):
+    """Keeps warnings that differ only in numbers from the one before within a time: other partitions, nsqds, attempts.
+
+    One cause, such as a wrong certificate, is otherwise reported by each partition.
+
+    Args:
+        clock: Returns the time in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._shown: dict[str, tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to show a line; say once that there are others like it."""
+        now = self._clock()
+        kind = f"{record.name} {_NUMBERS.sub('0', record.getMessage())}"
+        at, others = self._shown.get(kind, (-math.inf, 0))
+        if now - at >= _ALIKE:
+            if len(self._shown) >= _MAX_KINDS:
+                self._shown.clear()
+            self._shown[kind] = (now, 0)
+            return True
+        self._shown[kind] = (at, others + 1)
+        if not others:
+            click.echo("warning: the same for other partitions or nsqds, or again; -v shows each", err=True)
+        return False
 
 
 async def _stoppable(work: Coroutine[Any, Any, _Result], signals: list[int]) -> _Result:

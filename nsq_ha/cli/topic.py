@@ -13,6 +13,7 @@ from nsq_ha.cli.figures import Column, counted, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
 from nsq_ha.cli.tables import print_fitting
 from nsq_ha.cli.topic_changes import COMMANDS
@@ -99,7 +100,8 @@ def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) ->
     On a plain (upstream) cluster, create it at every given nsqlookupd, without options; the first publish creates it
     at an nsqd.
     """
-    view = run(_create(cluster, name, **options))
+    with waiting(f"creating {name}"):
+        view = run(_create(cluster, name, **options))
     if view.is_plain:
         nsqds = list(_leaders(view).values())
         if wants_json(as_json):

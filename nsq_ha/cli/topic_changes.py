@@ -18,6 +18,7 @@ from nsq_ha.cli.options import (
     yes_option,
 )
 from nsq_ha.cli.output import print_json, print_table, wants_json
+from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
 from nsq_ha.errors import TopicNotFoundError
 
@@ -45,7 +46,7 @@ def expand(name: str, partitions: int, cluster: Cluster, *, timeout: float, yes:
     """
     text = f"Expand {name} to {partitions} partitions? Keys then go to other partitions, and it cannot be taken back."
     confirm(text, yes=yes)
-    _show(_change(cluster, name, lambda admin: admin.expand(name, partitions, timeout=timeout)), as_json)
+    _show(_change(cluster, name, "expanding", lambda admin: admin.expand(name, partitions, timeout=timeout)), as_json)
 
 
 @click.command()
@@ -90,6 +91,7 @@ def update(
     view = _change(
         cluster,
         name,
+        "updating",
         lambda admin: admin.update_topic(
             name, extended=True if extended else None, disable_channel_auto_create=register_channels, **options
         ),
@@ -124,7 +126,9 @@ def move_leader(
 
     Producers and consumers follow by themselves. For minutes after a node joined or left, the cluster refuses it.
     """
-    leader = _change(cluster, name, lambda admin: admin.move_leader(name, partition, to, timeout=timeout))
+    leader = _change(
+        cluster, name, "moving the leader of", lambda admin: admin.move_leader(name, partition, to, timeout=timeout)
+    )
     if wants_json(as_json):
         print_json({"topic": name, "partition": partition, "leader": leader.address})
     else:
@@ -140,7 +144,7 @@ def pause(name: str, cluster: Cluster, *, timeout: float) -> None:
 
     On a partitioned cluster, pause the channels: nsq-ha channel pause.
     """
-    _change(cluster, name, lambda admin: admin.pause_topic(name, timeout=timeout))
+    _change(cluster, name, "pausing", lambda admin: admin.pause_topic(name, timeout=timeout))
     click.echo(f"paused {name}", err=True)
 
 
@@ -150,7 +154,7 @@ def pause(name: str, cluster: Cluster, *, timeout: float) -> None:
 @cluster_options
 def resume(name: str, cluster: Cluster, *, timeout: float) -> None:
     """Let the messages of the paused plain topic NAME go to its channels."""
-    _change(cluster, name, lambda admin: admin.unpause_topic(name, timeout=timeout))
+    _change(cluster, name, "resuming", lambda admin: admin.unpause_topic(name, timeout=timeout))
     click.echo(f"resumed {name}", err=True)
 
 
@@ -165,14 +169,16 @@ def empty(name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
     On a partitioned cluster, empty the channels: nsq-ha channel empty.
     """
     confirm(f"Drop the messages of {name} that are in no channel yet?", yes=yes)
-    _change(cluster, name, lambda admin: admin.empty_topic(name, timeout=timeout))
+    _change(cluster, name, "emptying", lambda admin: admin.empty_topic(name, timeout=timeout))
     click.echo(f"emptied {name}", err=True)
 
 
 COMMANDS = (expand, update, move_leader, pause, resume, empty)
 
 
-def _change(cluster: Cluster, name: str, change: Callable[[AdminClient], Coroutine[Any, Any, _Result]]) -> _Result:
+def _change(
+    cluster: Cluster, name: str, what: str, change: Callable[[AdminClient], Coroutine[Any, Any, _Result]]
+) -> _Result:
     async def work() -> _Result:
         async with cluster.admin() as admin:
             try:
@@ -182,7 +188,8 @@ def _change(cluster: Cluster, name: str, change: Callable[[AdminClient], Corouti
                     raise
                 raise TopicNotFoundError.named(name) from error
 
-    return run(work())
+    with waiting(f"{what} {name}"):
+        return run(work())
 
 
 def _show(view: TopicView, as_json: bool | None) -> None:

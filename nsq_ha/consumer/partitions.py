@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.config import check_plain
 from nsq_ha.consumer.counts import DeliveryCounts
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+_NUMBERS: Final = re.compile("[0-9]+")
 
 
 class Partitions:
@@ -235,7 +238,7 @@ class Partitions:
         """Return why not all partitions to read are subscribed."""
         troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
         if troubles:
-            return "; ".join(f"partition {partition}: {trouble}" for partition, trouble in sorted(troubles.items()))
+            return _by_cause(troubles)
         watch = self._watch
         if watch.error is not None:
             return str(watch.error)
@@ -250,6 +253,19 @@ class Partitions:
             if p in leaders and not self._subscriptions[p].is_subscribed
         ]
         return "; ".join(silent) or f"no partition has a leader yet{'' if watch.view is None else watch.view.cause}"
+
+
+def _by_cause(troubles: Mapping[int, str]) -> str:
+    """Return the troubles of partitions; those that differ only in numbers, such as the nsqd's address, once."""
+    alike: dict[str, list[int]] = {}
+    for partition in sorted(troubles):
+        alike.setdefault(_NUMBERS.sub("0", troubles[partition]), []).append(partition)
+    texts = []
+    for first, *others in alike.values():
+        named = f"partition{'s'[: len(others) > 1]} {', '.join(map(str, others))}"
+        same = f" (the same for {named})" if others else ""
+        texts.append(f"partition {first}: {troubles[first]}{same}")
+    return "; ".join(texts)
 
 
 def _is_plain(view: TopicView) -> bool:

@@ -78,6 +78,17 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
     assert (process.returncode, output, errors) == (0, b"", b"")
 
 
+def test_with_its_output_in_a_file_people_get_the_line_to_copy() -> None:
+    with running([*COMMAND, "--nsqds", "1", "--nsqlookupds", "1"]) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        [lookupd] = json.loads(process.stdout.readline())["lookupd"]
+        line = process.stderr.readline().decode()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert line == f"In another terminal: export NSQ_HA_LOOKUPD={lookupd}\n"
+
+
 def test_people_get_addresses_and_an_example_to_paste() -> None:
     with running([*COMMAND, "--table"], env=os.environ | {"COLUMNS": "100"}) as process:
         assert process.stdout is not None

@@ -125,6 +125,15 @@ def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> 
     assert invoke(*arguments).exit_code == 2
 
 
+def test_the_program_starts_with_what_python_has_loaded() -> None:
+    """Before ``main`` runs, Ctrl-C ends in a traceback; each further module makes that time longer."""
+    code = (
+        "import sys; before = set(sys.modules); import nsq_ha.cli.__main__; print(*sorted(set(sys.modules) - before))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert [name for name in found.stdout.split() if not name.startswith("nsq_ha")] in ([], ["__future__"])
+
+
 def test_the_second_v_shows_each_frame(invoke: Invoke, topic: str) -> None:
     assert "wire" not in invoke("-v", "pub", topic, stdin="one").stderr
     result = invoke("-vv", "pub", topic, stdin="two\x1b[31m")

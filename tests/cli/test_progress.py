@@ -11,7 +11,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 import click
 import pytest
 
-from nsq_ha.cli.progress import Progress
+from nsq_ha.cli.progress import Progress, waiting
 
 WIDTH = 60
 
@@ -39,6 +39,21 @@ def at(terminal: Terminal) -> Iterator[None]:
     with redirect_stdout(terminal), redirect_stderr(terminal):
         yield
         assert (sys.stdout, sys.stderr) == (terminal, terminal)
+
+
+def test_a_wait_is_shown_and_nothing_of_it_is_left(terminal: Terminal) -> None:
+    with at(terminal), waiting("creating [orders]"):
+        click.echo("to stderr", err=True)
+    text = terminal.getvalue()
+    assert "creating [orders]" in text
+    assert "to stderr" in text
+    assert text.rstrip("\n").endswith("\x1b[2K")
+
+
+def test_a_wait_shows_nothing_in_a_file() -> None:
+    with redirect_stderr(io.StringIO()) as written, waiting("creating orders"):
+        pass
+    assert written.getvalue() == ""
 
 
 def test_lines_stand_above_it_and_nothing_of_it_is_left(terminal: Terminal) -> None:

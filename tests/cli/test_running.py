@@ -6,7 +6,7 @@ import signal
 import click
 import pytest
 
-from nsq_ha.cli.running import log_to_stderr, run
+from nsq_ha.cli.running import _OnlyOnce, log_to_stderr, run
 from nsq_ha.errors import ConfigError, ConnectError
 from tests.support.waiting import turn
 
@@ -47,6 +47,35 @@ def test_what_the_outside_causes_is_one_line(error: Exception, line: str) -> Non
         run(fail(error))
     assert caught.value.message == line
     assert caught.value.exit_code == 1
+
+
+def test_warnings_that_differ_only_in_numbers_are_shown_once(capfd: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("nsq_ha.consumer")
+    log_to_stderr(logging.WARNING)
+    for number in range(4):
+        log.warning("orders-%d at nsqd 127.0.0.1:415%d: no TLS; trying after %d s", number, number, number)
+    log.warning("orders-0: gone")
+    shown = capfd.readouterr().err.splitlines()
+    assert shown == [
+        "warning: consumer: orders-0 at nsqd 127.0.0.1:4150: no TLS; trying after 0 s",
+        "warning: the same for other partitions or nsqds, or again; -v shows each",
+        "warning: consumer: orders-0: gone",
+    ]
+    log_to_stderr(logging.INFO)
+    for number in range(2):
+        log.warning("orders-%d: gone", number)
+    assert capfd.readouterr().err.count("gone") == 2
+
+
+def test_a_warning_is_shown_again_after_a_while() -> None:
+    now = [0.0]
+    only_once = _OnlyOnce(lambda: now[0])
+    record = logging.LogRecord("nsq_ha.consumer", logging.WARNING, __file__, 1, "orders-%d: gone", (1,), None)
+    assert only_once.filter(record)
+    now[0] = 30.0
+    assert not only_once.filter(record)
+    now[0] = 61.0
+    assert only_once.filter(record)
 
 
 def test_a_bug_keeps_its_traceback() -> None:

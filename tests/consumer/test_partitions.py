@@ -297,7 +297,9 @@ async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
     assert why() == silent[1]
     for number in (1, 0):
         case.subscriptions[number].trouble = ConnectionLostError(f"lost {number}")
-    assert why() == "partition 0: lost 0; partition 1: lost 1"
+    assert why() == "partition 0: lost 0 (the same for partition 1)"
+    case.subscriptions[1].trouble = ConnectionLostError("closed")
+    assert why() == "partition 0: lost 0; partition 1: closed"
 
 
 async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
