@@ -15,8 +15,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeGuard, TypeVar
+
+import msgspec
 
 from nsq_ha.errors import ConfigError
 
@@ -240,8 +241,7 @@ def _lookupd_url(address: object) -> str:
     return f"{scheme}://{rest}"
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(msgspec.Struct, frozen=True):
     """A rule that changes nothing.
 
     Attributes:

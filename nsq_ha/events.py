@@ -1,15 +1,16 @@
 """What producers and consumers report to the function of the option ``on_event``.
 
-Owns the types. All are frozen and have keyword arguments only; later versions may add types and fields, so
-compare with ``isinstance`` and ignore what you do not know.
+Owns the types. All are frozen and have keyword arguments only; ``msgspec.structs.asdict`` returns the fields of one.
+Later versions may add types and fields, so compare with ``isinstance`` and ignore what you do not know.
 
 A ``channel`` of None stands for a producer. On a plain cluster a partition number stands for one nsqd.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 __all__ = [
     "BackoffChanged",
@@ -32,8 +33,7 @@ BackoffState = Literal["paused", "testing", "ended"]
 """``paused``: no message is requested. ``testing``: one message tests the handler. ``ended``: all are requested."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(msgspec.Struct, frozen=True, kw_only=True):
     """The base of all events.
 
     Attributes:
@@ -43,8 +43,7 @@ class Event:
     at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connected(Event):
+class Connected(Event, frozen=True, kw_only=True):
     """A producer connected to the leader of a partition, or a consumer subscribed there.
 
     A connection that replaces another one to the same nsqd before its end, as TLS needs it, is not reported.
@@ -62,8 +61,7 @@ class Connected(Event):
     nsqd: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disconnected(Event):
+class Disconnected(Event, frozen=True, kw_only=True):
     """A connection that was reported as :class:`Connected` ended, whoever ended it.
 
     Attributes:
@@ -81,8 +79,7 @@ class Disconnected(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderChanged(Event):
+class LeaderChanged(Event, frozen=True, kw_only=True):
     """A lookup named another leader of a partition. The first lookup of a topic reports every leader.
 
     Attributes:
@@ -101,8 +98,7 @@ class LeaderChanged(Event):
     after: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repartitioned(Event):
+class Repartitioned(Event, frozen=True, kw_only=True):
     """A lookup named another number of partitions of a topic. A producer uses it after ``new_partition_delay``.
 
     Attributes:
@@ -118,8 +114,7 @@ class Repartitioned(Event):
     after: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackoffChanged(Event):
+class BackoffChanged(Event, frozen=True, kw_only=True):
     """A consumer paused because handlers failed, tests with one message, or continues.
 
     Attributes:
@@ -137,8 +132,7 @@ class BackoffChanged(Event):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GaveUp(Event):
+class GaveUp(Event, frozen=True, kw_only=True):
     """A consumer gave a message up, or tried to.
 
     Attributes:
@@ -164,8 +158,7 @@ class GaveUp(Event):
     error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused(Event):
+class Refused(Event, frozen=True, kw_only=True):
     """An nsqd answered with an error. Each refusal is reported, including those of retries.
 
     Attributes:
@@ -185,8 +178,7 @@ class Refused(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stalled(Event):
+class Stalled(Event, frozen=True, kw_only=True):
     """Nothing could be published to a partition, or read from it, for some seconds.
 
     It is reported together with the warning in the log: after 5 seconds, then less and less often.
@@ -208,8 +200,7 @@ class Stalled(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered(Event):
+class Recovered(Event, frozen=True, kw_only=True):
     """What was reported as :class:`Stalled` works again.
 
     Attributes:
@@ -227,8 +218,7 @@ class Recovered(Event):
     failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopBlocked(Event):
+class LoopBlocked(Event, frozen=True, kw_only=True):
     """The application blocked the event loop of a consumer for long, and no heartbeat was answered meanwhile.
 
     Attributes:
@@ -244,8 +234,7 @@ class LoopBlocked(Event):
     handler: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupdFailed(Event):
+class LookupdFailed(Event, frozen=True, kw_only=True):
     """An nsqlookupd gave no usable answer. Only the first of several failures in a row is reported.
 
     Attributes:
@@ -257,8 +246,7 @@ class LookupdFailed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookupdRecovered(Event):
+class LookupdRecovered(Event, frozen=True, kw_only=True):
     """An nsqlookupd that was reported as :class:`LookupdFailed` answers again.
 
     Attributes:

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+
+import msgspec
 
 from nsq_ha import tracelog
 from nsq_ha.clients import clients
@@ -248,7 +249,7 @@ class Observer:
             except RuntimeError:  # the loop has ended, and what is left of the client is collected
                 return
             self._is_due = True
-        self._events.append(dataclasses.replace(event, at=time.time()))
+        self._events.append(msgspec.structs.replace(event, at=time.time()))
 
     def flush(self) -> None:
         """Pass on what was reported, without waiting for the next turn of the event loop."""

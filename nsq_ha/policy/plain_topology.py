@@ -14,9 +14,10 @@ Source: upstream nsqlookupd's ``/lookup`` and ``/nodes``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
+
+import msgspec
 
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, merge
 
@@ -26,8 +27,7 @@ minute while callers wait for news, and up to two hours while nothing changes (`
 unlisted nsqd only keeps its slot."""
 
 
-@dataclass(frozen=True, slots=True)
-class LastAnswer:
+class LastAnswer(msgspec.Struct, frozen=True):
     """The last answer of one nsqlookupd.
 
     Attributes:
@@ -39,8 +39,7 @@ class LastAnswer:
     age: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """The nsqd that a number stands for.
 
     Attributes:
@@ -52,8 +51,7 @@ class Slot:
     age: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PlainTopic:
+class PlainTopic(msgspec.Struct, frozen=True):
     """What is remembered of a plain topic from round to round.
 
     Attributes:
@@ -61,8 +59,8 @@ class PlainTopic:
         slots: The nsqds by slot.
     """
 
-    answers: Mapping[str, LastAnswer] = field(default_factory=lambda: MappingProxyType({}))
-    slots: Mapping[int, Slot] = field(default_factory=lambda: MappingProxyType({}))
+    answers: Mapping[str, LastAnswer] = msgspec.field(default_factory=lambda: MappingProxyType({}))
+    slots: Mapping[int, Slot] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, answers: Sequence[LookupAnswer]) -> PlainTopic:
         """Return what to remember after a round in which these plain nsqlookupds answered."""

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
+
 CONFIRM_ROUNDS: Final = 3
 """Rounds in a row after which a change is accepted if no answer contradicts it."""
 
@@ -116,8 +118,7 @@ class LookupAnswer:
     spare: tuple[Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """A change that some answers contain but that is not accepted yet.
 
     Attributes:
@@ -188,8 +189,7 @@ class TopicView:
         return self.pending != Pending()
 
 
-@dataclass(frozen=True, slots=True)
-class TopicChange:
+class TopicChange(msgspec.Struct, frozen=True):
     """The difference between two views; falsy if there is none.
 
     Attributes:

@@ -12,8 +12,9 @@ Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import msgspec
 
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.errors import ConfigError
@@ -42,8 +43,7 @@ def _with_body(word: bytes, kind: str, body: bytes) -> bytes:
     return word + b"\n" + len(body).to_bytes(4, "big") + body
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """The base of all commands.
 
     Values are not checked when a command is created, since the server's side also
@@ -64,8 +64,7 @@ class Command:
         return self.word + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Identify(Command):
+class Identify(Command, frozen=True):
     """``IDENTIFY``: describes the client and its offer; answered by JSON.
 
     Attributes:
@@ -82,8 +81,7 @@ class Identify(Command):
         return _with_body(self.word, "IDENTIFY body", self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Auth(Command):
+class Auth(Command, frozen=True):
     """``AUTH``, sent only if the answer to IDENTIFY requires it; answered by JSON.
 
     Attributes:
@@ -102,9 +100,12 @@ class Auth(Command):
     def __repr__(self) -> str:
         return "Auth(secret=...)"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show nothing."""
+        return []
 
-@dataclass(frozen=True, slots=True)
-class Sub(Command):
+
+class Sub(Command, frozen=True):
     """``SUB``: subscribe; answered by ``OK``. Every refusal closes the connection.
 
     Attributes:
@@ -127,8 +128,7 @@ class Sub(Command):
         return self.word + names.encode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class SubOrdered(Sub):
+class SubOrdered(Sub, frozen=True):
     """``SUB_ORDERED``: one message in flight for each partition, with offset and raw size.
 
     On an unordered topic it switches the *channel* to ordered, for all its consumers.
@@ -137,8 +137,7 @@ class SubOrdered(Sub):
     word: ClassVar[bytes] = b"SUB_ORDERED"
 
 
-@dataclass(frozen=True, slots=True)
-class SubAdvanced(Sub):
+class SubAdvanced(Sub, frozen=True):
     """``SUB_ADVANCED``: messages have offset and raw size; may set the channel's position.
 
     With a start position the server ignores the partition and chooses any that it
@@ -167,8 +166,7 @@ class SubAdvanced(Sub):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Ready(Command):
+class Ready(Command, frozen=True):
     """``RDY``, see :func:`encode_ready`."""
 
     word: ClassVar[bytes] = b"RDY"
@@ -179,8 +177,7 @@ class Ready(Command):
         return encode_ready(self.count)
 
 
-@dataclass(frozen=True, slots=True)
-class Finish(Command):
+class Finish(Command, frozen=True):
     """``FIN``, see :func:`encode_fin`."""
 
     word: ClassVar[bytes] = b"FIN"
@@ -191,8 +188,7 @@ class Finish(Command):
         return encode_fin(self.message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue(Command):
+class Requeue(Command, frozen=True):
     """``REQ``, see :func:`encode_req`."""
 
     word: ClassVar[bytes] = b"REQ"
@@ -204,8 +200,7 @@ class Requeue(Command):
         return encode_req(self.message_id, self.delay_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class Touch(Command):
+class Touch(Command, frozen=True):
     """``TOUCH``, see :func:`encode_touch`."""
 
     word: ClassVar[bytes] = b"TOUCH"
@@ -216,22 +211,19 @@ class Touch(Command):
         return encode_touch(self.message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Close(Command):
+class Close(Command, frozen=True):
     """``CLS``: no new messages; FIN, REQ and TOUCH still work; answered by ``CLOSE_WAIT``."""
 
     word: ClassVar[bytes] = b"CLS"
 
 
-@dataclass(frozen=True, slots=True)
-class Nop(Command):
+class Nop(Command, frozen=True):
     """``NOP``: shows that the client is alive; has no answer."""
 
     word: ClassVar[bytes] = b"NOP"
 
 
-@dataclass(frozen=True, slots=True)
-class Pub(Command):
+class Pub(Command, frozen=True):
     """``PUB``, see :func:`encode_pub`."""
 
     word: ClassVar[bytes] = b"PUB"
@@ -244,8 +236,7 @@ class Pub(Command):
         return encode_pub(self.topic, self.partition, self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class PubTrace(Command):
+class PubTrace(Command, frozen=True):
     """``PUB_TRACE``, see :func:`encode_pub_trace`."""
 
     word: ClassVar[bytes] = b"PUB_TRACE"
@@ -259,8 +250,7 @@ class PubTrace(Command):
         return encode_pub_trace(self.topic, self.partition, self.trace_id, self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class PubExt(Command):
+class PubExt(Command, frozen=True):
     """``PUB_EXT``, see :func:`encode_pub_ext`."""
 
     word: ClassVar[bytes] = b"PUB_EXT"
@@ -274,8 +264,7 @@ class PubExt(Command):
         return encode_pub_ext(self.topic, self.partition, self.ext, self.body)
 
 
-@dataclass(frozen=True, slots=True)
-class Mpub(Command):
+class Mpub(Command, frozen=True):
     """``MPUB``, see :func:`encode_mpub`."""
 
     word: ClassVar[bytes] = b"MPUB"
@@ -288,8 +277,7 @@ class Mpub(Command):
         return encode_mpub(self.topic, self.partition, self.bodies)
 
 
-@dataclass(frozen=True, slots=True)
-class MpubTrace(Command):
+class MpubTrace(Command, frozen=True):
     """``MPUB_TRACE``, see :func:`encode_mpub_trace`; ``messages`` are trace id and body."""
 
     word: ClassVar[bytes] = b"MPUB_TRACE"
@@ -302,8 +290,7 @@ class MpubTrace(Command):
         return encode_mpub_trace(self.topic, self.partition, self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class MpubExt(Command):
+class MpubExt(Command, frozen=True):
     """``MPUB_EXT``, see :func:`encode_mpub_ext`; ``messages`` are header and body."""
 
     word: ClassVar[bytes] = b"MPUB_EXT"
@@ -316,8 +303,7 @@ class MpubExt(Command):
         return encode_mpub_ext(self.topic, self.partition, self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class InternalCreateTopic(Command):
+class InternalCreateTopic(Command, frozen=True):
     """``INTERNAL_CREATE_TOPIC``: only on an nsqd without a cluster; answered by ``OK``.
 
     Attributes:

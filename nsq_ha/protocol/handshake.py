@@ -39,8 +39,9 @@ Source: protocol reference 3, 4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ServerError
 from nsq_ha.protocol.commands import Auth, Command
@@ -66,29 +67,32 @@ MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
 """Maximum number of bytes read during a handshake; usual answers take less than a thousandth of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True):
     """Send bytes through all started layers.
 
     Attributes:
         data: The bytes; never shown, since they may contain the secret.
     """
 
-    data: bytes = field(repr=False)
+    data: bytes
+
+    def __repr__(self) -> str:
+        return "Send()"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        """Show nothing."""
+        return []
 
 
-@dataclass(frozen=True, slots=True)
-class Receive:
+class Receive(msgspec.Struct, frozen=True):
     """Read at least one byte through all started layers, and pass it to :meth:`Handshake.feed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartTls:
+class StartTls(msgspec.Struct, frozen=True):
     """Start TLS and complete its handshake; everything after it is inside TLS."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartCodec:
+class StartCodec(msgspec.Struct, frozen=True):
     """Start compression in both directions, inside TLS if that was started.
 
     Attributes:
@@ -100,8 +104,7 @@ class StartCodec:
     trailing: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GetSecret:
+class GetSecret(msgspec.Struct, frozen=True):
     """Set :attr:`Handshake.secret`, since the server requires AUTH. Only with ``asks=True``."""
 
 
@@ -109,8 +112,7 @@ Step = Send | Receive | StartTls | StartCodec | GetSecret
 """What to do next."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Advice(msgspec.Struct, frozen=True, kw_only=True):
     """The advice in error texts, with the client's names of options.
 
     Attributes:

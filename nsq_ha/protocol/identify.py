@@ -12,7 +12,6 @@ Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
@@ -25,7 +24,7 @@ from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
     from nsq_ha.ext_filter import ExtFilter
-    from nsq_ha.protocol.ext_filter import FilterRule
+    from nsq_ha.protocol.ext_filter import FilterRule  # noqa: TC004 - nothing reads the annotation of Offer
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""
@@ -52,8 +51,7 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a client sends with IDENTIFY, with the wire's names and units.
 
     Attributes:

@@ -22,9 +22,10 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import PARTITION_SHIFT, Message, MessageSource
@@ -73,8 +74,7 @@ def layout_for(*, detail: bool, ext: bool) -> Layout:
     return Layout((ext, detail))
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedMessage:
+class DamagedMessage(msgspec.Struct, frozen=True):
     """A message with a complete head and damaged parts.
 
     The stream stays aligned, so the messages after it are valid. It is in flight
@@ -257,8 +257,7 @@ def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON
     return b"".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(msgspec.Struct, frozen=True):
     """The server's answer to a traced publish.
 
     Attributes:

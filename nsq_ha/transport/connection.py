@@ -16,9 +16,11 @@ import itertools
 import logging
 import socket
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
 
 from nsq_ha._version import __version__
 from nsq_ha.errors import (
@@ -29,10 +31,11 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
+from nsq_ha.message import Message
 from nsq_ha.option_types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
-from nsq_ha.protocol import ClientProtocol, Close, Identity, Offer
+from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls
 from nsq_ha.time_limits import time_limit
@@ -43,13 +46,11 @@ from nsq_ha.transport.tls_limits import tls_server
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nsq_ha.config import ClientConfig, Secret, SecretFunction
-    from nsq_ha.message import Message, MessageSource
+    from nsq_ha.message import MessageSource
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol import Command, DamagedMessage, Layout, Sub, SubAdvanced, SubOrdered
+    from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
     from nsq_ha.protocol.handshake import Step
     from nsq_ha.transport.stream import OpenStream, Stream
     from nsq_ha.transport.tls_limits import TlsServer
@@ -70,8 +71,7 @@ def _parted(secret: Secret | None) -> tuple[str | None, SecretFunction | None]:
     return (secret, None) if secret is None or isinstance(secret, str) else (None, secret)
 
 
-@dataclass(frozen=True, slots=True)
-class Callbacks:
+class Callbacks(msgspec.Struct, frozen=True):
     """Functions that the event loop calls for received data.
 
     Attributes:

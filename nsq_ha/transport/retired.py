@@ -8,8 +8,9 @@ The invariant: ``on_end`` is called exactly once, when the connection has ended.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from nsq_ha.errors import ConnectionLostError
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
@@ -64,7 +65,7 @@ class Retired:
         self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
         if server is not None and self._is_witness:
             server.has_witness = True
-        connection.retire(dataclasses.replace(callbacks, lost=self._lost))
+        connection.retire(msgspec.structs.replace(callbacks, lost=self._lost))
         self._look_soon()
 
     def changed(self) -> None:

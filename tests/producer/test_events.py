@@ -37,7 +37,7 @@ def found() -> Events:
 
 def plain(event: Event) -> dict[str, object]:
     """Return the fields but the time."""
-    return {name: getattr(event, name) for name in type(event).__dataclass_fields__ if name != "at"}
+    return {name: getattr(event, name) for name in type(event).__struct_fields__ if name != "at"}
 
 
 async def test_the_life_of_a_connection(stage: Stage, found: Events) -> None:

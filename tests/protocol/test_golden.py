@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from nsq_ha.errors import SERVER_ERRORS, ConfigError, LocalProtocolError, ServerError
@@ -137,7 +137,7 @@ def as_written(command: Command | Malformed, step: Step) -> Command:
     assert isinstance(command, Command)
     if isinstance(command, SubAdvanced) and command.start is not None:
         word = step.fields["args"][2]
-        return dataclasses.replace(command, partition=int(word) if word.isdecimal() else None)
+        return msgspec.structs.replace(command, partition=int(word) if word.isdecimal() else None)
     return command
 
 

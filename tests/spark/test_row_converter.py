@@ -239,7 +239,7 @@ def test_an_mpub_holds_the_rows_in_order(extended: int, traced: int, kind: type)
     assert type(command) is kind
     assert isinstance(command, Mpub | MpubTrace | MpubExt)
     assert (command.topic, command.partition, batch.rows, batch.size) == ("t", 2, 3, 3)
-    bodies = {
+    bodies: dict[type, list[Any]] = {
         Mpub: [b"1", b"2", b"3"],
         MpubTrace: [(1, b"1"), (2, b"2"), (3, b"3")],
         MpubExt: [(b'{"n":"%d"}' % number, b"%d" % number) for number in (1, 2, 3)],
