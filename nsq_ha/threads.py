@@ -17,6 +17,8 @@ import inspect
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from nsq_ha.resuming import detached, may_resume, resume
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from queue import SimpleQueue
@@ -96,7 +98,11 @@ class HandlerThreads:
         self._busy -= 1
         if outcome.cancelled():
             return
+        # The thread has nothing to do until its caller goes on, so do not wait for one more turn of the event loop.
+        waiting = detached(outcome) if may_resume(outcome.get_loop()) else None
         if error is not None:
             outcome.set_exception(error)
         else:
             outcome.set_result(result)
+        if waiting is not None:
+            resume(waiting)
