@@ -368,7 +368,7 @@ def test_a_handler_does_not_delay_heartbeats(
         assert message.attempts == 1
         consumer.stop()
 
-    with Consumer(topic, "ch", lookupd=cluster.lookupd, heartbeat_interval=2.0) as consumer:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, heartbeat_interval=5.0) as consumer:
         consumer.run(handle)
     subscribed = [record for record in caplog.records if record.message.startswith("subscribed to")]
     assert len(subscribed) == 2  # once for each partition
