@@ -277,7 +277,7 @@ class NotInFlightError(ServerError):
 
     def _text(self) -> str:
         """Return the text with the message's id as a number; the partitioned nsqd lists its bytes."""
-        found = _REFUSED_ANSWER.fullmatch(self.detail)
+        found = re.fullmatch(_REFUSED_ANSWER, self.detail)
         if found is None:
             return super()._text()
         answer, listed, reason = found.groups()
@@ -286,9 +286,7 @@ class NotInFlightError(ServerError):
         return f"nsqd refused {answer} of message id={internal_id:#x}, since {why} ({self.code})"
 
 
-_REFUSED_ANSWER: Final = re.compile(
-    r"(FIN|REQ|TOUCH) \[(\d{1,3}(?: \d{1,3}){15})\] failed (?:ErrType:\d+ ErrCode:\d+ : )?(.*)", re.DOTALL
-)
+_REFUSED_ANSWER: Final = r"(?s)(FIN|REQ|TOUCH) \[(\d{1,3}(?: \d{1,3}){15})\] failed (?:ErrType:\d+ ErrCode:\d+ : )?(.*)"
 _REFUSED_BECAUSE: Final = MappingProxyType(
     {
         "Message ID not in flight": "it is no longer in flight: it timed out, or was answered before",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PARTITION_SHIFT: Final = 50
 PARTITION_MASK: Final = 1023
 
-_FIELD: Final = re.compile(r" - at (?:`key` in )?`(\$[^`]*)`$")
+_FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""
 
 TAG_KEY: Final = "##client_dispatch_tag"
@@ -190,7 +190,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             reason = str(error)
         except RecursionError:
             reason = "it is nested too deep"
-        found = _FIELD.search(reason)
+        found = re.search(_FIELD, reason)
         raise BodyError(
             what,
             reason,

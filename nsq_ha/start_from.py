@@ -120,7 +120,7 @@ def start_at(name: str, position: object) -> StartFrom:
         kind, _, number = position.strip().partition(":")
         if kind in _PLAIN_WORDS and not number:
             return _PLAIN_WORDS[kind]()
-        if kind in _COUNTED_WORDS and _DIGITS.fullmatch(number):
+        if kind in _COUNTED_WORDS and re.fullmatch(_DIGITS, number):
             return named(name, _COUNTED_WORDS[kind], int(number))
         with contextlib.suppress(ValueError):
             position = datetime.fromisoformat(position.strip())
@@ -134,7 +134,7 @@ def start_at(name: str, position: object) -> StartFrom:
 
 _PLAIN_WORDS: Final[Mapping[str, Callable[[], StartFrom]]] = {"beginning": StartFrom.beginning, "end": StartFrom.end}
 _COUNTED_WORDS: Final[Mapping[str, Callable[[int], StartFrom]]] = {"offset": StartFrom.offset, "count": StartFrom.count}
-_DIGITS: Final = re.compile(r"[0-9]{1,100}")
+_DIGITS: Final = r"[0-9]{1,100}"
 
 
 def start_position(name: str, start: object) -> object:

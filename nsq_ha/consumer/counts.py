@@ -5,11 +5,7 @@ Finished messages are not counted one by one: they are what was delivered and is
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 
-
-@dataclass(slots=True)
 class DeliveryCounts:
     """Counts that only grow; the fields of :class:`~nsq_ha.stats.ConsumerPartition` with the same names.
 
@@ -17,20 +13,22 @@ class DeliveryCounts:
         lag_ns: Nanoseconds from the publish to the arrival of the last message; no count. None before the first one.
     """
 
-    delivered: int = 0
-    requeued: int = 0
-    timed_out: int = 0
-    returned: int = 0
-    skipped: int = 0
-    reconnects: int = 0
-    lag_ns: int | None = None
+    __slots__ = ("delivered", "lag_ns", "reconnects", "requeued", "returned", "skipped", "timed_out")
+
+    def __init__(self) -> None:
+        self.delivered: int = 0
+        self.requeued: int = 0
+        self.timed_out: int = 0
+        self.returned: int = 0
+        self.skipped: int = 0
+        self.reconnects: int = 0
+        self.lag_ns: int | None = None
 
     def add(self, other: DeliveryCounts) -> None:
         """Add all counts of ``other``."""
-        for field in dataclasses.fields(self):
-            if field.name == "lag_ns":
-                continue
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+        for name in self.__slots__:
+            if name != "lag_ns":
+                setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def finished(self, in_flight: int) -> int:
         """Return the number of finished messages, given the number of unanswered ones."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
-_NUMBERS: Final = re.compile("[0-9]+")
+_NUMBERS: Final = "[0-9]+"
 
 
 class Partitions:
@@ -259,7 +259,7 @@ def _by_cause(troubles: Mapping[int, str]) -> str:
     """Return the troubles of partitions; those that differ only in numbers, such as the nsqd's address, once."""
     alike: dict[str, list[int]] = {}
     for partition in sorted(troubles):
-        alike.setdefault(_NUMBERS.sub("0", troubles[partition]), []).append(partition)
+        alike.setdefault(re.sub(_NUMBERS, "0", troubles[partition]), []).append(partition)
     texts = []
     for first, *others in alike.values():
         named = f"partition{'s'[: len(others) > 1]} {', '.join(map(str, others))}"

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsq_ha.errors import ServerError
 
-_TOO_BIG: Final = re.compile(r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})")
-_OUT_OF_RANGE: Final = re.compile(r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})")
-_INVALID: Final = re.compile(r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid")
+_TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
+_OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"
+_INVALID: Final = r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid"
 
 _OPTIONS: Final = {
     "heartbeat interval": ("heartbeat_interval", "--max-heartbeat-interval"),
@@ -63,7 +63,7 @@ def with_advice(error: ServerError) -> ServerError:
 
 
 def _about_size(detail: str) -> str | None:
-    found = _TOO_BIG.fullmatch(detail)
+    found = re.fullmatch(_TOO_BIG, detail)
     if found is None:
         return None
     kind, limit = found.groups()
@@ -76,7 +76,7 @@ def _about_size(detail: str) -> str | None:
 
 
 def _about_settings(detail: str) -> str | None:
-    found = _INVALID.fullmatch(detail)
+    found = re.fullmatch(_INVALID, detail)
     option, flag = _OPTIONS.get(found[1], ("", "")) if found is not None else ("", "")
     if not option:
         return None
@@ -89,7 +89,7 @@ def _about_body(detail: str) -> str | None:
 
 
 def _about_range(detail: str) -> str | None:
-    found = _OUT_OF_RANGE.fullmatch(detail)
+    found = re.fullmatch(_OUT_OF_RANGE, detail)
     if found is None:
         return None
     if found[1] == "RDY count":
