@@ -16,7 +16,7 @@ from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
@@ -33,6 +33,8 @@ CHANNEL_OF_COPIES: Final = "nsq-ha-copy"
 _MOST: Final = 500
 """Messages of a batch."""
 _MOST_WAIT: Final = 0.05
+_MOST_WAIT_ORDERED: Final = 0.002
+"""The same for an ordered topic, where a partition gives one message at a time: empty ones are waited for."""
 _AGAIN: Final = 1.0
 """Seconds until a message whose publish failed is delivered again."""
 _LAST_ANSWERS: Final = 5.0
@@ -218,12 +220,15 @@ async def _copy(
         most = min(max_in_flight, _MOST, options.count or _MOST)
         if options.rate is not None:
             most = max(1, min(most, int(options.rate / 10)))
+        wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, options, progress)
             try:
-                await copier.run(consumer.batches(most, _MOST_WAIT))
+                is_idle = await copier.run(consumer.batches(most, wait))
             finally:
                 click.echo(copier.summary(), err=True)
+        if is_idle:
+            await check_read(consumer, kind)
     return 0
 
 
@@ -253,8 +258,11 @@ class Copier:
         self._began = time.monotonic()
         self._next = self._began
 
-    async def run(self, batches: AsyncIterator[Batch]) -> None:
+    async def run(self, batches: AsyncIterator[Batch]) -> bool:
         """Copy until the count is reached, no message comes for the idle time, or the consumer is closed.
+
+        Returns:
+            Whether it was the idle time.
 
         Raises:
             ConfigError: A message can never be copied.
@@ -268,9 +276,9 @@ class Copier:
                 async with asyncio.timeout(options.idle):
                     batch = await anext(batches, None)
             except TimeoutError:
-                return
+                return True
             if batch is None:
-                return
+                return False
             messages = list(batch)
             if options.count is not None:
                 room = options.count - self._progress.done
@@ -279,6 +287,7 @@ class Copier:
                 del messages[room:]
             await self._pause(len(messages))
             await self.copy(messages)
+        return False
 
     async def _pause(self, count: int) -> None:
         """Wait until the rate allows this many messages."""

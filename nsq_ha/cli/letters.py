@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -294,7 +295,12 @@ def replay_letters(
         confirm(f"Publish {'all' if is_all else 'these'} dead letters of {topic} again?", yes=yes)
     options: Any = {} if timeout is None else {"publish_timeout": timeout}
     replayer = Replayer(target, dry_run=dry_run)
-    run(_replay(cluster, topic, which, cluster.producer(**options), replayer, channel=channel))
+    try:
+        run(_replay(cluster, topic, which, cluster.producer(**options), replayer, channel=channel))
+    except BaseException:  # interrupted, too
+        if replayer.seen:
+            click.echo(replayer.summary(), err=True)
+        raise
     click.echo(replayer.summary(), err=True)
     if ids:
         _check_all_found(topic, ids, replayer.seen)
@@ -315,6 +321,7 @@ class Replayer:
         failed: Number of those that were not acknowledged.
         uncertain: Number of failed ones that may be stored.
         seen: The messages that were tried.
+        is_interrupted: The last one was interrupted, and may be stored.
     """
 
     def __init__(self, target: str | None, *, dry_run: bool) -> None:
@@ -322,6 +329,7 @@ class Replayer:
         self.failed: int = 0
         self.uncertain: int = 0
         self.seen: list[Message] = []
+        self.is_interrupted: bool = False
         self._target = target
         self.dry_run: bool = dry_run
 
@@ -335,6 +343,9 @@ class Replayer:
             return False
         try:
             await replay(producer, letter, topic=self._target)
+        except asyncio.CancelledError:
+            self.is_interrupted = True
+            raise
         except NsqError as error:
             self.failed += 1
             self.uncertain += isinstance(error, PublishError) and error.maybe_stored
@@ -348,6 +359,8 @@ class Replayer:
         parts = [f"{'would replay' if self.dry_run else 'replayed'} {self.done:,} dead letters"]
         if self.failed:
             parts.append(f"{self.failed:,} failed, {self.uncertain:,} of them may be stored")
+        if self.is_interrupted:
+            parts.append("one more was interrupted, and may be stored")
         return "; ".join(parts)
 
 

@@ -167,7 +167,7 @@ async def _ask_cluster(cluster: Cluster, topic: str, life: Life, trace_id: int |
                     life.internal_id = each.internal_id
                     break
         if life.internal_id is None:
-            life.note = "the topic does not hold it now"
+            life.note = "the topic does not hold it now" + ("" if start is None else ", or not from that time on")
             return
     if life.internal_id is None:
         return

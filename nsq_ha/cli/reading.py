@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from nsq_ha.cli.output import explained
 from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import NsqError
 
@@ -87,6 +88,22 @@ async def losses_reported(consumer: Consumer, sources: str) -> AsyncIterator[Non
     finally:
         telling.cancel()
         await asyncio.wait({telling})
+
+
+async def check_read(consumer: Consumer, sources: str) -> None:
+    """Check, after the idle time, that all partitions, or nsqds, are read: otherwise messages may be left.
+
+    Raises:
+        click.ClickException: One is not; the text says why.
+    """
+    try:
+        async with asyncio.timeout(0):
+            await consumer.wait_subscribed()
+    except TimeoutError:
+        reason = explained(consumer.health().reason)
+        raise click.ClickException(
+            f"stopped after the idle time, although not all {sources} of {consumer.topic} can be read: {reason}"
+        ) from None
 
 
 async def _tell_losses(consumer: Consumer, sources: str) -> None:

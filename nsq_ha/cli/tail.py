@@ -14,7 +14,7 @@ import click
 
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
-from nsq_ha.cli.reading import losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import check_read, losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.dead_letters import DeadLetter
@@ -107,6 +107,7 @@ async def _tail(
                 async with asyncio.timeout(idle):
                     message = await anext(consumer, None)
             except TimeoutError:
+                await check_read(consumer, kind)
                 break
             if message is None:
                 break

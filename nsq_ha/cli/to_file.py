@@ -16,9 +16,10 @@ from nsq_ha.cli.formats import check_format
 from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
+from nsq_ha.cli.views import require_topic
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -33,6 +34,8 @@ _Result = TypeVar("_Result")
 CHANNEL_OF_FILES: Final = "nsq-ha-to-file"
 _MOST_WAIT: Final = 0.2
 """Seconds in which messages are collected for one write: each write waits for the disk."""
+_MOST_WAIT_ORDERED: Final = 0.005
+"""The same for an ordered topic, where a partition gives one message at a time: empty ones are waited for."""
 
 _SIZE: Final = re.compile(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -181,6 +184,8 @@ async def _to_file(
         if kind is None:
             return 0
         reading = reading_options(partitions, start, max_in_flight)
+        meta = (await require_topic(cluster, topic)).meta
+        wait = _MOST_WAIT_ORDERED if meta is not None and meta.ordered else _MOST_WAIT
         reading["auto_touch"] = True  # a file may be completed for longer than nsqd waits for an answer
         consumer = cluster.consumer(topic, channel, **reading)
         async with consumer, losses_reported(consumer, kind):
@@ -190,11 +195,13 @@ async def _to_file(
                 writer = Writer(archive, options, show, progress)
                 most = min(max_in_flight, options.count or max_in_flight)
                 try:
-                    await writer.run(consumer.batches(most, _MOST_WAIT))
+                    is_idle = await writer.run(consumer.batches(most, wait))
                 except asyncio.CancelledError:  # the ordinary end
                     await writer.complete()
                     raise
                 await writer.complete()
+            if is_idle:
+                await check_read(consumer, kind)
         return 0
     finally:
         archive.close()
@@ -221,8 +228,11 @@ class Writer:
         self._due = math.inf
         self._lines_warned = options.form != "lines"
 
-    async def run(self, batches: AsyncIterator[Batch]) -> None:
+    async def run(self, batches: AsyncIterator[Batch]) -> bool:
         """Write until the count is reached, no message comes for the idle time, or the consumer is closed.
+
+        Returns:
+            Whether it was the idle time.
 
         Raises:
             OSError: The disk cannot be written; the messages go back to nsqd.
@@ -241,14 +251,15 @@ class Writer:
                     batch = await anext(batches, None)
             except TimeoutError:
                 if self._clock() >= last + idle:
-                    return
+                    return True
                 continue
             if batch is None:
-                return
+                return False
             await self._write(batch)
             last = self._clock()
             if self._archive.bytes >= options.rotate_bytes:
                 await self.complete()
+        return False
 
     async def complete(self) -> None:
         """Complete the current file, if there is one."""

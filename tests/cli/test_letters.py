@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsq_ha import sync
+from nsq_ha.cli.letters import Replayer
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
@@ -114,3 +118,34 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     result = invoke(*replay, "--error", "KeyError", lookupd=lookupd)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, "replayed 1 dead letters")
     assert [each["body"] for each in letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)] == ["v1"]
+
+
+async def test_an_interrupted_replay_says_that_its_last_one_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = iter((None, asyncio.CancelledError()))
+
+    async def replay(*_: object, **__: object) -> None:
+        if (outcome := next(outcomes)) is not None:
+            raise outcome
+
+    monkeypatch.setattr("nsq_ha.cli.letters.replay", replay)
+    replayer: Any = Replayer("again", dry_run=False)
+    await replayer.replay(None, None, None)
+    with pytest.raises(asyncio.CancelledError):
+        await replayer.replay(None, None, None)
+    assert replayer.summary() == "replayed 1 dead letters; one more was interrupted, and may be stored"
+
+
+def test_a_replay_that_ends_early_says_how_far_it_came(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = cluster.create_topic(f"{name}.dead", sync_every=1)
+    bury(cluster, topic, dead, [b"v1"])
+
+    async def interrupted(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("nsq_ha.cli.letters.replay", interrupted)
+    result = invoke("dead-letters", "replay", dead, "--all", "--yes")
+    assert result.exit_code == 130
+    assert "replayed 0 dead letters; one more was interrupted, and may be stored" in result.stderr

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import click
 import pytest
@@ -262,3 +263,21 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
             assert process.stdout.readline() == b"b\n"
     assert lost == f"warning: partitions of {name} cannot be read now; waiting\n".encode()
     assert back == f"warning: all partitions of {name} are read again\n".encode()
+
+
+def test_idle_is_no_end_while_a_partition_cannot_be_read(invoke: Invoke, tmp_path: Path) -> None:
+    with DevCluster(time_scale=0.02, nsqlookupds=1, nsqds=2) as own:
+        source, target = (own.create_topic(name, 1, 1, sync_every=1) for name in ("source", "target"))
+        leader = own.leader(source)
+        assert leader is not None
+        own.kill(leader)
+        for command in (
+            ("tail", source),
+            ("copy", source, target),
+            ("to-file", source, "--dir", str(tmp_path)),
+        ):
+            result = invoke(*command, "--idle", "0.2", lookupd=own.lookupd[0])
+            assert result.exit_code == 1, result.output
+            assert (
+                "Error: stopped after the idle time, although not all partitions of source can be read" in result.stderr
+            )
