@@ -34,6 +34,9 @@ _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 TAG_KEY: Final = "##client_dispatch_tag"
 """Key of a header whose value names the connections that may get the message."""
 
+TRACE_KEY: Final = "##trace_id"
+"""Key of a header with the message's trace id; the value is a string with a decimal number."""
+
 
 _T = TypeVar("_T")
 

@@ -12,9 +12,8 @@ by running the clients.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-import mmh3
 
 from nsq_ha.errors import ConfigError
 
@@ -53,7 +52,19 @@ def murmur3(key: Key) -> int:
             raise ConfigError(f"a sharding key must be encodable as UTF-8: {error}") from error
     elif not isinstance(key, bytes):
         raise ConfigError(f"a sharding key must be str, bytes or int, not {type(key).__name__}")
-    return mmh3.hash(key, 0, signed=False)
+    return _hash(key)
+
+
+def _first_hash(key: bytes) -> int:
+    """Load mmh3 with the first key: most producers hash none."""
+    global _hash  # noqa: PLW0603 - so that later keys cost no more than with an import above
+    import mmh3  # noqa: PLC0415
+
+    _hash = partial(mmh3.hash, seed=0, signed=False)
+    return _hash(key)
+
+
+_hash: Callable[[bytes], int] = _first_hash
 
 
 def java(key: Key) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -10,10 +9,9 @@ import msgspec
 
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError
-from nsq_ha.message import TAG_KEY
+from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
 from nsq_ha.protocol.encoding import MAX_DELAY_MS, MAX_EXT_BYTES, MAX_MESSAGE_BYTES, MAX_TRACE_ID
-from nsq_ha.protocol.server.headers import TRACE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -127,6 +125,8 @@ def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int
         context: The headers, with which the receiver continues the trace.
         largest: The option ``max_message_bytes``; a message that would exceed it stays as it is.
     """
+    import json  # noqa: PLC0415 - only those who publish headers need it
+
     own: dict[str, object] = {} if checked.ext is None else json.loads(checked.ext)
     if not own.keys().isdisjoint(context):
         return checked
@@ -165,6 +165,8 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
         full[TAG_KEY] = tag
     if trace_id is not None:
         full[TRACE_KEY] = str(trace_id)
+    import json  # noqa: PLC0415 - only those who publish headers need it
+
     try:
         ext = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

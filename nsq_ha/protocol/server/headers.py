@@ -13,12 +13,9 @@ import re
 from typing import Final
 
 from nsq_ha.errors import MessageRefusedError
-from nsq_ha.message import TAG_KEY
+from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.protocol.encoding import MAX_TRACE_ID
 from nsq_ha.protocol.server.gotext import quote
-
-TRACE_KEY: Final = "##trace_id"
-"""Key of the message's trace id; the value is a string with a decimal number."""
 
 _DECIMAL: Final = re.compile(r"0*([0-9]{1,20})")
 _BLANKS: Final = b" \t\n\r"
