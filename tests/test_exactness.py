@@ -5,15 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
 from integration.exactness import scenario as drawn
 from integration.exactness.kept import Kept
+from integration.exactness.log import log_of
 from integration.exactness.scenario import draw
 from integration.exactness.table import page, summary
 from integration.exactness.verdict import Row, Verdict, judge
+from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark.options import ReadOptions
+from nsq_ha.sync import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,6 +99,24 @@ def test_a_kept_run_is_not_repeated_unless_something_else_is_drawn_now(tmp_path:
     other = [dataclasses.replace(runs[0], messages=1), *runs[1:]]
     assert sorted(Kept(file, {"seed": 3}, other).runs) == [2]
     assert not Kept(file, {"seed": 4}, runs).runs
+
+
+def test_the_log_is_what_the_leader_stored_and_never_another_message() -> None:
+    with DevCluster(nsqds=1) as cluster:
+        cluster.create_topic("t", partitions=1, replicas=1, sync_every=1)
+        with Producer(lookupd=cluster.lookupd) as producer:
+            for number in range(5):
+                producer.publish("t", b"n%d" % number)
+        leader = cluster.leader("t")
+        assert leader is not None
+        server = urlsplit(cluster.http_address(leader))
+        assert server.hostname is not None
+        assert server.port is not None
+        log = list(log_of(server.hostname, server.port, "t", 0, 5))
+        assert [body for _, _, body in log] == [b"n0", b"n1", b"n2", b"n3", b"n4"]
+        assert [offset for _, offset, _ in log] == sorted({offset for _, offset, _ in log})
+        with pytest.raises(AssertionError, match="message 6 of t-0"):
+            list(log_of(server.hostname, server.port, "t", 0, 6))
 
 
 def test_the_tables_show_each_run_and_what_was_wrong() -> None:

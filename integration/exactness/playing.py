@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from integration.cluster import NODE_VARIABLE, TopicOptions
+from integration.exactness.log import log_of
 from integration.exactness.scenario import PARTITIONS, Scenario
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_for_another, wait_until, workers
 from integration.replays import of
-from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.spark.cluster import Cluster
 from tests.support.spark_queries import TOO_SLOW
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 SYNC_EVERY: Final = 100_000
 """Messages that may wait unflushed; more than a run publishes."""
 REPLICAS: Final = 3
-LOOKS: Final = 8
-"""Messages that are looked up at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ async def play(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSessio
         fresh = await asyncio.to_thread(_is_fresh, cluster, topic)
         await asyncio.to_thread(job.drain, spark)
         acknowledged = writer.acknowledged
-    log = await _log(cluster, topic)
+    log = await asyncio.to_thread(_log, cluster, topic)
     batches = job.batches()
     return Result(
         scenario=scenario,
@@ -195,22 +193,14 @@ def _is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
         return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
 
 
-async def _log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
+def _log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
     """Ask the leaders for each message by its number: nothing of the reader under test has a part in that."""
-    leaders, newest = await asyncio.to_thread(_extents, cluster, topic)
-    gate = asyncio.Semaphore(LOOKS)
-    rows: list[Row] = []
-    for partition, node in leaders.items():
-        async with NsqdHttp(node, timeout=10.0) as nsqd:
-
-            async def look(number: int, partition: int = partition, nsqd: NsqdHttp = nsqd) -> Row:
-                async with gate:
-                    found = await nsqd.message_get(topic, partition, "count", number)
-                assert found is not None, f"message {number} of {topic}-{partition} cannot be found"
-                return partition, found.offset, found.body.encode()
-
-            rows += await asyncio.gather(*(look(number + 1) for number in range(newest[partition])))
-    return rows
+    leaders, newest = _extents(cluster, topic)
+    return [
+        row
+        for partition, node in leaders.items()
+        for row in log_of(node.host, node.http_port, topic, partition, newest[partition])
+    ]
 
 
 def _extents(cluster: ClusterUnderTest, topic: str) -> tuple[dict[int, Node], dict[int, int]]:
