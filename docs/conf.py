@@ -8,6 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from nsq_ha.protocol import ext_filter, identify
+
+# Imported there for type checkers only, and autodoc reads the annotation.
+vars(identify).setdefault("FilterRule", ext_filter.FilterRule)
+
 project = "nsq_ha"
 author = "the nsq_ha developers"
 release = version = installed_version("nsq_ha")
@@ -76,7 +81,8 @@ nitpicky = True
 nitpick_ignore = [(role, name) for name in dir(builtins) for role in ("py:class", "py:exc", "py:obj")]
 # In signatures, and not public: aliases of builtin types, and what the library itself implements.
 nitpick_ignore += [
-    ("py:class", name) for name in ("Access", "Advice", "Cluster", "Key", "Publisher", "Rule", "Upgrade", "_Handler")
+    ("py:class", name)
+    for name in ("Access", "Advice", "Cluster", "FilterRule", "Key", "Publisher", "Rule", "Upgrade", "_Handler")
 ]
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}")
