@@ -12,6 +12,7 @@ Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
     from nsq_ha.ext_filter import ExtFilter
-    from nsq_ha.protocol.ext_filter import FilterRule  # noqa: TC004 - nothing reads the annotation of Offer
+    from nsq_ha.protocol.ext_filter import FilterRule
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""
@@ -51,7 +52,8 @@ _Positive = Annotated[int, msgspec.Meta(ge=1)]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Offer(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
     """What a client sends with IDENTIFY, with the wire's names and units.
 
     Attributes:
