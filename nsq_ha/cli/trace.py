@@ -46,7 +46,10 @@ def _session(master: str | None, threads: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("nsq_ha trace")
-    return (builder.remote(master) if master.startswith("sc://") else builder.master(master)).getOrCreate()
+    if master.startswith("sc://"):
+        return builder.remote(master).getOrCreate()
+    # As on this machine: Spark warns with a stack trace that a pattern is no file.
+    return builder.master(master).config("spark.log.level", "ERROR").getOrCreate()
 
 
 class WithMessage(Group):
