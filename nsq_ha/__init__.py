@@ -1,9 +1,9 @@
 """Producer and consumer for the partitioned, replicated NSQ: sharded, ordered, traced.
 
-Everything in ``__all__`` is public, and so are the modules ``nsq_ha.errors``,
-``nsq_ha.admin``, ``nsq_ha.dead_letters``, ``nsq_ha.protocol``, ``nsq_ha.devcluster``, ``nsq_ha.sync``,
-``nsq_ha.events``, ``nsq_ha.migrate``, ``nsq_ha.stats``, ``nsq_ha.tracelog`` and ``nsq_ha.spark``; anything else may
-change.
+Everything in ``__all__`` is public, and so are the modules ``nsq_ha.admin``, ``nsq_ha.dashboard``,
+``nsq_ha.dead_letters``, ``nsq_ha.devcluster``, ``nsq_ha.errors``, ``nsq_ha.events``, ``nsq_ha.migrate``,
+``nsq_ha.prometheus``, ``nsq_ha.protocol``, ``nsq_ha.spark``, ``nsq_ha.stats``, ``nsq_ha.sync``, ``nsq_ha.telemetry``,
+``nsq_ha.testing`` and ``nsq_ha.tracelog``; anything else may change.
 """
 
 from nsq_ha._version import __version__

@@ -53,6 +53,7 @@ OTHER_PROGRAMS = {
 PUBLIC_MODULES = [
     "nsq_ha",
     "nsq_ha.admin",
+    "nsq_ha.dashboard",
     "nsq_ha.dead_letters",
     "nsq_ha.devcluster",
     "nsq_ha.errors",

@@ -65,6 +65,7 @@ def test_what_is_public_is_described() -> None:
     "module",
     [
         "admin",
+        "dashboard",
         "dead_letters",
         "errors",
         "protocol",

@@ -87,7 +87,7 @@ async def serve(
         admin: An open client of the cluster; keep it open until this returns.
         options: How it runs.
         started: Called with its URL as soon as browsers can connect.
-        extra: One more page, of the program that runs the dashboard.
+        extra: A page of ``nsq-ha demo``. Leave it out: it may change without notice.
 
     Raises:
         ConfigError: The address cannot be used, or the token is missing or too short.
