@@ -87,7 +87,7 @@ WHERE: Final = {
     "batch": "A fifth is the check that all messages are bytes of a legal size, the rest is the path of one publish.",
     "rdy1": "One turn of the event loop each way, and three system calls, take most of it.",
     "latency2000": "nsqd's buffer of 16 KiB fills before the peers' timers end, so nsqd writes to all at once.",
-    "memory": "The interpreter with asyncio and ssl takes 19.2 MiB, msgspec 1.7; the rest is the library's own modules.",
+    "memory": "The interpreter with asyncio and ssl takes 19.2 MiB, msgspec 1.7; the rest is our own modules.",
     "ordered": "Two fifths are the three system calls of each round trip, a fifth is asyncio, and a dozen calls of this"
     " library share the rest.",
     "hold": "A collection of garbage that traverses the list of the messages takes 4 to 5 ms, nothing else as long.",
