@@ -117,6 +117,15 @@ def test_every_kind_of_subscription_waits_for_its_ok(command: Command) -> None:
         protocol.receive(delivery())
 
 
+def test_the_buffer_of_an_answer_may_be_reused() -> None:
+    protocol = ClientProtocol(max_frame_bytes=1024)
+    protocol.send(Identify(b"{}"))
+    buffer = bytearray(OK_FRAME)
+    received = protocol.receive(memoryview(buffer))
+    buffer[:] = bytes(len(buffer))
+    assert received.answers == [b"OK"]
+
+
 def test_authentication() -> None:
     protocol = identified()
     protocol.send(Auth(b"secret"))

@@ -137,3 +137,4 @@ def test_what_is_not_legal_is_refused_before_it_is_sent(command: Command) -> Non
 
 def test_auth_does_not_show_its_secret() -> None:
     assert repr(Auth(b"4711")) == "Auth(secret=...)"
+    assert Auth(b"4711").__rich_repr__() == []  # rich would else show the fields

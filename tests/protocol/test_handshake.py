@@ -312,3 +312,4 @@ def test_no_step_shows_the_secret() -> None:
     run.all()
     assert SECRET.encode() in run.sent[1]
     assert "4711" not in repr(Send(run.sent[1])) + repr(run.handshake)
+    assert Send(run.sent[1]).__rich_repr__() == []  # rich would else show the fields
