@@ -23,11 +23,6 @@ class EmbeddedNodes:
     def start_node(self, address: str) -> None:
         self._cluster.start(self._named(address))
 
-    def restart_node(self, address: str) -> bool:
-        self.kill_node(address)
-        self.start_node(address)
-        return True
-
     def _named(self, address: str) -> str:
         return next(name for name, its in self._cluster.nsqds.items() if its == address)
 

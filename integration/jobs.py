@@ -201,18 +201,6 @@ def wait_until(done: Callable[[], bool], check: Callable[[], None] = lambda: Non
         threading.Event().wait(0.02)
 
 
-def wait_for_another(cluster: ClusterUnderTest, topic: str, old: str) -> None:
-    """Block until another node than ``old`` leads partition 0."""
-    until = time.monotonic() + 120.0
-    while True:
-        # Between two leaders there is none.
-        with contextlib.suppress(KeyError, AssertionError):
-            if cluster.leader(topic, 0) != old:
-                return
-        assert time.monotonic() < until
-        threading.Event().wait(0.2)
-
-
 def workers() -> list[int]:
     """Python workers of this process' Spark: descendants that run tasks."""
     found: dict[int, tuple[int, str]] = {}

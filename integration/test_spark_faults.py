@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from integration.jobs import Job, live_writer, wait_for_another
+from integration.cluster import replace_leader
+from integration.jobs import Job, live_writer
 from integration.replays import assert_all_and_each_once, of
 
 if TYPE_CHECKING:
@@ -50,16 +51,7 @@ async def test_a_leader_that_moves_inside_a_query_changes_no_row(cluster: Cluste
 @pytest.mark.faults
 async def test_a_leader_that_dies_inside_a_query_changes_no_row(cluster: ClusterUnderTest, under_fire: Under) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 2, 3)
-
-    def kill() -> None:
-        leader = cluster.leader(topic, 0)
-        cluster.kill_node(leader)
-        try:
-            wait_for_another(cluster, topic, leader)
-        finally:
-            cluster.start_node(leader)
-
-    await under_fire(topic, kill)
+    await under_fire(topic, lambda: replace_leader(cluster, topic, 0))
 
 
 async def test_partitions_that_are_added_inside_a_query_are_read_from_their_beginning(

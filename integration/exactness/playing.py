@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from integration.cluster import NODE_VARIABLE, TopicOptions
+from integration.cluster import NODE_VARIABLE, TopicOptions, replace_leader
 from integration.exactness.log import log_of
 from integration.exactness.scenario import PARTITIONS, Scenario
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
-from integration.jobs import Job, running, wait_for_another, wait_until, workers
+from integration.jobs import Job, running, wait_until, workers
 from integration.replays import of
 from nsq_ha.spark.cluster import Cluster
 from tests.support.spark_queries import TOO_SLOW
@@ -164,13 +164,7 @@ def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, af
             job.hold()
             wait(job.is_held)
         assert job.planned > job.commits
-        leader = cluster.leader(job.topic, 0)
-        cluster.kill_node(leader)
-        try:
-            job.let_go()
-            wait_for_another(cluster, job.topic, leader)
-        finally:
-            cluster.start_node(leader)
+        replace_leader(cluster, job.topic, 0, job.let_go)
         done = job.commits
         wait(lambda: job.commits >= done + 3)
 

@@ -81,7 +81,8 @@ async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str
     assert 80 <= job.audit.acknowledged < 400
     assert not job.audit.is_clean
     assert job.audit.lost == 0
-    assert job.audit.publish_stall.longest >= STALL
+    # Counted from when the next publish was pending, which is after the last progress.
+    assert job.audit.publish_stall.longest > STALL / 2
 
 
 async def test_waiting_for_a_share_ends_with_the_job(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
