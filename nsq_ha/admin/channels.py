@@ -172,8 +172,9 @@ class ChannelAdmin(Opened):
     async def empty_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Drop all messages of a channel that are not finished, delayed ones, too.
 
-        The partitioned server moves the channel to the end of the messages that it has flushed. Messages that arrive
-        during the call may be dropped or not.
+        The partitioned server moves the channel to the end of the messages that it has flushed, so it may still deliver
+        those of the last 7 s, and one in each partition that it had read ahead. Messages that arrive during the call
+        may be dropped or not.
 
         Raises:
             TopicNotFoundError: The topic does not exist.

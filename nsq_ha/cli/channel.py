@@ -131,7 +131,11 @@ def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) 
 @yes_option
 @cluster_options
 def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
-    """Drop all messages of CHANNEL that are not finished. Other channels keep theirs."""
+    """Drop all messages of CHANNEL that are not finished. Other channels keep theirs.
+
+    A partitioned nsqd may still deliver one message of each partition, that it had read ahead, and those of the last
+    7 s.
+    """
     confirm(f"Drop all messages that wait in channel {name} of {topic}?", yes=yes)
     _change(cluster, topic, lambda admin: admin.empty_channel(topic, name, timeout=timeout))
     _done(f"emptied {name} of {topic}")

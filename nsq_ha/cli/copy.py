@@ -13,7 +13,7 @@ import click
 from nsq_ha.checks import lookupd_urls
 from nsq_ha.cli.cluster import Cluster
 from nsq_ha.cli.inputs import key_of
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options, idle_option, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
@@ -143,7 +143,7 @@ def _named(message: Message) -> str:
 )
 @click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, show_default=True, help="Channel to read.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--idle", type=SECONDS, help="Stop after this many seconds without a message.")
+@idle_option
 @click.option(
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Copy only this partition. May be repeated."
 )
@@ -174,7 +174,7 @@ def copy(
     Headers, tags and trace ids are kept. If both topics have the same number of partitions, each message goes to the
     partition with the same number, so the order of each key is kept; otherwise --key-field chooses it.
 
-    For a finished copy: `nsq-ha copy a b --from beginning --idle 5`.
+    For a finished copy: `nsq-ha copy a b --from beginning --idle 10`.
     """
     try:
         to = cluster
@@ -186,7 +186,8 @@ def copy(
     if source == target and set(to.lookupd) & set(cluster.lookupd):
         raise click.UsageError("SOURCE and TARGET are the same topic, which would grow without end")
     chosen = {name: options.pop(name) for name in CopyOptions.__dataclass_fields__}
-    run(_copy(cluster, source, to, target, CopyOptions(**chosen), **options), stopped=0)
+    work = _copy(cluster, source, to, target, CopyOptions(**chosen), **options)
+    run(work, stopped=0, has_end=chosen["count"] is not None or chosen["idle"] is not None)
 
 
 async def _copy(

@@ -30,13 +30,14 @@ _NUMBERS: Final = re.compile(r"[0-9]+")
 _Result = TypeVar("_Result")
 
 
-def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -> _Result:
+def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None, has_end: bool = False) -> _Result:
     """Run a command's coroutine to its end; SIGINT and SIGTERM cancel it once, so that it can clean up.
 
     Args:
         work: The command.
         stopped: The value to return if the command is normally ended by a signal, or by the reader of its output.
             None to exit with 130, 143 or 141.
+        has_end: It was told when to end by itself, so a signal interrupts it whatever ``stopped`` is.
 
     Raises:
         click.ClickException: The command failed, but not because of a bug. Prints one line; exit code 1.
@@ -49,7 +50,7 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None) -
             try:
                 return runner.run(_stoppable(work, signals))
             except (KeyboardInterrupt, asyncio.CancelledError):
-                if stopped is not None:
+                if stopped is not None and not has_end:
                     return stopped
                 raise click.exceptions.Exit(TERMINATED if signals else INTERRUPTED) from None
     except BrokenPipeError:

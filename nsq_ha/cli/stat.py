@@ -58,7 +58,7 @@ def stat(cluster: Cluster, as_json: bool | None, **options: object) -> None:
         raise click.UsageError("--count needs --watch")
     if chosen.clients and chosen.watch:
         raise click.UsageError("give --clients or --watch, not both")
-    silent = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None)
+    silent = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None, has_end=chosen.count is not None)
     if silent and not chosen.watch:
         raise click.exceptions.Exit(1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
+from nsq_ha.cli.options import CHANNEL, PARTITION, TOPIC, cluster_options, idle_option, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import check_read, losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.argument("topic", type=TOPIC)
 @click.option("--channel", type=CHANNEL, help="Default: tail<random>#ephemeral, which is deleted at the end.")
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--idle", type=SECONDS, help="Stop after this many seconds without a message.")
+@idle_option
 @click.option(
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
@@ -80,6 +80,7 @@ def tail(
             **options,
         ),
         stopped=0,
+        has_end=count is not None or options["idle"] is not None,
     )
 
 

@@ -13,7 +13,16 @@ import click
 
 from nsq_ha.cli.archive import Archive
 from nsq_ha.cli.formats import check_format
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, cluster_options, json_option, metrics_option
+from nsq_ha.cli.options import (
+    CHANNEL,
+    PARTITION,
+    SECONDS,
+    TOPIC,
+    cluster_options,
+    idle_option,
+    json_option,
+    metrics_option,
+)
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
@@ -105,7 +114,7 @@ class FileOptions:
     help="Complete a file this long after its first message.",
 )
 @click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@click.option("--idle", type=SECONDS, help="Stop after this many seconds without a message.")
+@idle_option
 @click.option(
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
@@ -161,6 +170,7 @@ def to_file(
             show=show,
         ),
         stopped=0,
+        has_end=chosen.count is not None or chosen.idle is not None,
     )
 
 

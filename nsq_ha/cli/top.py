@@ -50,7 +50,11 @@ def top(
     """
     name = cluster.context or cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")
     screen = Screen(name, interval, sort, reverse, partitions, pattern)
-    run(_top(cluster, screen, count), stopped=None if count is not None and not sys.stdout.isatty() else 0)
+    run(
+        _top(cluster, screen, count),
+        stopped=None if count is not None and not sys.stdout.isatty() else 0,
+        has_end=count is not None,
+    )
 
 
 async def _top(cluster: Cluster, screen: Screen, count: int | None) -> int:

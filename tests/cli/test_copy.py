@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import signal
+import sys
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +20,7 @@ from nsq_ha.cli.progress import Progress
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError
 from nsq_ha.message import OutgoingMessage
+from tests.support.processes import running
 from tests.support.waiting import turn
 
 if TYPE_CHECKING:
@@ -218,6 +222,22 @@ def test_it_copies_from_a_plain_cluster_to_a_partitioned_one(
     result = invoke("copy", name, topic, "--to-lookupd", cluster.lookupd[0], "-n", "3", "--rate", "50", lookupd=lookupd)
     assert result.exit_code == 0, result.stderr
     assert sorted(m["body"] for m in tailed(invoke, topic, 3)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("end", "code"), [((), 0), (("--idle", "600"), 130), (("--count", "9"), 130)])
+def test_ctrl_c_is_its_end_only_if_it_has_no_other(
+    cluster: DevCluster, invoke: Invoke, name: str, end: tuple[str, ...], code: int
+) -> None:
+    for topic in (name, f"{name}.copy"):
+        cluster.create_topic(topic, 1, sync_every=1)
+    assert invoke("pub", name, stdin="a").exit_code == 0
+    command = [sys.executable, "-m", "nsq_ha.cli", "copy", name, f"{name}.copy", "--from", "beginning", *end]
+    with running(command, env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}) as process:
+        assert [m["body"] for m in tailed(invoke, f"{name}.copy", 1)] == ["a"]
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == code, errors
+    assert b"copied " in errors
 
 
 def test_a_topic_is_not_copied_to_itself(invoke: Invoke, topic: str) -> None:

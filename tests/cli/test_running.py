@@ -108,6 +108,15 @@ def test_where_a_signal_is_the_ordinary_end_it_is_no_failure(number: int) -> Non
     assert closed == ["closed"]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_interrupts_a_command_that_has_an_end_of_its_own(number: int, code: int) -> None:
+    closed: list[str] = []
+    with pytest.raises(click.exceptions.Exit) as caught:
+        run(send_and_wait(number, closed), stopped=0, has_end=True)
+    assert caught.value.exit_code == code
+    assert closed == ["closed"]
+
+
 def test_log_lines_go_to_standard_error_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     log_to_stderr(logging.WARNING)
     log_to_stderr(logging.INFO)

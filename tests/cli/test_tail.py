@@ -231,6 +231,17 @@ def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic
     assert (process.returncode, errors) == (0, b"")
 
 
+@pytest.mark.parametrize("end", ["--count", "--idle"])
+def test_a_signal_before_its_own_end_interrupts_it(cluster: DevCluster, invoke: Invoke, topic: str, end: str) -> None:
+    invoke("pub", topic, "--partition", "0", stdin="a")
+    with tailing(cluster, topic, "--from", "beginning", "--partition", "0", "--raw", end, "600") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (130, b"")
+
+
 @pytest.mark.parametrize("form", ["--json", "--table", "--raw"])
 def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str, form: str) -> None:
     """It used to be a failure, so that ``set -o pipefail`` ended scripts."""

@@ -25,6 +25,10 @@ REFUSED = {
 """What only the other kind of cluster can do, by whether the cluster is a plain one."""
 
 
+ENDLESS = ("tail", "to-file")
+"""What runs until Ctrl-C."""
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_every_row_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, plain: bool) -> None:
     monkeypatch.chdir(tmp_path)
@@ -39,6 +43,8 @@ def test_every_row_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_pat
         nsqd = next(node["nsqd"] for node in nodes if "orders" in (node["topics"] if plain else node["leads"]))
         for command in commands:
             arguments = shlex.split(re.split(r" >> | < ", command)[0].replace("127.0.0.1:4150", nsqd))[1:]
+            if arguments[0] in ENDLESS:
+                arguments += ["--idle", "1"]
             result = invoke(*arguments, stdin="a\nb\n", lookupd=lookupd)
             code = 1 if arguments[:2] in REFUSED[plain] else 0
             assert result.exit_code == code, f"{command}: {result.output}"
