@@ -53,6 +53,14 @@ async def test_what_has_no_room_waits_and_nothing_passes_it(pending: PendingPubl
     assert (front.buffer.held_bytes, pending.total_bytes, pending.full_buffers) == (31, 31, {})
 
 
+async def test_there_is_room_where_it_fits_and_nothing_waits(pending: PendingPublishes, front: Front) -> None:
+    assert front.buffer.has_room(MOST)
+    front.admit(pending, 40)
+    assert (front.buffer.has_room(20), front.buffer.has_room(21)) == (True, False)
+    front.admit(pending, 21)
+    assert not front.buffer.has_room(1)
+
+
 async def test_another_partition_has_room(pending: PendingPublishes, front: Front) -> None:
     other = Front(pending)
     for _ in range(20):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer
-from nsq_ha.errors import ClosedError, PublishError
+from nsq_ha.errors import ClosedError, ConnectionLostError, PublishError
 from nsq_ha.protocol import Pub
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
@@ -128,4 +128,6 @@ async def test_set_to_fail_what_waits_in_line_fails(stage: Stage, holding: Holdi
         await eventually(lambda: holding.held)
         stage.nsqds[0].peers[0].abort()
         outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LIMIT)
-        assert {type(outcome) for outcome in outcomes} == {PublishError}
+        errors = [outcome for outcome in outcomes if isinstance(outcome, PublishError)]
+        assert len(errors) == len(tasks)
+        assert {type(error.__cause__) for error in errors} == {ConnectionLostError}

@@ -102,6 +102,20 @@ async def test_without_a_healthy_partition_all_wait(stage: Stage, holding: Holdi
         assert all(receipt.attempts <= 2 for receipt in receipts)
 
 
+async def test_what_was_sent_later_gets_its_own_time(stage: Stage, holding: Holding) -> None:
+    async with stage.producer() as producer:
+        first = await until_one_is_held(producer, holding)
+        await asyncio.wait({first}, timeout=STALLED_AFTER / 2)
+        later = [asyncio.create_task(producer.publish(TOPIC, b"x")) for _ in range(4)]
+        await eventually(lambda: holding.has(3))
+        assert (await first).partition == 1
+        assert sum(task.done() for task in later) == 2
+        holding.release(3)
+        receipts = await asyncio.gather(*later)
+        assert {receipt.attempts for receipt in receipts} == {1}
+        assert [receipt.partition for receipt in receipts].count(0) == 2
+
+
 async def test_set_to_fail_it_stays_where_it_is(stage: Stage, holding: Holding) -> None:
     async with stage.producer(on_unreachable="fail") as producer:
         task = await until_one_is_held(producer, holding)
