@@ -8,9 +8,11 @@ import json
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.changes import Event
@@ -25,9 +27,12 @@ from nsq_ha.dashboard.pages.parts import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.dashboard.search import Answer
 from nsq_ha.discovery.answers import NodeInfo, TopicInfo
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
+
+STYLES = Path(nsq_ha.dashboard.__file__).parent / "static" / "dashboard.css"
 
 
 class Tags(HTMLParser):
@@ -123,6 +128,14 @@ def test_buttons_are_only_for_those_who_may_change() -> None:
     text = channel_page(operator, "orders", "billing").content
     assert re.findall(r"/confirm/([a-z]+)", text) == ["unpause", "skip", "empty"]
     assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
+
+
+def test_no_line_of_a_note_ends_within_an_option() -> None:
+    note = "run: nsq-ha trace 7 --trace-id --topic <b> (add --from -1h), or give --trace-log FILE"
+    text = search_page(Board(filled("c"), 1.0), Answer((), (), (note,))).content
+    assert "nsq-ha trace 7 <code>--trace-id</code> <code>--topic</code> &lt;b&gt; (add <code>--from</code> -1h)" in text
+    assert "give <code>--trace-log</code> FILE</p>" in text
+    assert re.search(r"^\.soft code \{[^}]*white-space: nowrap", STYLES.read_text(), re.MULTILINE)
 
 
 def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:

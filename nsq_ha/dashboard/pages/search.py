@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag, visible
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.dashboard.markup import Child
     from nsq_ha.dashboard.search import Answer, Found, Step
+
+_OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")
 
 _FIELDS = (
     ("topic", "Topic", ""),
@@ -77,10 +80,16 @@ def _field(arguments: Mapping[str, str], name: str, label: str, hint: str) -> Ht
 
 
 def _answer(board: Board, answer: Answer) -> Html:
-    notes = [tag("p", note, class_="soft") for note in answer.notes]
+    notes = [tag("p", whole_options(note), class_="soft") for note in answer.notes]
     if not answer.found and not answer.steps:
         return join(tag("p", "Nothing was found.", class_="banner warning", role="status", id="result"), notes)
     return tag("div", [_found(board, each) for each in answer.found], _steps(answer.steps), notes, id="result")
+
+
+def whole_options(text: str) -> Html:
+    """Return a text in which no line ends within the name of an option: browsers break lines at hyphens."""
+    parts = _OPTION.split(text)
+    return join(tag("code", part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def _found(board: Board, found: Found) -> Html:
