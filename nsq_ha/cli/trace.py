@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from nsq_ha.cli.figures import Column, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.life import message
 from nsq_ha.cli.options import TOPIC, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
+from nsq_ha.cli.tables import print_fitting
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
     from nsq_ha.spark.trace.report import TraceReport
 
 _KINDS = ("lost", "repeated", "out_of_order")
+_LATENCY = (
+    Column("log", 4, lambda row: row["side"], is_number=False),
+    Column("topic", 0, lambda row: row["topic"], is_number=False),
+    Column("channel", 0, lambda row: row["channel"], is_number=False),
+    Column("stage", 0, lambda row: row["stage"].replace("_", " "), is_number=False),
+    Column("messages", 3, lambda row: number(row["messages"])),
+    Column("50 %", 2, lambda row: number(row["p50_ms"])),
+    Column("95 %", 0, lambda row: number(row["p95_ms"])),
+    Column("99 %", 0, lambda row: number(row["p99_ms"])),
+    Column("max", 0, lambda row: number(row["max_ms"])),
+)
 
 
 def _checked(_: click.Context, __: click.Parameter, logs: tuple[str, ...]) -> tuple[str, ...]:
@@ -150,33 +163,19 @@ def report(
     if wants_json(as_json):
         print_json(found.as_dict())
     else:
-        _print(found, out)
+        print_report(found, out)
     if not found.is_ok:
         raise click.exceptions.Exit(1)
 
 
-def _print(found: TraceReport, out: str | None) -> None:
+def print_report(found: TraceReport, out: str | None) -> None:
+    """Print the tables of a report, its verdict and where its page is."""
     print_table(
         ["log", "topic", "channel", "outcome", "messages#"],
         [(row["side"], row["topic"], row["channel"], row["outcome"], row["count"]) for row in found.outcomes],
         title=f"{found.events:,} events, {found.bad_lines:,} lines that cannot be read",
     )
-    print_table(
-        ["log", "topic", "channel", "stage", "messages#", "50 % ms#", "95 % ms#", "99 % ms#", "max ms#"],
-        [
-            (
-                row["side"],
-                row["topic"],
-                row["channel"],
-                row["stage"].replace("_", " "),
-                row["messages"],
-                *(f"{row[name]:,.1f}" for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")),
-            )
-            for row in found.latency
-            if row["partition"] is None
-        ],
-        title="latency",
-    )
+    print_fitting(_LATENCY, [row for row in found.latency if row["partition"] is None], title="latency in ms")
     summary = ", ".join(f"{count:,} {kind.replace('_', ' ')}" for kind, count in found.counts.items())
     if not found.events:
         summary = "no trace line in these logs: is the trace of the topic switched on?"
