@@ -16,6 +16,8 @@ _HEIGHT: Final = 200
 _LEFT: Final = 52
 _TOP: Final = 34
 _BOTTOM: Final = 40
+_TITLE: Final = 44
+"""Letters of a title in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,12 @@ def _panel(line: Line) -> str:
         inner, tall = _WIDTH - _LEFT - 20, _HEIGHT - _TOP - _BOTTOM
         return _LEFT + across * inner, 24 + _TOP + (1 - up) * tall
 
-    parts = [f'<text x="{_LEFT}" y="{18 + _TOP}" font-weight="bold">{escape(line.title)}</text>']
+    # A long title takes a second line, above: it would leave the panel, and the last panel leaves the picture.
+    *above, last = line.title.rsplit(", ", 1) if len(line.title) > _TITLE else [line.title]
+    parts = [
+        f'<text x="{_LEFT}" y="{18 + _TOP - 12 * number}" font-weight="bold">{escape(text)}</text>'
+        for number, text in enumerate([last, *(f"{text}," for text in above)])
+    ]
     decade = low
     while decade <= high:
         x, y = place(min(xs), decade)

@@ -61,7 +61,8 @@ def _size(size: str) -> str:
 
 def sizes(figures: Figures) -> str:
     """Return rates, ratios and CPU by size of the bodies."""
-    return _reads("body", {_size(size): of for size, of in figures.items()}, marked=_size(MARKED_SIZE))
+    found = {_size(size): figures[size] for size in sorted(figures, key=int)}
+    return _reads("body", found, marked=_size(MARKED_SIZE))
 
 
 def _reads(head: str, found: Figures, marked: str = "") -> str:

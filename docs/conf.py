@@ -27,14 +27,20 @@ extensions = [
     "sphinx_click",
     "sphinx_copybutton",
     "sphinx_design",
+    "docs._ext.breaks",
     "docs._ext.charts",
+    "docs._ext.commands",
+    "docs._ext.docstrings",
     "docs._ext.layout",
+    "docs._ext.links",
     "docs._ext.reference",
     "docs._ext.states",
     "docs._ext.tests_shown",
     "docs._ext.versions",
 ]
 exclude_patterns = ["_build"]
+# Curly quotes only: the names of flags begin with two hyphens.
+smartquotes_action = "q"
 
 html_theme = "furo"
 html_static_path = ["_static"]

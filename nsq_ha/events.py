@@ -1,6 +1,6 @@
 """What producers and consumers report to the function of the option ``on_event``.
 
-Owns the types. All are frozen and have keyword arguments only; ``msgspec.structs.asdict`` returns the fields of one.
+All types are frozen and have keyword arguments only; ``msgspec.structs.asdict`` returns the fields of one.
 Later versions may add types and fields, so compare with ``isinstance`` and ignore what you do not know.
 
 A ``channel`` of None stands for a producer. On a plain cluster a partition number stands for one nsqd.

@@ -1,6 +1,6 @@
 """What ``stats()`` and ``health()`` of producers, consumers and workers return.
 
-Owns the types; all are frozen. Counts begin at 0 when the client is created, and count messages unless the text says
+All types are frozen. Counts begin at 0 when the client is created, and count messages unless the text says
 something else. Later versions may add fields.
 """
 

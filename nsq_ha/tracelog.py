@@ -1,7 +1,6 @@
 """The trace log: one JSON line for each publish, delivery, finish and requeue of the selected topics.
 
-Owns the format of lines and the switch. A line goes to the logger
-``nsq_ha.trace`` at level INFO; :func:`write_to` sends it to a file. Keys:
+A line goes to the logger ``nsq_ha.trace`` at level INFO; :func:`write_to` sends it to a file. Its keys:
 ``event`` (``publish``, ``delivery``, ``finish``, ``requeue``), ``time_ns``
 (this machine's clock; for a publish, the time of the call, and
 ``acknowledged_ns`` the time of its answer), ``topic``, ``partition``, ``channel``

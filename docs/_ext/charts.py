@@ -164,7 +164,8 @@ def spark_chart(kept: Path = PAGES / "spark-speed" / "figures.json") -> str:
     """Draw the rates of reads in Spark by the size of bodies; nothing before they were measured."""
     found = json.loads(kept.read_text("utf-8")) if kept.exists() else {}
     groups = []
-    for size, of in found.get("spark/sizes", {"figures": {}})["figures"].items():
+    sizes = found.get("spark/sizes", {"figures": {}})["figures"]
+    for size, of in sorted(sizes.items(), key=lambda one: int(one[0])):
         bars = [
             Bar(label, rate, f"{rate:,.0f}/s", not label.startswith("range"))
             for label, rate in ((label, statistics.median(rates)) for label, rates in of["rates"].items())

@@ -25,6 +25,7 @@ import importlib
 import inspect
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -131,7 +132,7 @@ def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
 def unit_of(field: dataclasses.Field[Any]) -> str:
     """Return the unit that an option's name and type tell."""
     kind = str(field.type)
-    if field.name.endswith(("_timeout", "_interval", "_delay")) or kind == "Backoff":
+    if field.name.endswith(("_timeout", "_interval", "_delay")) or kind.startswith("Backoff"):
         return "s"
     if field.name.endswith("_bytes"):
         return "bytes"
@@ -177,7 +178,7 @@ def options_table(whose: str) -> str:
         for option in options()
         if option.owner in _WHOSE[whose]
     ]
-    return _in_module("nsq_ha.config", table(head, rows, widths="20 24 14 42", stack=True))
+    return _in_module("nsq_ha.config", table(head, rows, widths="22 22 12 44", stack=True))
 
 
 def constants_table(names: Iterable[str]) -> str:
@@ -222,7 +223,9 @@ def errors_table() -> str:
         )
         for error, depth in error_classes()
     ]
-    return _in_module("nsq_ha.errors", table(("Error", "Later", "Look up", "What happened, what to do"), rows))
+    return _in_module(
+        "nsq_ha.errors", table(("Error", "Later", "Look up", "What happened, what to do"), rows, widths="30 10 10 50")
+    )
 
 
 def errors_details() -> str:
@@ -246,6 +249,11 @@ def server_codes_table() -> str:
     return table(("Code", "Becomes", "Later", "Look up"), rows)
 
 
+def _code(text: str) -> str:
+    """Show as code what somebody may copy: JSON, flags, names of options. As text its quotes would become curly."""
+    return re.sub(r"\{(?:[^{}]|\{[^{}]*\})*\}|(?<!\w)--[a-z][a-z-]*|\b[\w.]+=\w+|\b[a-z]+[A-Z]\w*", r"``\g<0>``", text)
+
+
 def spark_options_table() -> str:
     """Return the table of the options of ``format("nsq")``."""
     rows = [
@@ -253,11 +261,11 @@ def spark_options_table() -> str:
             f"``{name}``",
             ", ".join(option.modes),
             f"``{option.default}``" if option.default else "–",
-            f"{option.meaning} ({option.kind.values})" if option.kind.values != "text" else option.meaning,
+            _code(f"{option.meaning} ({option.kind.values})" if option.kind.values != "text" else option.meaning),
         )
         for name, option in KNOWN.items()
     ]
-    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="22 14 12 52", stack=True)
+    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="24 19 11 46", stack=True)
 
 
 def connection_states() -> str:
@@ -365,12 +373,6 @@ class _Constants(Made):
         return constants_table(line.strip() for line in self.content if line.strip())
 
 
-def whole_first_line(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:  # noqa: PLR0917 - Sphinx's signature
-    """Keep napoleon from taking what stands before the colon of an attribute's docstring for its type."""
-    if what in ("attribute", "property") and lines:
-        lines[0] = lines[0].replace(": ", " – ", 1)
-
-
 def by_last_name(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
 ) -> nodes.reference | None:
@@ -388,8 +390,7 @@ def by_last_name(
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directives, and what makes docstrings resolve."""
-    app.connect("autodoc-process-docstring", whole_first_line, priority=400)
+    """Register the directives, and what makes names in docstrings resolve."""
     app.connect("missing-reference", by_last_name)
     tables: dict[str, Callable[[], str]] = {
         "errors-table": errors_table,

@@ -88,9 +88,22 @@ def is_loopback(host: str) -> bool:
 
 @click.command(short_help="Measure publishing and consuming.")
 @click.argument("topic", type=TOPIC)
-@click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=10_000, show_default=True)
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, 10_000_000),
+    default=10_000,
+    show_default=True,
+    help="Number of messages.",
+)
 @click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="Stop publishing after this time.")
-@click.option("--size", type=click.IntRange(_STAMP.size, 1 << 20), default=100, show_default=True, help="Bytes a body.")
+@click.option(
+    "--size",
+    type=click.IntRange(_STAMP.size, 1 << 20),
+    default=100,
+    show_default=True,
+    help="Size of each body in bytes.",
+)
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 10_000),

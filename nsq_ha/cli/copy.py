@@ -152,7 +152,13 @@ def _named(message: Message) -> str:
 @click.option("--key-field", metavar="FIELD", help="Use this field of each body's JSON object as sharding key.")
 @click.option("--body-only", is_flag=True, help="Leave out headers, tags and trace ids.")
 @click.option("--ignore-order", is_flag=True, help="Copy from an ordered topic to one that cannot keep the order.")
-@click.option("--max-in-flight", type=click.IntRange(1), default=_MOST, show_default=True)
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    default=_MOST,
+    show_default=True,
+    help="Maximum number of messages that the target has not acknowledged yet.",
+)
 @click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")
 @cluster_options
 @metrics_option

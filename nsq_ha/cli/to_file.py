@@ -97,7 +97,12 @@ class FileOptions:
     " pyarrow.",
 )
 @click.option(
-    "--compress", "compressed", type=click.Choice(["none", "gzip", "zstd"]), default="none", show_default=True
+    "--compress",
+    "compressed",
+    type=click.Choice(["none", "gzip", "zstd"]),
+    default="none",
+    show_default=True,
+    help="How to compress the files.",
 )
 @click.option(
     "--rotate-bytes",
@@ -119,7 +124,13 @@ class FileOptions:
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
 @from_option("where the channel is; a new channel starts with new messages")
-@click.option("--max-in-flight", type=click.IntRange(1), default=1000, show_default=True)
+@click.option(
+    "--max-in-flight",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Maximum number of messages that are not on the disk yet.",
+)
 @cluster_options
 @metrics_option
 @json_option

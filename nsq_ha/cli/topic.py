@@ -73,7 +73,14 @@ for _command in COMMANDS:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True)
+@click.option(
+    "-p",
+    "--partitions",
+    type=click.IntRange(1, MAX_PARTITIONS),
+    default=1,
+    show_default=True,
+    help="Number of partitions.",
+)
 @click.option(
     "-r",
     "--replicas",

@@ -1,8 +1,8 @@
 r"""Dead letters: messages that a consumer gave up, with where they came from and why they failed.
 
-Owns their two forms, in which ``on_give_up="dead_letter"`` publishes them and :meth:`DeadLetter.of` reads them. In the
-first one, headers that begin with ``dead_letter_`` join the message's own headers. The second one is for topics without
-headers, an envelope around the body::
+``on_give_up="dead_letter"`` publishes them in one of two forms, and :meth:`DeadLetter.of` reads both. On a topic with
+headers, headers that begin with ``dead_letter_`` join the message's own. On other topics an envelope is around the
+body::
 
     nsq-dead-letter/1 {"topic":"payments", ..., "size":"4"}\nbody
 

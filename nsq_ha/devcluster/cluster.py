@@ -148,8 +148,8 @@ class DevCluster(Faults):
         the usual 3 nodes such a topic cannot grow.
 
         Raises:
-            ChangeRefusedError: The topic already has more partitions, or needs more nodes (``No node is available
-                for topic``).
+            ChangeRefusedError: The topic already has more partitions, or needs more nodes
+                (``No node is available for topic``).
         """
         self._call(lambda: self._change().expand(name, partitions))
 

@@ -69,8 +69,8 @@ class DeflateCodec:
         """Return the decompressed data.
 
         Raises:
-                    RemoteProtocolError: It is damaged, continues after the stream's end,
-            or expands to the limit. Drop the connection.
+            RemoteProtocolError: It is damaged, continues after the stream's end, or expands to the limit. Drop the
+                connection.
         """
         try:
             output = self._in.decompress(data, self._limit)

@@ -1,0 +1,120 @@
+"""How the pages are made: where code breaks, how docstrings are read, and which links are dead."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from docs._ext import breaks, commands, docstrings, links, reference
+from nsq_ha.cli.app import app
+
+
+def broken(word: str) -> list[str]:
+    shown = breaks.with_breaks(f'<span class="pre">{word}</span>')
+    return shown.removeprefix('<span class="pre">').removesuffix("</span>").split("<wbr>")
+
+
+@pytest.mark.parametrize(
+    ("word", "parts"),
+    [
+        ("max_lookup_interval", ["max_lookup_interval"]),
+        ("startingOffsetsByTimestamp", ["starting", "Offsets", "By", "Timestamp"]),
+        ("test_a.py::test_b_and_more_words", ["test_", "a.", "py::", "test_", "b_", "and_", "more_", "words"]),
+        ("--output-buffer-timeout-and", ["--output-", "buffer-", "timeout-", "and"]),
+        ("run(...,&#160;handlers=&quot;True&quot;)", ["run(...,", "&#160;handlers=", "&quot;True&quot;)"]),
+        ("dead_letter_format=&quot;headers&quot;", ["dead_", "letter_", "format=", "&quot;headers&quot;"]),
+    ],
+)
+def test_long_words_of_code_break_behind_punctuation_only(word: str, parts: list[str]) -> None:
+    assert broken(word) == parts
+
+
+def test_the_text_of_a_word_stays_the_same() -> None:
+    page = '<p>plain_text_of_more_than_22_letters <code><span class="pre">nsq_ha.policy.lane.Lane.submit</span></code>'
+    assert breaks.with_breaks(page) != page
+    assert breaks.with_breaks(page).replace("<wbr>", "") == page
+    assert "<wbr>" not in breaks.with_breaks(page).partition("<code>")[0]
+
+
+def test_a_colon_in_a_docstring_makes_no_type() -> None:
+    lines = ["Do it.", "", "Returns:", "    The value: nothing is converted.", "Raises:", "    ValueError: It is: bad."]
+    docstrings.keep_colons(None, "method", "", None, None, lines)  # type: ignore[arg-type]  # unused
+    assert lines[3] == "    The value – nothing is converted."
+    assert lines[5] == "    ValueError: It is: bad."
+    lines = ["``idle``: no connection is needed."]
+    docstrings.keep_colons(None, "data", "", None, None, lines)  # type: ignore[arg-type]  # unused
+    assert lines == ["``idle`` – no connection is needed."]
+
+
+def test_the_type_of_an_attribute_is_an_option_of_its_directive() -> None:
+    lines = [".. attribute:: nodes", "", "   Those known.", "", "   :type: dict[str, nsq_ha.policy.topology.Node]", ""]
+    docstrings.types_of_attributes(None, "class", "", None, None, lines)  # type: ignore[arg-type]  # unused
+    assert lines[:3] == [".. attribute:: nodes", "   :type: dict[str, ~nsq_ha.policy.topology.Node]", ""]
+    assert not any(":type:" in line for line in lines[2:])
+
+
+def test_dead_links_are_found(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="in/b.html#there">1</a><a href="#here">2</a><a href="#no">3</a>'
+    )
+    (tmp_path / "in" / "b.html").write_text(
+        '<p id="there"><a href="../a.html">1</a><a href="../gone.html">2</a><a href="https://example.org/x">3</a>'
+    )
+    (tmp_path / "old.html").write_text('<a href="gone.html">of a page that is not built any more</a>')
+    assert list(links.dead_links(tmp_path, ["a", "in/b"])) == [("a.html", "#no"), ("in/b.html", "../gone.html")]
+
+
+def test_the_source_view_links_back_to_the_name_on_the_page() -> None:
+    objects = [("nsq_ha.message.Source", "api/message.html"), ("nsq_ha.Message.finish", "api/message.html")]
+
+    def back(name: str) -> str:
+        return f'<a class="viewcode-back" href="../../api/message.html#{name}">[docs]</a>'
+
+    def found(name: str) -> list[str]:
+        return re.findall(r"#([^\"]*)", links.corrected(back(name), "_modules/nsq_ha/message.html", objects))
+
+    assert found("nsq_ha.Source") == ["nsq_ha.message.Source"]
+    assert found("nsq_ha.message.Message.finish") == ["nsq_ha.Message.finish"]
+    assert found("nsq_ha.message.Source") == ["nsq_ha.message.Source"]
+    assert found("nsq_ha.Unknown") == []
+
+
+def test_the_options_of_the_cluster_are_in_one_table_and_left_out_of_commands() -> None:
+    shown = commands.shared_table()
+    assert all(f"``{flag} " in shown for flag in ("--lookupd", "--context", "--tls-ca", "--cert", "--auth-secret-file"))
+
+    command = app.commands["pub"]
+    lines: list[str] = []
+    for option in (each for each in command.params if isinstance(each, click.Option)):
+        lines += [f".. option:: {', '.join(option.opts)}", "", "    What it is.", ""]
+    commands.leave_out_shared(None, click.Context(command), lines)  # type: ignore[arg-type]  # unused
+    kept = "\n".join(lines)
+    assert "--lookupd" not in kept
+    assert "--tls-key" not in kept
+    assert ".. option:: --key-field" in kept
+    assert f"<{commands.LABEL}>" in kept
+
+
+def test_what_may_be_copied_from_the_options_of_spark_is_code() -> None:
+    table = reference.spark_options_table()
+    assert '``{"orders": {"0": 0}}``' in table
+    assert "``--max-msg-timeout``" in table
+    assert '{"orders"' not in re.sub(r"``.*?``", "", table)
+
+
+def test_every_option_of_a_command_says_what_it_is_for() -> None:
+    def silent(command: click.Command, name: str) -> list[str]:
+        found = [
+            f"{name} {option.opts}"
+            for option in command.params
+            if isinstance(option, click.Option) and not (option.help or option.hidden)
+        ]
+        for word, each in getattr(command, "commands", {}).items():
+            found += silent(each, f"{name} {word}")
+        return found
+
+    assert silent(app, "nsq-ha") == []
