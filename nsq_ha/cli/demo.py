@@ -195,7 +195,7 @@ def _verdict(report: Report) -> str:
 
 
 def _print_spark(report: Report, rate: float | None) -> None:
-    from nsq_ha.demo.spark_step import about_latency
+    from nsq_ha.demo.spark_step import about_latency, median_of
 
     if report.spark_missing is not None:
         click.echo(f"Spark step skipped: {clean(report.spark_missing)}\n")
@@ -229,7 +229,7 @@ def _print_spark(report: Report, rate: float | None) -> None:
         ],
         title="from publish to delivery, by the trace log",
     )
-    click.echo(f"{about_latency(rate)}\n")
+    click.echo(f"{about_latency(rate, median_of(found.latency))}\n")
     if found.page is not None:
         again = found.anomalies.get("repeated", 0)
         repeats = f" (delivered again after they were finished: {again:,})" if again else ""

@@ -22,13 +22,15 @@ from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.report import ReportOptions, trace_report, write_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
     from nsq_ha.spark.trace.report import TraceReport
 
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay bigint, arr_delay bigint"
+_QUEUE_MS: Final = 500.0
+"""A median above it comes from a consumer that is behind."""
 _PLACES: Final = ("topic", "partition", "offset", "raw_size", "message_id", "trace_id", "timestamp")
 
 
@@ -47,14 +49,26 @@ class PageOptions:
     marks: tuple[tuple[float, str], ...] = ()
 
 
-def about_latency(rate: float | None) -> str:
-    """Return what the latencies of a job with this rate consist of, in words."""
+def about_latency(rate: float | None, median_ms: float | None) -> str:
+    """Return what the latencies of a job consist of, in words.
+
+    Args:
+        rate: Messages a second that it published at most. None for no limit.
+        median_ms: The median from publish to delivery. None if it is unknown.
+    """
     if rate is None:
         return (
             "Without a rate limit the demo publishes faster than its consumer reads, so most of this time is spent "
             "waiting in the topic."
         )
-    return f"At most {rate:,g} messages were published a second; what is slow waited for a new leader."
+    published = f"At most {rate:,g} messages were published a second"
+    # While a partition waits for a leader, the job publishes little: that makes only some messages slow.
+    if median_ms is not None and median_ms > _QUEUE_MS:
+        return (
+            f"{published}, more than this cluster delivered to the consumer, so most of this time is spent waiting in "
+            f"the topic: a lower --rate shows latencies without it."
+        )
+    return f"{published}; what is slow waited for a new leader."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -216,7 +230,8 @@ def _report(
         if traced is not None and page.path is not None:
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
             title = f"The life of every message of {topic}"
-            write_page(page.path, traced, title, [summary], about_latency(page.rate), marks=page.marks)
+            measured = about_latency(page.rate, median_of(_latencies(traced)))
+            write_page(page.path, traced, title, [summary], measured, marks=page.marks)
     finally:
         rows.unpersist()
     return SparkReport(
@@ -235,6 +250,11 @@ def _report(
         spark_version=spark.version,
         of_run=of_run,
     )
+
+
+def median_of(latencies: Iterable[Latency]) -> float | None:
+    """Return the median of all partitions together. None if there is none."""
+    return next((each.p50_ms for each in latencies if each.partition is None), None)
 
 
 def flights_of(topic_rows: DataFrame) -> DataFrame:

@@ -129,6 +129,15 @@ def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends
     assert "Spark step skipped: Spark needs Java 17: apt install it\n" in done.stdout
 
 
+def test_latencies_of_a_consumer_that_is_behind_are_not_blamed_on_leaders() -> None:
+    assert about_latency(1000.0, 19_000.0).endswith(
+        "more than this cluster delivered to the consumer, so most of this time is spent waiting in the topic: a lower"
+        " --rate shows latencies without it."
+    )
+    for median in (3.0, None):
+        assert about_latency(1000.0, median).endswith("a second; what is slow waited for a new leader.")
+
+
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = (CarrierDelay("UA", 2, 1, 1.25, -3.0, 0.5), CarrierDelay("B6", 1, 0, None, None, None))
     latency = (Latency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), Latency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
@@ -136,7 +145,7 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
     done = invoke("demo").stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
     assert "\n3 messages with 3 flights\n" in done
-    assert f"\n{about_latency(1000.0)}\n" in done
+    assert f"\n{about_latency(1000.0, 1.5)}\n" in done
     rows = [line.split() for line in done.splitlines()]
     assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
     assert ["B6", "1", "-", "-", "-"] in rows

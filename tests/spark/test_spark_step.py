@@ -93,7 +93,7 @@ def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str
     held = "8 messages with 5 flights, 1 stored again after a lost answer, 2 without a flight"
     assert report.contents == held
     assert f"<p>Spark read {held}. Most flights are of UA 3, " in shown
-    assert about_latency(None) in shown
+    assert about_latency(None, None) in shown
     assert shown.count(">nsqd-0 killed</text>") == 2
 
 

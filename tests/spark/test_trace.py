@@ -219,6 +219,8 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
     ]
     assert lives[0].published_ns == BEGAN
     assert lives[0].first_finish_ns - lives[0].first_start_ns == 7 * MS
+    report = trace_report(spark, [log], None, ORDERED)
+    assert (report.side, report.stall) == ("server", None), "an nsqd's log does not say when the publisher called"
 
 
 def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) -> None:

@@ -31,7 +31,10 @@ def hostile_report() -> dict[str, Any]:
         "first": [{**place, **anomaly, "ts_ns": 10**8}],
         "stall": {**place, "begin_ns": 10**8, "end_ns": 9 * 10**8},
         "outcomes": [{"side": EVIL, "topic": EVIL, "channel": EVIL, "outcome": EVIL, "count": 1}],
-        "latency": [{**place, "side": EVIL, "channel": EVIL, "stage": EVIL, **numbers}],
+        "latency": [
+            {**place, "side": side, "topic": topic, "channel": channel, "stage": EVIL, **numbers}
+            for side, topic, channel in ((EVIL, EVIL, EVIL), ("client", "b", "c"))
+        ],
     }
 
 
@@ -61,6 +64,21 @@ def test_no_text_of_a_report_becomes_html() -> None:
     shown = "".join(tags.texts)
     assert f"partition {EVIL}" in shown
     assert f"message {EVIL}" in shown
+
+
+def test_the_page_says_whose_times_it_shows() -> None:
+    by_call, by_nsqd = (html_page(hostile_report() | {"side": side}) for side in ("client", "server"))
+    assert "Publish is the time of the call, so waiting in the producer counts" in by_call
+    assert "Publish is the time at which nsqd had the message, so waiting in the topic" in by_nsqd
+
+
+def test_latencies_name_only_the_places_that_differ() -> None:
+    report = hostile_report()
+    several, one = (html_page(report | {"latency": rows}, "t") for rows in (report["latency"], report["latency"][1:]))
+    head = "<th>log</th><th>topic</th><th>channel</th><th class="
+    assert head in several
+    assert head not in one
+    assert '<thead><tr><th class="n">partition</th><th>stage</th>' in one
 
 
 def test_marks_are_named_the_stall_is_a_figure_and_ids_are_no_numbers() -> None:

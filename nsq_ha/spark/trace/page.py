@@ -27,7 +27,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 500; } .n { text-align: right; }
 .scroll { overflow-x: auto; } svg { width: 100%; height: auto; display: block; }
-@media (max-width: 46rem) { .scroll svg { min-width: 44rem; } th, td { padding: .25rem .4rem; } }
+@media (max-width: 46rem) { .scroll svg { min-width: 44rem; } th, td { padding: .25rem .4rem; white-space: nowrap; } }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 code { font-size: .9em; }
 """
@@ -47,6 +47,9 @@ _COUNTED: Final = (
 _MEASURED: Final = (
     "Publish is the time of the call, so waiting in the producer counts, and so does waiting in the topic while the "
     "consumer is behind."
+)
+_MEASURED_BY_NSQD: Final = (
+    "Publish is the time at which nsqd had the message, so waiting in the topic while the consumer is behind counts."
 )
 
 
@@ -68,7 +71,7 @@ def html_page(
         marks: What happened meanwhile, named in the pictures: times in Unix seconds, and short names.
     """
     named = named_marks(report, marks)
-    measured = _soft(f"{_MEASURED} {latency_note}".rstrip())
+    measured = _soft(f"{_MEASURED_BY_NSQD if report['side'] == 'server' else _MEASURED} {latency_note}".rstrip())
     heading = _text(title or "The life of every message")
     parts = [
         f"<h1>{heading}</h1>",
@@ -137,11 +140,15 @@ def _outcomes(report: Mapping[str, Any]) -> str:
 
 
 def _latency(report: Mapping[str, Any]) -> str:
+    # What is the same in every row stands in the table of outcomes.
+    places = [
+        (name, key)
+        for name, key in (("log", "side"), ("topic", "topic"), ("channel", "channel"))
+        if len({row[key] for row in report["latency"]}) > 1
+    ]
     rows = [
         (
-            row["side"],
-            row["topic"],
-            row["channel"],
+            *(row[key] for _, key in places),
             "all" if row["partition"] is None else str(row["partition"]),
             _STAGES.get(row["stage"], row["stage"]),
             row["messages"],
@@ -150,9 +157,7 @@ def _latency(report: Mapping[str, Any]) -> str:
         for row in report["latency"]
     ]
     names = (
-        "log",
-        "topic",
-        "channel",
+        *(name for name, _ in places),
         "partition#",
         "stage",
         "messages#",

@@ -190,7 +190,8 @@ def _report(
 def _stall(good: DataFrame) -> dict[str, Any] | None:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
-    publishes = good.where("event = 'publish' and acknowledged_ns is not null").select(
+    # A log that has only one of the two times, such as an nsqd's, has the same in both.
+    publishes = good.where("event = 'publish' and acknowledged_ns > ts_ns").select(
         "topic", "partition", f.col("ts_ns").alias("begin_ns"), f.col("acknowledged_ns").alias("end_ns")
     )
     longest = publishes.orderBy(f.desc(f.col("end_ns") - f.col("begin_ns")), "begin_ns", "topic", "partition")
