@@ -44,9 +44,9 @@ def test_a_colon_in_a_docstring_makes_no_type() -> None:
     docstrings.keep_colons(None, "method", "", None, None, lines)  # type: ignore[arg-type]  # unused
     assert lines[3] == "    The value – nothing is converted."
     assert lines[5] == "    ValueError: It is: bad."
-    lines = ["``idle``: no connection is needed."]
+    lines = ["``idle``: no connection is needed. ``closing``: it ends."]
     docstrings.keep_colons(None, "data", "", None, None, lines)  # type: ignore[arg-type]  # unused
-    assert lines == ["``idle`` – no connection is needed."]
+    assert lines == ["``idle`` – no connection is needed. ``closing`` – it ends."]
 
 
 def test_the_type_of_an_attribute_is_an_option_of_its_directive() -> None:

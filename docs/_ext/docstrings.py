@@ -21,10 +21,10 @@ _MODULE: Final = re.compile(r"(?<![\w.~'\"])(?=(?:[a-z_]\w*\.)+[A-Z])")
 def keep_colons(_: Sphinx, what: str, __: str, ___: object, ____: object, lines: list[str]) -> None:
     """Keep napoleon from taking what stands before a colon for a type."""
     if what in ("attribute", "property", "data") and lines:
-        lines[0] = lines[0].replace(": ", " – ", 1)
+        lines[0] = lines[0].replace(": ", " – ")
     for index, line in enumerate(lines[:-1]):
         if line.strip() == "Returns:":
-            lines[index + 1] = re.sub(r":(?= |$)", " –", lines[index + 1], count=1)
+            lines[index + 1] = re.sub(r":(?= |$)", " –", lines[index + 1])
 
 
 def types_of_attributes(_: Sphinx, __: str, ___: str, ____: object, _____: object, lines: list[str]) -> None:
