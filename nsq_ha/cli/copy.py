@@ -154,7 +154,7 @@ def _named(message: Message) -> str:
 @click.option("--ignore-order", is_flag=True, help="Copy from an ordered topic to one that cannot keep the order.")
 @click.option(
     "--max-in-flight",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1_000_000),
     default=_MOST,
     show_default=True,
     help="Maximum number of messages that the target has not acknowledged yet.",

@@ -188,7 +188,8 @@ def _described(entry: dict[str, Any], options: InputOptions) -> tuple[dict[str, 
 def _checked(entry: dict[str, Any], name: str, wanted: str, is_right: Any) -> Any:  # noqa: ANN401 - JSON, a function
     value = entry.get(name)
     if value is not None and not is_right(value):
-        raise ConfigError(f"field {name!r} must be {wanted}, not {_kind(value)}")
+        shown = str(value)[:30] if _is_whole(value) and wanted.startswith("0..") else _kind(value)
+        raise ConfigError(f"field {name!r} must be {wanted}, not {shown}")
     return value
 
 

@@ -16,6 +16,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from rich.console import Console
     from rich.table import Table
 
 
@@ -86,9 +87,21 @@ def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup
 
 def show(table: Table) -> None:
     """Print a rich table to standard output."""
+    console().print(table)
+
+
+def console() -> Console:
+    """Return rich's standard output; if its reader ends, it raises BrokenPipeError, as other output does.
+
+    Rich's own would end the program with exit code 1.
+    """
     from rich.console import Console
 
-    Console(highlight=False).print(table)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    return Output(highlight=False)
 
 
 def drop_output() -> None:

@@ -67,8 +67,10 @@ async def _stat(cluster: Cluster, options: StatOptions) -> int:
     async with cluster.admin() as admin:
         if options.clients:
             found = await _read(admin, options)
+            silent = _report_silence(found)
+            _require_channel(found, options)
             _print_clients(found, as_json=options.as_json)
-            return _report_silence(found)
+            return silent
         is_plain = (await admin.cluster()).is_plain
         before: tuple[float, list[Row]] | None = None
         done = 0
@@ -82,9 +84,13 @@ async def _stat(cluster: Cluster, options: StatOptions) -> int:
                     raise
                 click.echo(f"warning: {clean(str(error))}", err=True)
             else:
-                rows = rows_of(found, time.time(), by_partition=options.by_partition, is_plain=is_plain)
-                _print(rows if before is None else with_rates(rows, before[1], began - before[0]), options)
                 silent = _report_silence(found)
+                _require_channel(found, options)
+                rows = rows_of(found, time.time(), by_partition=options.by_partition, is_plain=is_plain)
+                if options.channel is not None:
+                    having = {row.topic for row in rows if row.channel}
+                    rows = [row for row in rows if row.topic in having]
+                _print(rows if before is None else with_rates(rows, before[1], began - before[0]), options)
                 before = (began, rows)
             done += 1
             if not options.watch or done == options.count:
@@ -97,6 +103,21 @@ async def _read(admin: AdminClient, options: StatOptions) -> ClusterStats:
         return await admin.stats(options.topic, channel=options.channel, clients=options.clients)
     except TopicNotFoundError as error:
         raise TopicNotFoundError.named(options.topic or "") from error
+
+
+def _require_channel(found: ClusterStats, options: StatOptions) -> None:
+    """Refuse a channel that there is not; with ``--watch``, which may wait for it, warn.
+
+    Raises:
+        click.ClickException: No topic that was asked for has it.
+    """
+    if options.channel is None or any(each.channels for topic in found.topics for each in topic.partitions):
+        return
+    name = clean(options.channel)
+    text = f"no topic has a channel {name!r}" if options.topic is None else f"{options.topic} has no channel {name!r}"
+    if not options.watch:
+        raise click.ClickException(text)
+    click.echo(f"warning: {text}", err=True)
 
 
 def _report_silence(found: ClusterStats) -> int:
@@ -129,7 +150,7 @@ def _print(rows: list[Row], options: StatOptions) -> None:
             print_json(at | as_dict(row))
         return
     if not rows:
-        click.echo("no topics")
+        click.echo("no topics" if options.channel is None else "no channels")
         return
     title = now.astimezone().strftime("%H:%M:%S") if options.watch else None
     print_rows(rows, by_partition=options.by_partition, rates=options.watch, title=title)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
 @from_option("new messages")
-@click.option("--max-in-flight", type=click.IntRange(1), help="Default: the option max_in_flight, 200.")
+@click.option("--max-in-flight", type=click.IntRange(1, 1_000_000), help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @click.option(
     "--dead-letters",

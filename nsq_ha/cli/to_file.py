@@ -126,7 +126,7 @@ class FileOptions:
 @from_option("where the channel is; a new channel starts with new messages")
 @click.option(
     "--max-in-flight",
-    type=click.IntRange(1),
+    type=click.IntRange(1, 1_000_000),
     default=1000,
     show_default=True,
     help="Maximum number of messages that are not on the disk yet.",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nsq_ha.cli.options import SECONDS, cluster_options
+from nsq_ha.cli.output import console as output_console
 from nsq_ha.cli.running import run
 from nsq_ha.cli.top_screen import ORDERS, Screen
 from nsq_ha.errors import NsqError
@@ -58,10 +59,9 @@ def top(
 
 
 async def _top(cluster: Cluster, screen: Screen, count: int | None) -> int:
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(highlight=False)
+    console = output_console()
     ended = asyncio.Event()
     async with cluster.admin() as admin:
         if not console.is_terminal:

@@ -78,7 +78,7 @@ def test_flags_win_over_a_line_and_headers_are_joined() -> None:
         ({"body": "a", "partition": True}, "field 'partition' must be an integer, not a boolean"),
         ({"body": "a", "headers": []}, "field 'headers' must be an object, not a list"),
         ({"body": "a", "tag": 1}, "field 'tag' must be text, not a number"),
-        ({"body": "a", "trace_id": -1}, "field 'trace_id' must be 0..18446744073709551615, not a number"),
+        ({"body": "a", "trace_id": -1}, "field 'trace_id' must be 0..18446744073709551615, not -1"),
         ({"body": "a", "headers": None, "header_error": "x"}, "its headers are not JSON, so they cannot be published"),
     ],
 )

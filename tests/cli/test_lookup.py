@@ -3,6 +3,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from nsq_ha.cli.views import View, agree, differing, partitions_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
@@ -95,13 +97,16 @@ def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) ->
         assert any("(not writable)" in table for table in result)
 
 
-def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str) -> None:
-    """The exit code is what a shell shows for a program that SIGPIPE ended."""
+@pytest.mark.parametrize(
+    "command", [("lookup", "--json"), ("lookup", "--table"), ("stat", "--table"), ("top", "--count", "2")]
+)
+def test_a_reader_that_ends_is_no_error(cluster: DevCluster, ordered: str, command: tuple[str, ...]) -> None:
+    """The exit code is what a shell shows for a program that SIGPIPE ended; tables used to end with 1."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "nsq_ha.cli", "lookup", ordered, "--lookupd", cluster.lookupd[0]],
+            [sys.executable, "-m", "nsq_ha.cli", *command, ordered, "--lookupd", cluster.lookupd[0]],
             stdout=writer,
             stderr=subprocess.PIPE,
             timeout=60,

@@ -208,7 +208,6 @@ def test_once(invoke: Invoke, topic: str) -> None:
     by_partition = lines(invoke("stat", topic, "-p"))
     assert [each["partition"] for each in by_partition] == [0, 1]
     assert sum(int(str(each["depth"])) for each in by_partition) == 3
-    assert lines(invoke("stat", topic, "--channel", "other")) == [entry | {"channel": None, "depth": None, "lag": None}]
     printed = invoke("stat", topic, "-o", "table").stdout
     assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "3"]]
     assert any(each["topic"] == topic for each in lines(invoke("stat")))
@@ -259,6 +258,26 @@ async def test_connections(cluster: DevCluster, invoke: Invoke, topic: str) -> N
 @pytest.mark.parametrize("arguments", [("--count", "2"), ("--clients", "--watch"), ("--interval", "0"), ("a/b",)])
 def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     assert invoke("stat", *arguments).exit_code == 2
+
+
+def test_a_channel_that_does_not_exist(invoke: Invoke, topic: str) -> None:
+    """A row without a channel used to be shown, as if it had been found."""
+    for arguments in ((topic,), (topic, "--clients"), (topic, "--partitions")):
+        refused = invoke("stat", *arguments, "--channel", "absent")
+        assert (refused.exit_code, refused.stdout) == (1, "")
+        assert refused.stderr == f"Error: {topic} has no channel 'absent'\n"
+    anywhere = invoke("stat", "--channel", "absent")
+    assert (anywhere.exit_code, anywhere.stderr) == (1, "Error: no topic has a channel 'absent'\n")
+    watched = invoke("stat", topic, "--channel", "absent", "--watch", "--count", "1")
+    assert (watched.exit_code, watched.stdout) == (0, "")
+    assert watched.stderr == f"warning: {topic} has no channel 'absent'\n"
+
+
+def test_a_channel_of_some_topics(invoke: Invoke, topic: str, ordered: str) -> None:
+    assert invoke("channel", "create", topic, f"of_{topic}").exit_code == 0
+    rows = [json.loads(line) for line in invoke("stat", "--channel", f"of_{topic}").stdout.splitlines()]
+    assert [(row["topic"], row["channel"]) for row in rows] == [(topic, f"of_{topic}")]
+    assert ordered not in invoke("stat", "--table", "--channel", f"of_{topic}").stdout
 
 
 def test_what_does_not_exist(invoke: Invoke) -> None:
