@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 
 from docs._ext import breaks, commands, docstrings, links, reference
 from nsq_ha.cli.app import app
@@ -54,6 +56,13 @@ def test_the_type_of_an_attribute_is_an_option_of_its_directive() -> None:
     docstrings.types_of_attributes(None, "class", "", None, None, lines)  # type: ignore[arg-type]  # unused
     assert lines[:3] == [".. attribute:: nodes", "   :type: dict[str, ~nsq_ha.policy.topology.Node]", ""]
     assert not any(":type:" in line for line in lines[2:])
+
+
+def test_a_dash_is_between_an_argument_and_its_meaning() -> None:
+    page = new_document("page")
+    page += nodes.paragraph("", "", nodes.strong("", "topic"), nodes.Text(" -- "), nodes.Text("not --topic"))
+    docstrings.dashes(None, page)  # type: ignore[arg-type]  # unused
+    assert page.astext() == "topic – not --topic"
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

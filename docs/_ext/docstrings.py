@@ -2,6 +2,7 @@
 
 - The type of an attribute stands behind its name, as that of a property does, and not in a paragraph of its own.
 - What stands before a colon in the first line of an attribute or of "Returns:" is text, and not a type.
+- A dash stands between an argument and its meaning. Sphinx writes two hyphens, and curly quotes alone leave them.
 - A default that is made for each object is shown as ``...``.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Final
+
+from docutils import nodes
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -42,6 +45,12 @@ def types_of_attributes(_: Sphinx, __: str, ___: str, ____: object, _____: objec
     lines[:] = [part for line in lines for part in line.split("\n")]
 
 
+def dashes(_: Sphinx, page: nodes.document) -> None:
+    """Make the two hyphens behind the name of an argument a dash."""
+    for text in [each for each in page.findall(nodes.Text) if each == " -- "]:
+        text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
 def plain_defaults(
     _: Sphinx, __: str, ___: str, ____: object, _____: object, signature: str | None, returns: str | None
 ) -> tuple[str | None, str | None] | None:
@@ -54,4 +63,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", keep_colons, priority=400)
     app.connect("autodoc-process-docstring", types_of_attributes, priority=600)
     app.connect("autodoc-process-signature", plain_defaults)
+    app.connect("doctree-read", dashes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
