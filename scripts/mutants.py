@@ -44,7 +44,7 @@ PARTS: Final = {
             "tests/discovery/test_servers.py::test_rejected_answers_are_not_kept_in_tracebacks",
         ),
     ),
-    "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py",)),
+    "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py", "tests/spark/test_frames.py")),
 }
 
 SETTINGS: Final = """

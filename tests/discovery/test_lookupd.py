@@ -444,3 +444,8 @@ async def test_a_refused_connection_says_so() -> None:
     async with LookupClient(f"127.0.0.1:{port}") as client:
         with pytest.raises(LookupUnavailableError, match="cannot connect: Connection refused"):
             await client.topics()
+
+
+def test_tls_for_addresses_without_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lookupd_tls needs an address with https://"):
+        new_client(["http://127.0.0.1:4161"], TlsConfig())

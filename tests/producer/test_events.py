@@ -62,7 +62,7 @@ async def test_another_leader_and_more_partitions(stage: Stage, found: Events) -
         await eventually(lambda: found.of(Disconnected) and found.of(Repartitioned))
         stage.lead({1: stage.nsqds[2]}, 2)
         await eventually(lambda: len(found.of(LeaderChanged)) == 4)
-    assert {event.channel for event in found if isinstance(event, LeaderChanged)} == {None}
+    assert {(event.topic, event.channel) for event in found if isinstance(event, LeaderChanged)} == {(TOPIC, None)}
     changes = [(event.partition, event.before, event.after) for event in found if isinstance(event, LeaderChanged)]
     assert changes == [(0, None, first), (1, None, third), (0, first, second), (0, second, None)]
     [repartitioned] = found.of(Repartitioned)

@@ -192,6 +192,13 @@ def test_another_partition_and_an_end_inside_a_message_are_left_to_the_chain() -
     assert Chain(0, 120, PARTITION).take_frames(frames_of([message(b"a", 0, 0)])) == 0
 
 
+def test_the_frames_of_a_quiet_log_are_taken_at_once() -> None:
+    log = log_of([b"a" * 10, b"b" * 10, b"c" * 10])
+    chain = Chain(0, 120, PARTITION)
+    assert chain.take_frames(frames_of(log)) == 3
+    assert chain.is_complete
+
+
 def test_rows_keep_their_order_and_kinds() -> None:
     log = log_of([b"a", b"bb", b"ccc", b"dddd", b"e"])
     rows = Rows()
