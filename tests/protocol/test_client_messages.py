@@ -32,6 +32,19 @@ from tests.protocol.fakes import (
 
 
 @pytest.mark.parametrize("layout", Layout)
+def test_a_body_that_holds_a_frame_is_a_body_wherever_it_was_cut(layout: Layout) -> None:
+    inner = delivery(b"not one of the channel's", layout)
+    outer = delivery(inner, layout)
+    start = len(outer) - len(inner)
+    for first, second in itertools.combinations_with_replacement((start - 1, start, start + 1, len(outer)), 2):
+        protocol = subscribed(layout)
+        pieces = outer[:first], outer[first:second], outer[second:]
+        found = summary(protocol.receive(piece) for piece in pieces if piece)
+        assert found == summary([subscribed(layout).receive(outer)])
+        assert len(found[0]) == 1
+
+
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("ext", [None, b"", b'{"k":"v"}', b"\n" * 300])
 def test_a_message_of_each_layout(layout: Layout, ext: bytes | None) -> None:
     received = subscribed(layout).receive(delivery(b"first", layout, ext=ext) + delivery(b"", layout) + HEARTBEAT_FRAME)

@@ -216,6 +216,7 @@ LARGEST, TRACED_LIMIT = MAX_SIZE, MAX_SIZE - 8
         (lambda: encode_pub("t", 0, b""), f"message body must have 1..{LARGEST} bytes, not 0"),
         (lambda: encode_pub_trace("t", 0, 7, b""), f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0"),
         (lambda: encode_mpub("t", 0, [b""]), f"message body must have 1..{LARGEST} bytes, not 0"),
+        (lambda: encode_dpub("t", 0, b""), f"message body must have 1..{LARGEST} bytes, not 0"),
         (
             lambda: encode_mpub_trace("t", 0, [(7, b"")]),
             f"traced message body must have 1..{TRACED_LIMIT} bytes, not 0",

@@ -43,8 +43,10 @@ def test_what_is_switched_off() -> None:
     [
         ({"heartbeat_interval": 999}, "heartbeat interval (999)"),
         ({"output_buffer_timeout": 24, "output_buffer_size": 1}, "output buffer timeout (24)"),
+        ({"output_buffer_size": 63}, "output buffer size (63)"),
         ({"output_buffer_size": 65537}, "output buffer size (65537)"),
         ({"sample_rate": 100}, "sample rate (100)"),
+        ({"msg_timeout": 999}, "msg timeout (999)"),
         ({"msg_timeout": 900001}, "msg timeout (900001)"),
     ],
 )
