@@ -85,7 +85,7 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("demo-report.html"),
+    default="demo-report.html",
     show_default=True,
     help="File for Spark's page about every message.",
 )
