@@ -100,7 +100,7 @@ async def test_the_line_that_submits_to_a_cluster(
     program = block("spark-cluster.md", "python", 'appName("pipeline")')
     for documented, real in (
         ("lookup-1.example:4161", ",".join(cluster.lookupd)),
-        ('"topic", "orders"', f'"topic", "{stocked}"'),
+        ('topic="orders"', f'topic="{stocked}"'),
     ):
         assert documented in program
         program = program.replace(documented, real)

@@ -116,6 +116,8 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
 
     Returns:
         The lag. None if no source of the query is ``format("nsq")`` with offsets; ``delivery=ack`` has none.
+        None also for the first micro-batch after a restart if it repeats one that was planned before: Spark has
+        not asked where the logs end, so that nobody knows how far the query is behind. The next one has the lag.
     """
     report: dict[str, Any] = json.loads(progress.json) if hasattr(progress, "json") else dict(progress)
     found: list[PartitionLag] = []
@@ -126,7 +128,9 @@ def lag_of(progress: StreamingQueryProgress | Mapping[str, Any]) -> StreamLag | 
         if ends is None:
             continue
         starts = _offsets(source.get("startOffset")) or {}
-        latest = _offsets(source.get("latestOffset"), any_time=True) or {}
+        latest = _offsets(source.get("latestOffset"), any_time=True)
+        if latest is None:
+            continue
         rows += int(source.get("numInputRows") or 0)
         for place, end in sorted(ends.items()):
             found.append(PartitionLag(*place, read_to=end, log_end=latest.get(place, end)))

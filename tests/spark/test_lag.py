@@ -72,6 +72,10 @@ def test_partitions_without_a_position_and_without_a_start() -> None:
     assert lag.row_bytes is None, "where the first batch began is unknown"
 
 
+def test_a_batch_that_is_repeated_after_a_restart_says_nothing_of_the_end() -> None:
+    assert lag_of(progress(source(latest=None))) is None
+
+
 def test_several_topics_and_sources() -> None:
     other = source({"@planned": 1, "a": {"0": 0}}, {"@planned": 2, "a": {"0": 50}}, {"a": {"0": 60}}, rows=5)
     kafka = {"description": "KafkaV2", "endOffset": '{"orders":{"0":23}}', "latestOffset": None, "numInputRows": 100}
