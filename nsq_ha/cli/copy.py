@@ -13,7 +13,17 @@ import click
 from nsq_ha.checks import lookupd_urls
 from nsq_ha.cli.cluster import Cluster
 from nsq_ha.cli.inputs import key_of
-from nsq_ha.cli.options import CHANNEL, PARTITION, SECONDS, TOPIC, Number, cluster_options, idle_option, metrics_option
+from nsq_ha.cli.options import (
+    CHANNEL,
+    IN_FLIGHT,
+    PARTITION,
+    SECONDS,
+    TOPIC,
+    Number,
+    cluster_options,
+    idle_option,
+    metrics_option,
+)
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
@@ -154,7 +164,7 @@ def _named(message: Message) -> str:
 @click.option("--ignore-order", is_flag=True, help="Copy from an ordered topic to one that cannot keep the order.")
 @click.option(
     "--max-in-flight",
-    type=click.IntRange(1, 1_000_000),
+    type=IN_FLIGHT,
     default=_MOST,
     show_default=True,
     help="Maximum number of messages that the target has not acknowledged yet.",

@@ -17,7 +17,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nsq_ha.cli.lines import Line
 
@@ -170,7 +170,11 @@ def _body(entry: dict[str, Any]) -> bytes:
 
 def _trace_id(entry: dict[str, Any]) -> int | None:
     found: int | None = _checked(
-        entry, "trace_id", f"0..{_MAX_TRACE_ID}", lambda value: _is_whole(value) and 0 <= value <= _MAX_TRACE_ID
+        entry,
+        "trace_id",
+        f"0..{_MAX_TRACE_ID}",
+        lambda value: _is_whole(value) and 0 <= value <= _MAX_TRACE_ID,
+        shown=lambda value: str(value)[:30] if _is_whole(value) else _kind(value),
     )
     return found or None
 
@@ -185,11 +189,16 @@ def _described(entry: dict[str, Any], options: InputOptions) -> tuple[dict[str, 
     return merged or None, options.tag if tag is None else tag
 
 
-def _checked(entry: dict[str, Any], name: str, wanted: str, is_right: Any) -> Any:  # noqa: ANN401 - JSON, a function
+def _checked(
+    entry: dict[str, Any],
+    name: str,
+    wanted: str,
+    is_right: Callable[[Any], bool],
+    shown: Callable[[Any], str] = _kind,
+) -> Any:  # noqa: ANN401 - JSON
     value = entry.get(name)
     if value is not None and not is_right(value):
-        shown = str(value)[:30] if _is_whole(value) and wanted.startswith("0..") else _kind(value)
-        raise ConfigError(f"field {name!r} must be {wanted}, not {shown}")
+        raise ConfigError(f"field {name!r} must be {wanted}, not {shown(value)}")
     return value
 
 

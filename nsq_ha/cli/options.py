@@ -198,6 +198,10 @@ def confirm(question: str, *, yes: bool, reason: str = "this cannot be undone") 
     click.confirm(question, abort=True, err=True)
 
 
+IN_FLIGHT: Final = click.IntRange(1, 1_000_000)
+"""The type of ``--max-in-flight``: the range of the option ``max_in_flight``, without the 0 that pauses."""
+
+
 def idle_option(command: _Command) -> _Command:
     """Add ``--idle`` to a command that consumes a topic."""
     return click.option(

@@ -37,7 +37,8 @@ def run(work: Coroutine[Any, Any, _Result], *, stopped: _Result | None = None, h
         work: The command.
         stopped: The value to return if the command is normally ended by a signal, or by the reader of its output.
             None to exit with 130, 143 or 141.
-        has_end: It was told when to end by itself, so a signal interrupts it whatever ``stopped`` is.
+        has_end: Whether the user gave the command an end, such as a count. A signal then interrupts it, even if
+            ``stopped`` is given.
 
     Raises:
         click.ClickException: The command failed, but not because of a bug. Prints one line; exit code 1.

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import CHANNEL, PARTITION, TOPIC, cluster_options, idle_option, json_option, metrics_option
+from nsq_ha.cli.options import (
+    CHANNEL,
+    IN_FLIGHT,
+    PARTITION,
+    TOPIC,
+    cluster_options,
+    idle_option,
+    json_option,
+    metrics_option,
+)
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import check_read, losses_reported, reading_options, wait_for_topic
 from nsq_ha.cli.running import run
@@ -39,7 +48,7 @@ if TYPE_CHECKING:
     "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
 )
 @from_option("new messages")
-@click.option("--max-in-flight", type=click.IntRange(1, 1_000_000), help="Default: the option max_in_flight, 200.")
+@click.option("--max-in-flight", type=IN_FLIGHT, help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @click.option(
     "--dead-letters",

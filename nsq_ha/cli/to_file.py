@@ -15,6 +15,7 @@ from nsq_ha.cli.archive import Archive
 from nsq_ha.cli.formats import check_format
 from nsq_ha.cli.options import (
     CHANNEL,
+    IN_FLIGHT,
     PARTITION,
     SECONDS,
     TOPIC,
@@ -126,7 +127,7 @@ class FileOptions:
 @from_option("where the channel is; a new channel starts with new messages")
 @click.option(
     "--max-in-flight",
-    type=click.IntRange(1, 1_000_000),
+    type=IN_FLIGHT,
     default=1000,
     show_default=True,
     help="Maximum number of messages that are not on the disk yet.",

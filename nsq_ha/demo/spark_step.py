@@ -225,12 +225,13 @@ def _report(
         flights = sum(delays.flights for delays in sums.values())
         carriers = tuple(_carrier(name, delays) for name, delays in most_flights_first(sums))
         traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
+        latencies = () if traced is None else tuple(_latencies(traced))
         counted = _values(total)
         repeated, foreign = counted["flights"] - flights, counted["rows"] - counted["flights"]
         if traced is not None and page.path is not None:
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
             title = f"The life of every message of {topic}"
-            measured = about_latency(page.rate, median_of(_latencies(traced)))
+            measured = about_latency(page.rate, median_of(latencies))
             write_page(page.path, traced, title, [summary], measured, marks=page.marks)
     finally:
         rows.unpersist()
@@ -242,7 +243,7 @@ def _report(
         repeated=repeated,
         foreign=foreign,
         carriers=carriers,
-        latency=() if traced is None else tuple(_latencies(traced)),
+        latency=latencies,
         anomalies={} if traced is None else traced.counts,
         page=None if traced is None or page.path is None else str(page.path),
         start_seconds=0.0,
