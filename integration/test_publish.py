@@ -8,7 +8,7 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, next_of, read
 from nsq_ha import ConfigError, LookupClient, Producer
-from nsq_ha.message import partition_of
+from nsq_ha.identity import partition_of
 
 
 async def test_a_plain_message(

@@ -275,6 +275,18 @@ class AuthError(ServerError):
 class NotInFlightError(ServerError):
     """FIN, REQ or TOUCH of a message that this connection no longer holds: it was or will be redelivered."""
 
+    @property
+    def unfinished(self) -> bytes | None:
+        """The 16 raw bytes of the message whose FIN was refused. None if it was another answer.
+
+        Source: nsqio/nsq ``nsqd/protocol_v2.go`` (FIN) prints the id as it is, youzan/nsq lists its bytes.
+        """
+        found = re.fullmatch(_REFUSED_ANSWER, self.detail)
+        if found is not None and found[1] == "FIN":
+            return bytes(int(number) & 255 for number in found[2].split())
+        plain = re.match(r"FIN ([0-9a-f]{16}) failed ", self.detail)
+        return None if plain is None else plain[1].encode()
+
     def _text(self) -> str:
         """Return the text with the message's id as a number; the partitioned nsqd lists its bytes."""
         found = re.fullmatch(_REFUSED_ANSWER, self.detail)

@@ -18,6 +18,7 @@ __all__ = [
     "Connected",
     "Disconnected",
     "Event",
+    "FinishedAgain",
     "GaveUp",
     "LeaderChanged",
     "LookupdFailed",
@@ -156,6 +157,30 @@ class GaveUp(Event, frozen=True, kw_only=True):
     attempts: int
     policy: Literal["drop", "republish", "dead_letter", "function"]
     error: str | None
+
+
+class FinishedAgain(Event, frozen=True, kw_only=True):
+    """nsqd delivered a message again that this consumer had finished; the copy is finished without a handler.
+
+    The FIN before was refused, came too late, or was lost with its connection.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd that delivered the copy.
+        internal_id: The server's id of the message.
+        trace_id: The publisher's trace id; 0 if there is none.
+        attempts: Number of its deliveries.
+    """
+
+    topic: str
+    channel: str
+    partition: int
+    nsqd: str
+    internal_id: int
+    trace_id: int
+    attempts: int
 
 
 class Refused(Event, frozen=True, kw_only=True):

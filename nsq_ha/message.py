@@ -20,13 +20,11 @@ import msgspec
 
 from nsq_ha.checks import MAX_SECONDS, is_number, shown
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
+from nsq_ha.identity import Identity, is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-PARTITION_SHIFT: Final = 50
-PARTITION_MASK: Final = 1023
 
 _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""
@@ -41,23 +39,8 @@ TRACE_KEY: Final = "##trace_id"
 _T = TypeVar("_T")
 
 
-def partition_of(internal_id: int) -> int:
-    """Return the partition in an internal id.
-
-    ``internal id = partition << 50 | sequence``.
-
-    Source: protocol reference 2; youzan/nsq ``consistence/commitlog.go``.
-    """
-    return internal_id >> PARTITION_SHIFT & PARTITION_MASK
-
-
 def _name_of(kind: object) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
-
-
-def is_upstream_id(message_id: bytes) -> bool:
-    """Return whether an upstream nsqd created the id: 16 hexadecimal digits, so its partition is above 1023."""
-    return message_id[:1] >= b"0" and not message_id.strip(b"0123456789abcdef")
 
 
 class MessageSource(Protocol):
@@ -85,7 +68,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """One delivered message.
 
     Attributes:
-        id: The 16 raw bytes that identify it in answers; not text.
+        id: The 16 raw bytes that name it in answers to the nsqd that delivered it; not text, and no identity: compare
+            ``identity``.
         body: The payload as published.
         attempts: Number of deliveries by the server's count, from 1. It does not grow
             after a lost connection or a leader change, so it does not reveal all repeats.
@@ -125,6 +109,16 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def nsqd(self) -> str:
         """``host:port`` of the nsqd that delivered it."""
         return self.source.nsqd
+
+    @property
+    def identity(self) -> Identity:
+        """What tells this message from all others, and is equal for its redeliveries; use it as a key."""
+        nsqd, partition = (self.nsqd, 0) if is_upstream_id(self.id) else ("", self.partition)
+        return Identity(nsqd, self.topic, partition, self.id, self.timestamp_ns, self.offset)
+
+    def is_copy_of(self, other: Message) -> bool:
+        """Return whether both are deliveries of one message."""
+        return self.id == other.id and self.identity == other.identity
 
     @property
     def internal_id(self) -> int:

@@ -100,6 +100,7 @@ def _consumed(scope: Scope) -> list[Metric]:
         _count(scope, "timed_out", "Messages that nsqd took back, since they were not answered in time."),
         _count(scope, "returned", "Messages that were unanswered when their connection ended."),
         _count(scope, "skipped", "Messages that a filter of the client finished."),
+        _count(scope, "finished_unhandled", "Copies of messages that were finished before, finished again unhandled."),
         _count(scope, "reconnects", "Subscriptions after the first one of a partition.", "{connection}"),
         _gauge(scope, "queued", "Messages that arrived and were not handed out."),
         _gauge(scope, "in_flight", "Messages that arrived and were not answered."),

@@ -137,6 +137,8 @@ class ConsumerPartition:
             answered within ``msg_timeout``. Copies of a message that is being handled count, too.
         returned: Number of messages that were unanswered when their connection ended; they are delivered again.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
+        finished_unhandled: Number of copies that were finished without a handler, since the message had been finished
+            here before and nsqd delivered it again; part of ``finished``.
         reconnects: Number of subscriptions after the first one.
         lag: Seconds from the publish to the arrival of the last message, by the clocks of two machines. None before
             the first one.
@@ -157,6 +159,7 @@ class ConsumerPartition:
     timed_out: int
     returned: int
     skipped: int
+    finished_unhandled: int = 0
     reconnects: int
     lag: float | None = None
     heartbeat_age: float | None
@@ -181,6 +184,7 @@ class ConsumerStats:
         timed_out: Number of messages that the server took back, see :class:`ConsumerPartition`.
         returned: Number of messages that were unanswered when their connection ended.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
+        finished_unhandled: Number of copies that were finished without a handler, see :class:`ConsumerPartition`.
         given_up: Number of messages that were given up (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
         handled: Number of calls of the handler of ``run()`` that ended. Up to 63 quick ones are
@@ -205,6 +209,7 @@ class ConsumerStats:
     timed_out: int
     returned: int
     skipped: int
+    finished_unhandled: int = 0
     given_up: int
     reconnects: int
     handled: int = 0
@@ -229,6 +234,7 @@ class WorkerStats:
         timed_out: Number of messages that the server took back, see :class:`ConsumerPartition`.
         returned: Number of messages that were unanswered when their connection ended.
         skipped: Number of messages that ``skip_header`` or ``ext_filter`` finished here, not part of ``delivered``.
+        finished_unhandled: Number of copies that were finished without a handler, see :class:`ConsumerPartition`.
         given_up: Number of messages that were given up (``max_attempts``).
         reconnects: Number of subscriptions after the first one of each partition.
     """
@@ -242,5 +248,6 @@ class WorkerStats:
     timed_out: int
     returned: int
     skipped: int
+    finished_unhandled: int = 0
     given_up: int
     reconnects: int

@@ -32,6 +32,7 @@ from nsq_ha.cli.tail import letter_as_dict
 from nsq_ha.cli.views import require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
+from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from nsq_ha import Message, Producer
@@ -47,13 +48,13 @@ class Which:
     """Which dead letters are meant.
 
     Attributes:
-        ids: Their ids in the dead-letter topic; empty for all.
+        ids: Their ids in the dead-letter topic, see :func:`id_of`; empty for all.
         origin: Only those from this topic. None for any.
         by: Only those that this channel gave up. None for any.
         error: Only those with this type of error, with or without its module. None for any.
     """
 
-    ids: frozenset[int] = frozenset()
+    ids: frozenset[str] = frozenset()
     origin: str | None = None
     by: str | None = None
     error: str | None = None
@@ -68,7 +69,7 @@ class Which:
         found = letter.provenance
         kind = found.error_type or ""
         return (
-            (not self.ids or message.internal_id in self.ids)
+            (not self.ids or id_of(message) in self.ids)
             and self.origin in (None, found.topic)
             and self.by in (None, found.channel)
             and self.error in (None, kind, kind.rpartition(".")[2])
@@ -121,7 +122,21 @@ class MessageId(click.ParamType[int]):
         return number
 
 
-_ID: Final = MessageId()
+class LetterId(MessageId):
+    """The id of a message of either kind of cluster, as :func:`id_of` writes it."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:  # type: ignore[override]
+        """Return it as :func:`id_of` does, or fail with the reason."""
+        nsqd, slash, number = str(value).rpartition("/")
+        return f"{nsqd}{slash}{super().convert(number, param, ctx):#x}"
+
+
+def id_of(message: Message) -> str:
+    """Return what names a message on the command line; a plain nsqd's ids are unique only together with its address."""
+    return (f"{message.nsqd}/" if is_upstream_id(message.id) else "") + f"{message.internal_id:#x}"
+
+
+_ID: Final = LetterId()
 _FILTERS: Final = (
     click.option("--origin", type=TOPIC, help="Only dead letters of this topic."),
     click.option("--given-up-by", "by", type=CHANNEL, help="Only those that this channel gave up."),
@@ -184,7 +199,7 @@ def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
     origin = letter.provenance
     text = letter.body.decode("utf-8", "backslashreplace")
     return (
-        f"{message.internal_id:#x}",
+        id_of(message),
         origin.given_up_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
         origin.topic if origin.partition is None else f"{origin.topic}-{origin.partition}",
         origin.channel,
@@ -201,7 +216,7 @@ def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
 @cluster_options
 @json_option
 def show_letters(
-    topic: str, ids: tuple[int, ...], cluster: Cluster, *, channel: str | None, as_json: bool | None
+    topic: str, ids: tuple[str, ...], cluster: Cluster, *, channel: str | None, as_json: bool | None
 ) -> None:
     """Show all of some dead letters: body, headers, where they come from and why they were given up.
 
@@ -215,17 +230,15 @@ def show_letters(
             continue
         origin = entry.pop("dead_letter")
         fields = [*origin.items(), ("headers", entry["headers"]), ("tag", entry["tag"])]
-        print_table(
-            ["field", "value"], [(name, str(value)) for name, value in fields], title=f"{message.internal_id:#x}"
-        )
+        print_table(["field", "value"], [(name, str(value)) for name, value in fields], title=id_of(message))
         click.echo(clean(letter.body.decode("utf-8", "backslashreplace")))
     _check_all_found(topic, ids, [message for message, _ in rows])
 
 
-def _check_all_found(topic: str, ids: tuple[int, ...], messages: list[Message]) -> None:
-    missing = set(ids) - {message.internal_id for message in messages}
+def _check_all_found(topic: str, ids: tuple[str, ...], messages: list[Message]) -> None:
+    missing = set(ids) - {id_of(message) for message in messages}
     if missing:
-        names = ", ".join(f"{number:#x}" for number in sorted(missing))
+        names = ", ".join(sorted(missing))
         raise click.ClickException(f"topic {topic!r} holds no dead letter {names}: see `nsq-ha dead-letters list`")
 
 
@@ -233,6 +246,7 @@ async def _found(
     cluster: Cluster, topic: str, which: Which, start: StartFrom | None, channel: str | None
 ) -> list[tuple[Message, DeadLetter]]:
     found = await require_topic(cluster, topic)
+    _check_ids(which, is_plain=found.meta is None)
     rows = []
     wanted = set(which.ids)
     async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
@@ -241,10 +255,16 @@ async def _found(
                 letter = sorting.letter_of(message)
                 if letter is not None and which.has(message, letter):
                     rows.append((message, letter))
-                    wanted.discard(message.internal_id)
+                    wanted.discard(id_of(message))
                     if which.ids and not wanted:
                         break
     return rows
+
+
+def _check_ids(which: Which, *, is_plain: bool) -> None:
+    if any(("/" in one) is not is_plain for one in which.ids):
+        how = "HOST:PORT/ID, since each plain nsqd gives ids of its own" if is_plain else "the id alone"
+        raise click.UsageError(f"write {how}, as `nsq-ha dead-letters list` shows it")
 
 
 # ---------------------------------------------------------------- replay
@@ -269,7 +289,7 @@ async def _found(
 @metrics_option
 def replay_letters(
     topic: str,
-    ids: tuple[int, ...],
+    ids: tuple[str, ...],
     cluster: Cluster,
     *,
     is_all: bool,
@@ -338,7 +358,7 @@ class Replayer:
         self.seen.append(message)
         topic = self._target or letter.provenance.topic
         if self.dry_run:
-            click.echo(f"{message.internal_id:#x} to {topic}")
+            click.echo(f"{id_of(message)} to {topic}")
             self.done += 1
             return False
         try:
@@ -349,7 +369,7 @@ class Replayer:
         except NsqError as error:
             self.failed += 1
             self.uncertain += isinstance(error, PublishError) and error.maybe_stored
-            click.echo(f"{message.internal_id:#x}: {explained(error)}", err=True)
+            click.echo(f"{id_of(message)}: {explained(error)}", err=True)
             return False
         self.done += 1
         return True
@@ -368,6 +388,7 @@ async def _replay(
     cluster: Cluster, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str | None
 ) -> None:
     found = await require_topic(cluster, topic)
+    _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
         rows = await _found(cluster, topic, which, None, channel)
         async with producer:

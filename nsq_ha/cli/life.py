@@ -19,7 +19,7 @@ from nsq_ha.cli.scan import scan
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.message import partition_of
+from nsq_ha.identity import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

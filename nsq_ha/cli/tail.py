@@ -28,7 +28,7 @@ from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.errors import DeadLetterError, RemoteProtocolError
-from nsq_ha.message import is_upstream_id
+from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.giving_up import GiveUpPublisher
     from nsq_ha.dead_letters.provenance import Failure, Reason
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
 
@@ -56,8 +57,8 @@ class AttemptPolicy:
         self._busy: set[asyncio.Task[Any] | None] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = HandlerThreads(_MOST_THREADS)
-        # By id: why messages are given up that are redelivered only for that. None if no failure is known.
-        self._not_given_up: dict[bytes, Failure | None] = {}
+        # Why messages are given up that are redelivered only for that. None if no failure is known.
+        self._not_given_up: dict[Identity, Failure | None] = {}
         self._exempt: set[int] = set()  # ids of messages that are requeued whatever their attempts
         self.on_failed: Callable[[Message], None] = lambda _: None
         warn = config.warn_attempts or 65536
@@ -71,12 +72,13 @@ class AttemptPolicy:
         """Warn about a message that keeps coming, or give it up; return whether to handle it."""
         attempts, warn = message.attempts, self._config.warn_attempts
         limit = self._config.max_attempts
-        if limit is None or (attempts <= limit + SPARE_DELIVERIES and message.id not in self._not_given_up):
+        is_left = bool(self._not_given_up) and message.identity in self._not_given_up
+        if limit is None or (attempts <= limit + SPARE_DELIVERIES and not is_left):
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True
-        how = ", which failed before" if message.id in self._not_given_up else " unhandled"
-        why = self._not_given_up.pop(message.id, None)
+        how = ", which failed before" if is_left else " unhandled"
+        why = self._not_given_up.pop(message.identity, None)
         log.warning("giving up %r%s: delivery %d, max_attempts=%d", message, how, attempts, limit)
         await self._give_up(message, why)
         return False
@@ -181,7 +183,7 @@ class AttemptPolicy:
         """Give the message up when it is delivered again, without handling it."""
         if len(self._not_given_up) >= MOST_REMEMBERED:  # one of those may be handled once more
             self._not_given_up.clear()
-        self._not_given_up[message.id] = why
+        self._not_given_up[message.identity] = why
 
     def _log_last(self, message: Message) -> None:
         limit = self._config.max_attempts

@@ -9,7 +9,8 @@ The invariants:
 * A message whose message timeout has passed in the queue is not handed out. If nothing takes messages, such ones leave
   the queue when others arrive, so that it holds no more than is in flight.
 * A handler is not called for a message that another call of ``run`` handles at that moment, nor for one that was
-  finished here and whose FIN may have come too late.
+  finished here and whose FIN may have been without effect.
+* A message is compared by its identity, never by its id alone: a copy that is finished unhandled is a copy.
 * While handling is quick, there is no extra work per message.
 """
 
@@ -22,7 +23,10 @@ from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.consumer.watched import Watched
+from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.watched import Watched, finish_copy
+from nsq_ha.events import FinishedAgain
+from nsq_ha.observe import SILENT
 from nsq_ha.policy.backlog import QUICK, Ages, Pace
 from nsq_ha.policy.redelivery import Finished
 
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.flow import Flow
     from nsq_ha.consumer.messages import Iterations
     from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
+    from nsq_ha.observe import Observer
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -58,8 +64,8 @@ _AFTER_LOSS: Final = 60.0
 class Running(Protocol):
     """A call of ``run``."""
 
-    def handled(self, message_id: bytes) -> Message | None:
-        """Return the message with that id whose handler is running. None if there is none."""
+    def handled(self, copy: Message) -> Message | None:
+        """Return the message whose handler is running and that ``copy`` is a delivery of. None if there is none."""
 
 
 class Backlog:
@@ -72,6 +78,7 @@ class Backlog:
         attempts: Decides whether a message is given up.
         flow: Asks for messages; for few of them until the handlers' speed is known.
         clock: The event loop's.
+        observer: The consumer's.
 
     Attributes:
         handler_calls: Number of calls of handlers whose time was recorded.
@@ -91,7 +98,9 @@ class Backlog:
         attempts: AttemptPolicy,
         flow: Flow,
         clock: LoopClock,
+        observer: Observer = SILENT,
     ) -> None:
+        self._observer = observer
         self._handlers = 0
         self.handler_calls: int = 0
         self.handler_seconds: float = 0.0
@@ -257,12 +266,11 @@ class Backlog:
             self._warn_of_waiting(_timeout(source))
             self.drop(message)
             return False
-        if self._finished and self._finished.claim(message.id, message.timestamp_ns, now):
-            log.info("%r was handled before, but its FIN came too late: finishing this copy unhandled", message)
-            message.finish()
+        if self._finished and self._finished.claim(message.identity, now):
+            self._finish_again(message)
             return False
         for run in self._runs:
-            handled = run.handled(message.id)
+            handled = run.handled(message)
             if handled is not None:
                 watched = self._watch(handled, now, now)
                 watched.add_copy(message)
@@ -270,6 +278,29 @@ class Backlog:
                     self._warn_of_long_work(source)
                 return False
         return True
+
+    def _finish_again(self, copy: Message) -> None:
+        log.info("%r was handled before, but its FIN was without effect: finishing this copy unhandled", copy)
+        source = copy.source
+        self._observer.event(
+            FinishedAgain(
+                topic=source.topic,
+                channel=source.channel,
+                partition=source.partition,
+                nsqd=source.nsqd,
+                internal_id=copy.internal_id,
+                trace_id=copy.trace_id,
+                attempts=copy.attempts,
+            )
+        )
+        finish_copy(copy)
+
+    def unsettled(self, message: Identity) -> None:
+        """Finish the next copy of a message unhandled: it was finished, and the FIN may have been without effect."""
+        now = monotonic()
+        self._finished.remember(message, now)
+        self._careful_until = now + _AFTER_LOSS
+        self.review()
 
     def hand_out(self, message: Message, arrived_at: float) -> None:
         """Record that a message is handed out."""
@@ -385,15 +416,17 @@ class Backlog:
         self._warn_if_late(watched, now)
         is_alive = watched.is_alive
         if now > watched.deadline or not is_alive or self._clock.blocked_for(now):
-            copies = [queued for queued in self._inbox if queued.id == message.id]
+            copies = [queued for queued in self._inbox if queued.is_copy_of(message)]
             for copy in copies:
                 self._inbox.remove(copy)
                 watched.add_copy(copy)
             if copies:
                 self._ages.removed(len(self._inbox) + len(copies), len(self._inbox))
-            self._finished.remember(message.id, message.timestamp_ns, now)
+            self._finished.remember(message.identity, now)
             if not is_alive:
                 self._careful_until = now + _AFTER_LOSS
+        elif isinstance(watched.origin, Delivery):
+            watched.origin.may_be_refused(message)
         self.on_finished(message)
 
     def requeued(self, watched: Watched, message: Message, delay: float | None) -> None:

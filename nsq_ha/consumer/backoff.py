@@ -148,7 +148,7 @@ class HandlerBackoff:
             self.failed(message)
         else:
             pause = self._pauses.get(self._key(message))
-            if pause is not None and pause.policy.deferred(monotonic(), message.id):
+            if pause is not None and pause.policy.deferred(monotonic(), message.identity):
                 self._changed(pause)
 
     def failed(self, message: Message) -> None:
@@ -159,20 +159,20 @@ class HandlerBackoff:
         pause = self._pauses.get(key)
         if pause is None:
             pause = self._pauses[key] = _Pause(ConsumerBackoff(self._backoff, random.random), key, now)
-        if pause.policy.failed(now, message.id):
+        if pause.policy.failed(now, message.identity):
             pause.failures += 1
             self._changed(pause)
 
     def finished(self, message: Message) -> None:
         """Record that a message is finished."""
         pause = self._pauses.get(self._key(message))
-        if pause is not None and pause.policy.succeeded(monotonic(), message.id):
+        if pause is not None and pause.policy.succeeded(monotonic(), message.identity):
             self._changed(pause)
 
     def taken_back(self, message: Message) -> None:
         """Record that a message that was handed out is in the queue again, or goes back to nsqd."""
         pause = self._pauses.get(self._key(message))
-        if pause is not None and pause.policy.lost(monotonic(), message.id):
+        if pause is not None and pause.policy.lost(monotonic(), message.identity):
             self._look_for_test(pause)
 
     def admits(self, message: Message, arrived_at: float) -> bool:
@@ -180,7 +180,7 @@ class HandlerBackoff:
         pause = self._pauses.get(self._key(message))
         if pause is None:
             return True
-        is_test = pause.policy.handed_out(monotonic(), message.id)
+        is_test = pause.policy.handed_out(monotonic(), message.identity)
         if is_test:
             pause.test, pause.test_ends_at = message, arrived_at + _timeout(message)
             self._share()
@@ -295,7 +295,7 @@ class HandlerBackoff:
     def _look(self, pause: _Pause) -> None:
         policy, now = pause.policy, monotonic()
         self._give_back_before(pause, now)
-        is_unanswered = pause.test is not None and now >= pause.ends_at and policy.lost(now, pause.test.id)
+        is_unanswered = pause.test is not None and now >= pause.ends_at and policy.lost(now, pause.test.identity)
         is_over = policy.look(now)
         if is_over:
             self._report(pause, "testing")

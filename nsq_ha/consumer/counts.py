@@ -13,7 +13,16 @@ class DeliveryCounts:
         lag_ns: Nanoseconds from the publish to the arrival of the last message; no count. None before the first one.
     """
 
-    __slots__ = ("delivered", "lag_ns", "reconnects", "requeued", "returned", "skipped", "timed_out")
+    __slots__ = (
+        "delivered",
+        "finished_unhandled",
+        "lag_ns",
+        "reconnects",
+        "requeued",
+        "returned",
+        "skipped",
+        "timed_out",
+    )
 
     def __init__(self) -> None:
         self.delivered: int = 0
@@ -21,6 +30,7 @@ class DeliveryCounts:
         self.timed_out: int = 0
         self.returned: int = 0
         self.skipped: int = 0
+        self.finished_unhandled: int = 0
         self.reconnects: int = 0
         self.lag_ns: int | None = None
 

@@ -18,7 +18,7 @@ from nsq_ha import observe
 from nsq_ha.consumer.causes import with_cause
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.policy.overrun import Granted
-from nsq_ha.policy.redelivery import OrderedRequeue
+from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_req, encode_touch
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.errors import NsqError
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.option_types import Backoff
     from nsq_ha.transport.connection import Connection
@@ -54,6 +55,7 @@ class Delivery:
         counts: Counts of the partition's messages. None for counts of its own.
         on_late: Called, from any thread, when a message is answered after its connection ended; with
             ``finish``, ``requeue`` or ``touch``.
+        on_unsettled: Called with each message whose FIN may have been without effect.
 
     Attributes:
         arrived_at: When the last message of an ordered channel arrived; only one is in flight there.
@@ -86,7 +88,9 @@ class Delivery:
         "_on_interrupted",
         "_on_late",
         "_on_requeued",
+        "_on_unsettled",
         "_thread",
+        "_unsettled",
         "arrived_at",
         "channel",
         "counts",
@@ -122,6 +126,7 @@ class Delivery:
         gives_up: Callable[[Message], bool] = lambda _: False,
         on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None,
         on_interrupted: Callable[[Message], bool] = lambda _: False,
+        on_unsettled: Callable[[Identity], None] = lambda _: None,
         counts: DeliveryCounts | None = None,
     ) -> None:
         self.counts: DeliveryCounts = DeliveryCounts() if counts is None else counts
@@ -147,6 +152,8 @@ class Delivery:
         self._on_interrupted = on_interrupted
         self._on_late = on_late
         self._on_requeued = on_requeued
+        self._on_unsettled = on_unsettled
+        self._unsettled = Unsettled()
         self._gives_up = gives_up
         self._connection: Connection | None = None
         self._finished: list[bytes] = []
@@ -190,6 +197,8 @@ class Delivery:
         self._no_repeat()
         self.is_alive = False
         self._connection = None
+        for message in self._unsettled.lost(self._loop.time()):
+            self._on_unsettled(message)
         self.counts.returned += self.in_flight
         self.in_flight = 0
         for handle in self._held:
@@ -220,10 +229,11 @@ class Delivery:
             if first is None:
                 if self.may_repeat:
                     self._first = message
-            elif (message.id, message.attempts) == (first.id, first.attempts):
+            elif message.attempts == first.attempts and message.is_copy_of(first):
                 self._no_repeat()
                 # While the application works on the first copy, its answer counts for both: they have the same id.
                 if first.answered and not self._held:
+                    self.counts.finished_unhandled += 1
                     self.finish_unseen(message.id)
                 continue
             elif self.is_ordered or message.internal_id > first.internal_id:
@@ -235,12 +245,31 @@ class Delivery:
         self.may_repeat = False
         self._first = None
 
+    def follows(self, messages: list[Message]) -> None:
+        """Record that messages of an ordered channel arrived: another message proves the FIN before it."""
+        self.arrived_at = now = self._loop.time()
+        for message in messages:
+            if self._unsettled.arrived(message.identity, message.attempts, now):
+                self._on_unsettled(message.identity)
+
+    def fin_refused(self, message_id: bytes) -> None:
+        """Record that nsqd refused a FIN."""
+        finished = self._unsettled.refused(message_id)
+        if finished is not None:
+            self._on_unsettled(finished)
+
+    def may_be_refused(self, message: Message) -> None:
+        """Keep the identity of a message whose FIN is sent now, in case the FIN is without effect."""
+        self._unsettled.sent(message.identity, self._loop.time())
+
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all FINs of one turn of the loop are written together."""
         if get_ident() != self._thread:
             if not self._in_loop(self.finish, message):
                 self._on_late(message, "finish")
             return
+        if self.is_ordered and self._connection is not None:
+            self.may_be_refused(message)
         finished = self._finished
         if not finished:
             connection = self._connection
@@ -325,7 +354,7 @@ class Delivery:
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:
-            if self._first is not None and message.id == self._first.id:
+            if self._first is not None and message.is_copy_of(self._first):
                 self._no_repeat()  # from now on a copy is the redelivery that this requeue asks for
             self._connection.write(encode_req(message.id, round(delay * 1000)))
             self.counts.requeued += 1

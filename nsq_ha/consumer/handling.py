@@ -130,12 +130,9 @@ class Handling:
         """The messages whose handlers are running."""
         return list(self._busy.values())
 
-    def handled(self, message_id: bytes) -> Message | None:
-        """Return the message with that id whose handler is running. None if there is none."""
-        for message in self._busy.values():
-            if message.id == message_id:
-                return message
-        return None
+    def handled(self, copy: Message) -> Message | None:
+        """Return the message whose handler is running and that ``copy`` is a delivery of. None if there is none."""
+        return next((message for message in self._busy.values() if copy.is_copy_of(message)), None)
 
     async def run(self, concurrency: int, closed: asyncio.Event) -> None:
         """Run ``concurrency`` workers until the messages end.

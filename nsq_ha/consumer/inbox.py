@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.errors import NsqError
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
 
@@ -105,7 +106,7 @@ class ConsumerInbox:
         self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
         self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock)
+        self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock, observer)
         self.backoff: HandlerBackoff = HandlerBackoff(
             name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake, observer
         )
@@ -183,6 +184,11 @@ class ConsumerInbox:
     def requeued(self, message: Message, delay: float | None) -> None:
         """Record that a message is requeued, with the delay that was given."""
         self.backoff.requeued(message, delay)
+
+    def unsettled(self, message: Identity) -> None:
+        """Record a message whose FIN may have been without effect."""
+        if not self.closing.is_set():
+            self.backlog.unsettled(message)
 
     def joined(self) -> None:
         """Record that a subscription succeeded."""

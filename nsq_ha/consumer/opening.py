@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.consumer.counts import DeliveryCounts
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node, TopicMeta
     from nsq_ha.transport.connection import Callbacks, Connection
@@ -45,6 +46,9 @@ class Answers(Protocol):
     @property
     def late(self) -> Callable[[Message, str], None]:
         """Record, from any thread, that a message was answered after its connection ended, and how."""
+
+    def unsettled(self, message: Identity) -> None:
+        """Record a message whose FIN may have been without effect."""
 
     def freed(self) -> None:
         """Record that a message was answered."""
@@ -93,6 +97,7 @@ class Opener:
             gives_up=self._answers.gives_up,
             on_requeued=self._answers.requeued,
             on_interrupted=self._answers.interrupted,
+            on_unsettled=self._answers.unsettled,
             counts=self._counts,
         )
 

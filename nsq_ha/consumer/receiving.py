@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha import observe
 from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.errors import NotInFlightError, RemoteProtocolError
 from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.policy.timing import FewLines
 from nsq_ha.redaction import redact
@@ -68,7 +68,7 @@ class Receiver:
             self._damaged(messages, delivery)
 
         def refusals(errors: list[ServerError]) -> None:
-            self._refusals(errors, delivery.nsqd)
+            self._refusals(errors, delivery)
 
         return Callbacks(lost, messages=self._messages, refusals=refusals, damaged=damaged)
 
@@ -100,7 +100,7 @@ class Receiver:
         if in_flight > delivery.peak:  # noqa: PLR1730 - max() would be a call for each read
             delivery.peak = in_flight
         if delivery.is_ordered:
-            delivery.arrived_at = self._loop.time()
+            delivery.follows(messages)
         if observe.watched.is_any:
             observe.delivered(self._topic, messages)
         delivery.is_arriving = True
@@ -143,10 +143,12 @@ class Receiver:
                 said = f"{did} a message that cannot be decoded: {redact(repr(message))}{more}"
                 log.log(level, "%s-%d: %s", self._topic, self._partition, said)
 
-    def _refusals(self, refusals: list[ServerError], nsqd: str) -> None:
+    def _refusals(self, refusals: list[ServerError], delivery: Delivery) -> None:
         for refusal in refusals:
             log.info("%s-%d: %s", self._topic, self._partition, refusal)
-            self._refused(refusal, nsqd)
+            if isinstance(refusal, NotInFlightError) and (unfinished := refusal.unfinished) is not None:
+                delivery.fin_refused(unfinished)
+            self._refused(refusal, delivery.nsqd)
 
 
 def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nsq_ha.consumer.backlog import Backlog
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -41,7 +42,7 @@ class AutoTouch:
         self._seconds = seconds
         self._held = held
         self._backlog = backlog
-        self._touches: Touches[tuple[bytes, int]] = Touches(seconds)
+        self._touches: Touches[tuple[Identity, int]] = Touches(seconds)
         self._looked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_warned = False
@@ -81,8 +82,8 @@ class AutoTouch:
 
     def _turn(self) -> None:
         now = monotonic()
-        messages: dict[tuple[bytes, int], Message] = {}
-        held: dict[tuple[bytes, int], Held] = {}
+        messages: dict[tuple[Identity, int], Message] = {}
+        held: dict[tuple[Identity, int], Held] = {}
         for message in self._held():
             delivery = _delivery_of(message)
             if delivery is None or message.answered or not delivery.is_alive:
@@ -112,8 +113,8 @@ class AutoTouch:
         )
 
 
-def _key(message: Message) -> tuple[bytes, int]:
-    return message.id, message.attempts
+def _key(message: Message) -> tuple[Identity, int]:
+    return message.identity, message.attempts
 
 
 def _delivery_of(message: Message) -> Delivery | None:

@@ -6,6 +6,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha.consumer.causes import with_cause
+from nsq_ha.consumer.counts import DeliveryCounts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,14 @@ class Desk(Protocol):
 
     def drop(self, message: Message) -> None:
         """Forget a message that the server no longer expects to be answered."""
+
+
+def finish_copy(copy: Message) -> None:
+    """Finish a copy that no handler gets, and count it."""
+    counts = getattr(copy.source, "counts", None)
+    if isinstance(counts, DeliveryCounts):
+        counts.finished_unhandled += 1
+    copy.finish()
 
 
 class Watched:
@@ -95,7 +104,7 @@ class Watched:
         self._desk.finished(self, message)
         self.origin.finish(message)
         for copy in self._others():
-            copy.finish()
+            finish_copy(copy)
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Requeue the message and its copies."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, cast, get_args
 
 from nsq_ha.errors import DeadLetterError
-from nsq_ha.message import is_upstream_id
+from nsq_ha.identity import is_upstream_id
 from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ the client waits itself. It touches the message during the delay, and then sends
 from the failure to the REQ the message never times out at the server, however long the handler took and the backoff is.
 A TOUCH keeps a message only up to ``max_msg_timeout`` from its delivery, so a longer backoff is shortened.
 
-Finished messages: a FIN has no answer. If it is sent after the message timeout, or over a connection that turns out to
-be lost, it may come too late, and the server delivers the message again although it was handled. The client recognises
-the copy by its id and its publish time, since ids are reused after a topic is deleted. The invariant: a message is
-claimed at most once, and only within ``REMEMBERED``; a channel that is reset on purpose later delivers as usual.
+Finished messages: a FIN has no answer. If it is refused, if it is sent after the message timeout, or if its connection
+is lost, it may be without effect, and the server delivers the message again although it was handled. The client
+recognises the copy by its identity. The invariant: a message is claimed at most once for each such FIN, and only within
+``REMEMBERED``; a channel that is reset on purpose later delivers as usual.
 
 Damaged messages: the frame cannot be decoded. If the damage happened on the way, the next delivery is good, so
 finishing the message would lose it. If it is in the log, each delivery is damaged. The invariant: such a message is
@@ -19,7 +19,10 @@ Source: failures reference 3.10, 4 (Consumer 4); protocol reference 9.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from nsq_ha.identity import Identity
 
 TOUCH_SHARE: Final = 0.5
 """Share of the message timeout after which a waiting message is touched again."""
@@ -30,6 +33,11 @@ REMEMBERED: Final = 600.0
 MOST_REMEMBERED: Final = 10_000
 """Maximum number of remembered messages; the oldest are forgotten first."""
 
+MOST_UNSETTLED: Final = 1_000
+"""Maximum number of FINs of one connection that are kept in case they are refused."""
+
+SETTLES_WITHIN: Final = 15.0
+"""Seconds after which a FIN that was not refused counts as received; nsqd waits 12 for a replica that died."""
 
 DAMAGED_ATTEMPTS: Final = 5
 """Deliveries after which a message that cannot be decoded is damaged in the log."""
@@ -88,29 +96,68 @@ class OrderedRequeue:
 
 
 class Finished:
-    """Messages whose FIN may have come too late."""
+    """Messages whose FIN may have been without effect."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[bytes, tuple[int, float]] = {}
+        self._known: dict[Identity, float] = {}
 
     def __len__(self) -> int:
         """Return the number of remembered messages."""
         return len(self._known)
 
-    def remember(self, message_id: bytes, timestamp_ns: int, now: float) -> None:
-        """Remember a message whose FIN may have come too late."""
+    def remember(self, message: Identity, now: float) -> None:
+        """Remember a message whose FIN may have been without effect."""
         known = self._known
-        known.pop(message_id, None)
-        known[message_id] = (timestamp_ns, now + REMEMBERED)
-        while len(known) > MOST_REMEMBERED or next(iter(known.values()))[1] <= now:
+        known.pop(message, None)
+        known[message] = now + REMEMBERED
+        while len(known) > MOST_REMEMBERED or next(iter(known.values())) <= now:
             del known[next(iter(known))]
 
-    def claim(self, message_id: bytes, timestamp_ns: int, now: float) -> bool:
+    def claim(self, message: Identity, now: float) -> bool:
         """Return whether this message was finished before, and forget it."""
-        found = self._known.get(message_id)
-        if found is None or found[0] != timestamp_ns:
+        until = self._known.pop(message, None)
+        return until is not None and now < until
+
+
+class Unsettled:
+    """The latest FINs of one connection: no answer says that they had an effect, but a refusal says that one had none.
+
+    On an ordered channel the next message proves the FIN before it. Elsewhere nothing does, so a FIN counts as
+    unsettled for ``SETTLES_WITHIN`` seconds.
+    """
+
+    __slots__ = ("_sent",)
+
+    def __init__(self) -> None:
+        self._sent: dict[bytes, tuple[Identity, float]] = {}  # by the id that a refusal names, on this one connection
+
+    def sent(self, message: Identity, now: float) -> None:
+        """Record that a FIN is sent."""
+        self._sent[message.id] = message, now
+        if len(self._sent) > MOST_UNSETTLED:
+            del self._sent[next(iter(self._sent))]
+
+    def refused(self, message_id: bytes) -> Identity | None:
+        """Return the message whose FIN was refused. None if it is not one of the latest."""
+        found = self._sent.pop(message_id, None)
+        return None if found is None else found[0]
+
+    def arrived(self, message: Identity, attempts: int, now: float) -> bool:
+        """Return whether an ordered channel delivers a message again whose FIN was sent; another one proves all FINs.
+
+        After a while only a delivery that counts as a further attempt is one: a channel that an operator has reset
+        begins with attempt 1 again.
+        """
+        found = self._sent.pop(message.id, None)
+        if found is None:
+            self._sent.clear()
             return False
-        del self._known[message_id]
-        return now < found[1]
+        finished, sent_at = found
+        return finished == message and (attempts > 1 or now - sent_at <= SETTLES_WITHIN)
+
+    def lost(self, now: float) -> list[Identity]:
+        """Return the messages whose FIN may not have reached the server, since the connection was lost."""
+        sent, self._sent = self._sent, {}
+        return [message for message, sent_at in sent.values() if now - sent_at <= SETTLES_WITHIN]

@@ -28,7 +28,8 @@ from typing import Final
 import msgspec
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.message import PARTITION_SHIFT, Message, MessageSource
+from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.message import Message, MessageSource
 from nsq_ha.redaction import excerpt
 
 _MESSAGE: Final = 2

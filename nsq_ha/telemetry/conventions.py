@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import PublishError, ServerError
-from nsq_ha.message import Message, is_upstream_id
+from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha.message import Receipt
+    from nsq_ha.message import Message, Receipt
 
 Attributes = dict[str, str | int | float | bool]
 

@@ -21,7 +21,8 @@ from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.message import PARTITION_SHIFT, TAG_KEY, Message
+from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.message import TAG_KEY, Message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

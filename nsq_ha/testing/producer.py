@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from nsq_ha.checks import check_topic
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
-from nsq_ha.message import PARTITION_SHIFT, OutgoingMessage, Receipt
+from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.producer import Producer

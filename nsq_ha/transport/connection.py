@@ -410,10 +410,10 @@ class Connection:
                 self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)
+        if received.refusals:  # before the messages, which may be redelivered ones whose FIN was refused
+            self._callbacks.refusals(received.refusals)
         if received.messages:
             self._callbacks.messages(received.messages)
-        if received.refusals:
-            self._callbacks.refusals(received.refusals)
 
     def _take_answers(self, answers: list[bytes | ServerError]) -> None:
         waiters = self._waiters

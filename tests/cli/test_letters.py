@@ -111,10 +111,19 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     refused = invoke("dead-letters", "list", dead, lookupd=lookupd)
     assert refused.exit_code == 1
     assert "give --channel: a plain cluster keeps messages" in refused.stderr
-    for _ in range(2):
-        found = letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
-        assert sorted(each["body"] for each in found) == ["k2", "v1"]
+    letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
+    found = letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
+    assert sorted(each["body"] for each in found) == ["k2", "v1"]
     replay = ("dead-letters", "replay", dead, "--channel", "look", "--yes")
+    named = found[0]
+    result = invoke(*replay[:3], str(named["internal_id"]), *replay[3:], lookupd=lookupd)
+    assert result.exit_code == 2
+    assert "write HOST:PORT/ID, since each plain nsqd gives ids of its own" in result.stderr
+    name_of_it = f"{named['nsqd']}/{named['internal_id']}"
+    shown = invoke("dead-letters", "show", dead, name_of_it, "--channel", "look", "--json", lookupd=lookupd)
+    assert json.loads(shown.stdout)["body"] == named["body"]
+    result = invoke(*replay[:3], f"127.0.0.1:1/{named['internal_id']}", *replay[3:], lookupd=lookupd)
+    assert f"holds no dead letter 127.0.0.1:1/{named['internal_id']:#x}" in result.stderr
     result = invoke(*replay, "--error", "KeyError", lookupd=lookupd)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, "replayed 1 dead letters")
     assert [each["body"] for each in letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)] == ["v1"]

@@ -119,8 +119,8 @@ class Run:
     def __init__(self, message: Message | None = None) -> None:
         self._message = message
 
-    def handled(self, message_id: bytes) -> Message | None:
-        return self._message if self._message is not None and self._message.id == message_id else None
+    def handled(self, copy: Message) -> Message | None:
+        return self._message if self._message is not None and copy.is_copy_of(self._message) else None
 
 
 def joined(backlog: Backlog, *timeouts: float, dead: float | None = None) -> None:
@@ -372,7 +372,7 @@ async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest
     assert not case.backlog.is_wanted(copy, now())
     assert source.notes == [("finish", message.id)] * 2
     assert caplog.messages[1:] == [
-        f"{copy!r} was handled before, but its FIN came too late: finishing this copy unhandled"
+        f"{copy!r} was handled before, but its FIN was without effect: finishing this copy unhandled"
     ]
 
 

@@ -430,10 +430,13 @@ async def test_a_running_handler_is_known_by_its_message_and_task() -> None:
     case = Case(handle, *messages(1))
     case.run()
     await eventually(lambda: tasks)
-    handled = case.handling.handled(message_id(1, 3))
+    (one, other), (elsewhere,) = messages(2), messages(1, Source())
+    elsewhere.source.partition += 1
+    handled = case.handling.handled(one)
     assert handled is not None
     assert handled.body == b"1"
-    assert case.handling.handled(message_id(2, 3)) is None
+    assert case.handling.handled(other) is None
+    assert case.handling.handled(elsewhere) is None
     assert case.handling.is_busy(tasks[0])
     assert not case.handling.is_busy(None)
     may_end.set()

@@ -768,6 +768,7 @@ def opener_of(interval: float = 10.0, **options: Any) -> tuple[Opener, Any]:  # 
         gives_up=lambda _: True,
         requeued=lambda *_: None,
         interrupted=lambda _: True,
+        unsettled=lambda _: None,
     )
     return Opener(TOPIC, "ch", 3, config_of(heartbeat_interval=10.0, **options), answers), answers
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsq_ha.identity import Identity
 from nsq_ha.policy.redelivery import (
-    DAMAGED_ATTEMPTS,
     MOST_REMEMBERED,
+    MOST_UNSETTLED,
     REMEMBERED,
+    SETTLES_WITHIN,
     Finished,
     OrderedRequeue,
-    is_damaged_for_good,
+    Unsettled,
 )
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
-ONE = b"0123456789abcdef"
+ONE = Identity("", "orders", 0, b"0123456789abcdef", 7, 30)
+ANOTHER = ONE._replace(id=b"another one.....")
 
 
 def held(delay: float, *, now: float = 100.0, delivered_at: float = 100.0) -> OrderedRequeue:
@@ -63,42 +67,95 @@ def test_the_server_never_times_it_out(used: float, delay: float, late: float) -
 
 def test_a_message_is_claimed_once() -> None:
     finished = Finished()
-    assert not finished.claim(ONE, 7, 0.0)
-    finished.remember(ONE, 7, 0.0)
-    assert finished.claim(ONE, 7, 1.0)
-    assert not finished.claim(ONE, 7, 1.0)
+    assert not finished.claim(ONE, 0.0)
+    finished.remember(ONE, 0.0)
+    assert finished.claim(ONE, 1.0)
+    assert not finished.claim(ONE, 1.0)
 
 
-def test_an_id_that_is_used_again_is_another_message() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        ONE._replace(timestamp_ns=8),  # of a topic that was created again
+        ONE._replace(nsqd="10.0.0.2:4150"),
+        ONE._replace(topic="others"),
+        ONE._replace(partition=1),
+        ONE._replace(offset=60),
+        ANOTHER,
+    ],
+)
+def test_an_id_that_is_used_elsewhere_is_another_message(other: Identity) -> None:
     finished = Finished()
-    finished.remember(ONE, 7, 0.0)
-    assert not finished.claim(ONE, 8, 1.0)
-    assert finished.claim(ONE, 7, 1.0)
+    finished.remember(ONE, 0.0)
+    assert not finished.claim(other, 1.0)
+    assert finished.claim(ONE, 1.0)
 
 
 def test_nothing_is_remembered_for_ever() -> None:
     finished = Finished()
-    finished.remember(ONE, 7, 0.0)
-    assert not finished.claim(ONE, 7, REMEMBERED)
-    finished.remember(ONE, 7, 0.0)
-    finished.remember(b"another one.....", 7, REMEMBERED)
+    finished.remember(ONE, 0.0)
+    assert not finished.claim(ONE, REMEMBERED)
+    finished.remember(ONE, 0.0)
+    finished.remember(ANOTHER, REMEMBERED)
     assert len(finished) == 1
 
 
 def test_the_oldest_are_forgotten_first() -> None:
-    finished = Finished()
-    for number in range(MOST_REMEMBERED + 1):
-        finished.remember(b"%016d" % number, 1, 0.0)
-    finished.remember(b"%016d" % 1, 1, 1.0)  # once more: it is the newest now
-    finished.remember(b"%016d" % MOST_REMEMBERED + b"", 1, 1.0)
+    finished, many = Finished(), [numbered(number) for number in range(MOST_REMEMBERED + 1)]
+    for each in many:
+        finished.remember(each, 0.0)
+    finished.remember(many[1], 1.0)  # once more: it is the newest now
+    finished.remember(many[-1], 1.0)
     assert len(finished) == MOST_REMEMBERED
-    finished.remember(b"another one.....", 1, 1.0)
+    finished.remember(ANOTHER, 1.0)
     assert len(finished) == MOST_REMEMBERED
-    assert not finished.claim(b"%016d" % 0, 1, 1.0)
-    assert not finished.claim(b"%016d" % 2, 1, 1.0)
-    assert finished.claim(b"%016d" % 1, 1, 1.0)
+    assert not finished.claim(many[0], 1.0)
+    assert not finished.claim(many[2], 1.0)
+    assert finished.claim(many[1], 1.0)
 
 
-def test_a_damaged_message_is_tried_again_before_it_is_finished() -> None:
-    decided = [is_damaged_for_good(attempts) for attempts in range(1, DAMAGED_ATTEMPTS + 2)]
-    assert decided == [False] * (DAMAGED_ATTEMPTS - 1) + [True, True]
+def numbered(number: int) -> Identity:
+    return ONE._replace(id=b"%016d" % number)
+
+
+def test_a_refusal_names_one_of_the_latest_fins() -> None:
+    fins = Unsettled()
+    for number in range(MOST_UNSETTLED + 1):
+        fins.sent(numbered(number), 0.0)
+    assert fins.refused(numbered(0).id) is None  # forgotten
+    assert fins.refused(numbered(1).id) == numbered(1)
+    assert fins.refused(numbered(1).id) is None
+
+
+def test_fins_shortly_before_a_loss_may_not_have_arrived() -> None:
+    fins = Unsettled()
+    fins.sent(ONE, 0.0)
+    fins.sent(ANOTHER, 1.0)
+    assert fins.lost(SETTLES_WITHIN + 1.0) == [ANOTHER]
+    assert fins.lost(SETTLES_WITHIN + 1.0) == []
+
+
+@pytest.mark.parametrize(
+    ("arrives", "attempts", "after", "is_again"),
+    [
+        (ONE, 1, SETTLES_WITHIN, True),
+        (ONE, 1, SETTLES_WITHIN + 0.1, False),  # an operator has reset the channel
+        (ONE, 2, 900.0, True),
+        (ONE._replace(timestamp_ns=8), 1, 0.0, False),
+    ],
+)
+def test_on_an_ordered_channel_a_message_that_was_finished_comes_again(
+    arrives: Identity, attempts: int, after: float, is_again: bool
+) -> None:
+    fins = Unsettled()
+    fins.sent(ONE, 0.0)
+    assert fins.arrived(arrives, attempts, after) is is_again
+    assert fins.refused(ONE.id) is None
+
+
+def test_on_an_ordered_channel_the_next_message_proves_the_fin_before_it() -> None:
+    fins = Unsettled()
+    fins.sent(ONE, 0.0)
+    assert not fins.arrived(ANOTHER, 1, 0.0)
+    assert fins.refused(ONE.id) is None
+    assert fins.lost(0.0) == []

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.message import PARTITION_SHIFT, Message
+from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.message import Message
 from nsq_ha.protocol import Layout
 from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.protocol.frames import FrameType, encode_frame

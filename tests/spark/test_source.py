@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from nsq_ha.message import partition_of
+from nsq_ha.identity import partition_of
 from nsq_ha.spark.options import KNOWN
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nsq_ha.cli.app import app
 from nsq_ha.errors import ConfigError
-from nsq_ha.message import PARTITION_SHIFT
+from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of

@@ -83,11 +83,12 @@ def message_data(
     layout: Layout = Layout.DETAIL,
     attempts: int = 1,
     timestamp_ns: int = 1,
+    offset: int = 0,
     ext: bytes | None = None,
 ) -> bytes:
     """Return the data of a message frame."""
     raw_size = 30 + len(body) + layout.ext * (1 if ext is None else 3 + len(ext))
-    return encode_message(Message(id, body, attempts, timestamp_ns, _NO_SOURCE, 0, raw_size, ext), layout)
+    return encode_message(Message(id, body, attempts, timestamp_ns, _NO_SOURCE, offset, raw_size, ext), layout)
 
 
 class Peer:

@@ -15,7 +15,8 @@ from nsq_ha.devcluster.http.requests import counted_messages, read_body
 from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset
-from nsq_ha.message import TRACE_KEY, partition_of
+from nsq_ha.identity import partition_of
+from nsq_ha.message import TRACE_KEY
 
 if TYPE_CHECKING:
     from starlette.requests import Request

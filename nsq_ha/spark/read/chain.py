@@ -20,9 +20,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
-from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT, Message
+from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
 
 if TYPE_CHECKING:
+    from nsq_ha.message import Message
     from nsq_ha.spark.read.frames import Frames
 
 

@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, RemoteProtocolError
-from nsq_ha.message import Message, is_upstream_id
+from nsq_ha.identity import is_upstream_id
+from nsq_ha.message import Message
 from nsq_ha.spark.read.frames import HEAD_BYTES, Frames, Rows
 
 if TYPE_CHECKING:

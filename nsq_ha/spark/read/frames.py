@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT, Message
+from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
+from nsq_ha.message import Message
 from nsq_ha.protocol.frames import FrameType
 
 if TYPE_CHECKING:

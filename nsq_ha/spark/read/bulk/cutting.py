@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.message import PARTITION_MASK, PARTITION_SHIFT
+from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.protocol.gob import decode_uint, wrong
 from nsq_ha.protocol.stored import EXT_MARK, EXT_MASK, HEAD_BYTES
 
