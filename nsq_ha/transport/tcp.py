@@ -241,7 +241,8 @@ class TcpStream(asyncio.BufferedProtocol):
         """Send buffered data, then close; ``on_lost`` follows."""
         self.flush()
         self._is_closed_here = True
-        if self._transport is not None:
+        # asyncio's TLS transport forgets its connection when it is closed again; nothing could abort it then.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 
     def abort(self, reason: NsqError | None = None) -> None:

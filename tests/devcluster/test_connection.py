@@ -73,6 +73,20 @@ def test_tls_and_compression_work_together_under_load(address: str) -> None:
             wire.send(b"FIN " + message_id(data) + b"\n")
 
 
+def test_a_connection_that_was_closed_twice_can_be_cut(address: str, cluster: DevCluster) -> None:
+    """A client that answers no heartbeat is closed again at each tick."""
+    with connect(address, identify(tls_v1=True)) as wire:
+        wire.answer()
+        wire.secure()
+        assert wire.answer() == b"OK"
+        node = coordinator_of(cluster).nsqds[0]
+        (connection,) = in_cluster(cluster, lambda: tuple(node.connections))
+        for change in (connection.close, connection.close, connection.freeze, connection.thaw):
+            in_cluster(cluster, change)  # the client does not confirm the end
+        cluster.cut("nsqd-0")
+        until(lambda: in_cluster(cluster, lambda: connection not in node.connections))
+
+
 def test_damaged_compression_ends_the_connection(address: str) -> None:
     with connect(address, identify(snappy=True)) as wire:
         wire.answer()

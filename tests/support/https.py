@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from tests.support.certificates import server_context
+from tests.support.nsqd import close
 
 
 @contextlib.asynccontextmanager
@@ -21,7 +22,7 @@ async def https_of(url: str) -> AsyncIterator[str]:
             while data := await reader.read(65536):
                 writer.write(data)
         finally:
-            writer.close()
+            close(writer)
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward = await asyncio.open_connection("127.0.0.1", port)

@@ -56,6 +56,12 @@ def error(text: str | bytes) -> bytes:
 OK: Final = response(b"OK")
 
 
+def close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, if it is not closed yet: asyncio cannot abort a TLS connection that was closed twice."""
+    if not writer.is_closing():
+        writer.close()
+
+
 class NoSource:
     """The source of messages that are only encoded."""
 
@@ -168,7 +174,7 @@ class Peer:
 
     def close(self) -> None:
         """Close in good order, after what was written."""
-        self._writer.close()
+        close(self._writer)
 
     def abort(self) -> None:
         """Reset the connection."""
@@ -299,7 +305,7 @@ class FakeNsqd:
         finally:
             peer.is_open = False
             peer.stop_heartbeats()
-            writer.close()
+            close(writer)
             # asyncio does not report the end of a connection whose TLS handshake was cut short.
             if not peer.is_between_layers:
                 with contextlib.suppress(ConnectionError, asyncio.CancelledError, ssl.SSLError):

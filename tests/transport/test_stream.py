@@ -17,7 +17,7 @@ from nsq_ha.transport.connection import Connection
 from nsq_ha.transport.tcp import TcpStream
 from nsq_ha.unexpected import forget
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.nsqd import FakeNsqd, response
+from tests.support.nsqd import LIMIT, FakeNsqd, response
 from tests.support.recorder import Recorder, linked
 
 pytestmark = pytest.mark.real_time  # these are about sockets
@@ -195,6 +195,32 @@ class Broken:
 
     def get_write_buffer_size(self) -> int:
         return 1
+
+
+# ------------------------------------------------------------ the end of TLS
+
+
+@pytest.mark.parametrize("closer", ["this side", "peer"])
+async def test_a_stream_that_was_closed_twice_can_be_aborted(nsqd: FakeNsqd, closer: str) -> None:
+    """asyncio's TLS transport forgets its connection when it is closed again: it then stays open for half a minute."""
+    nsqd.tls = server_context()
+    # No heartbeat may end it, either.
+    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE), heartbeat_interval=60)) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        if closer == "peer":
+            link.peer.close()
+            async with asyncio.timeout(LIMIT):
+                while not stream.is_closing():  # noqa: ASYNC110 - asyncio reports it nowhere
+                    await asyncio.sleep(0)
+        else:
+            link.peer.pause()  # it does not confirm the end
+            link.connection.close()
+        link.connection.close()
+        link.connection.abort(ConnectionLostError("enough"))
+        assert str(await link.lost()) == "enough"
+        for change in (stream.close, stream.abort, stream.flush):
+            change()
 
 
 # ------------------------------------------------------------ parts

@@ -305,7 +305,8 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Write the gathered frames, then close."""
         self.flush()
-        if self._transport is not None:
+        # asyncio's TLS transport forgets its connection when it is closed again.
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
         self.reader.end()
 
