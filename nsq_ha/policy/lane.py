@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
@@ -106,14 +106,16 @@ class Lane(Generic[T]):
         waiting: Number of publishes to be written, for the first time or again, whose callers wait.
     """
 
-    __slots__ = ("_apart", "_by_key", "_ready", "_sent", "unanswered", "waiting")
+    __slots__ = ("_apart", "_by_key", "_left_behind", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
         self._ready: deque[T] = deque()
+        # Those in _ready that were given up: to look for each would take a time that grows with their square.
+        self._left_behind = 0
         self._sent: deque[T] = deque()
         self._apart: deque[T] = deque()
         # Most keys have one publish, and a queue for each takes longer and 600 bytes more.
-        self._by_key: dict[Hashable, T | deque[T]] = {}
+        self._by_key: dict[Hashable, T | OrderedDict[T, None]] = {}
         self.unanswered: int = 0
         self.waiting: int = 0
 
@@ -157,10 +159,10 @@ class Lane(Generic[T]):
             if queue is None:
                 by_key[key] = entry
                 continue
-            if isinstance(queue, deque):
-                queue.append(entry)
+            if isinstance(queue, OrderedDict):
+                queue[entry] = None
             else:
-                by_key[key] = deque((queue, entry))
+                by_key[key] = OrderedDict.fromkeys((queue, entry))
             entry.blocked_by += 1
         if entry.blocked_by:
             entry.stage = Stage.BLOCKED
@@ -176,10 +178,10 @@ class Lane(Generic[T]):
             window: Maximum number of unanswered publishes, on both connections together.
         """
         ready, sent = self._ready, self._sent
-        count = min(len(ready), window - self.unanswered)
+        count = min(len(ready) - self._left_behind, window - self.unanswered)
         if count <= 0:
             return []
-        taken = [ready.popleft() for _ in range(count)]
+        taken = self._pop_ready(count) if self._left_behind else [ready.popleft() for _ in range(count)]
         for entry in taken:
             entry.stage = _SENT
             entry.attempts += 1
@@ -283,17 +285,18 @@ class Lane(Generic[T]):
         if entry.stage is Stage.SENT:
             entry.maybe_stored = True
             return
-        if entry.stage is Stage.READY:
-            # It is at or near the front, since publishes expire in the order of submission.
-            self._ready.remove(entry)
         self.waiting -= 1
+        self._left_behind += entry.stage is Stage.READY
         self._finish(entry)
+        if self._left_behind > len(self._ready) // 2:
+            self._drop_left_behind()
 
     def withdraw(self) -> list[T]:
         """Remove and return unwritten publishes without keys; the caller sends them to another partition.
 
         They keep their attempts and doubt.
         """
+        self._drop_left_behind()
         out = [entry for entry in self._ready if not entry.keys]
         if out:
             self._ready = deque(entry for entry in self._ready if entry.keys)
@@ -326,10 +329,27 @@ class Lane(Generic[T]):
         """Return all publishes that are not done, each once, ghosts included."""
         found = dict.fromkeys(self._apart)
         found.update(dict.fromkeys(self._sent))
+        self._drop_left_behind()
         found.update(dict.fromkeys(self._ready))
         for queue in self._by_key.values():
-            found.update(dict.fromkeys(queue if isinstance(queue, deque) else (queue,)))
+            found.update(queue if isinstance(queue, OrderedDict) else {queue: None})
         return list(found)
+
+    def _pop_ready(self, count: int) -> list[T]:
+        """Remove and return the first publishes that were not given up."""
+        found: list[T] = []
+        while len(found) < count:
+            entry = self._ready.popleft()
+            if entry.stage is _READY:
+                found.append(entry)
+            else:
+                self._left_behind -= 1
+        return found
+
+    def _drop_left_behind(self) -> None:
+        if self._left_behind:
+            self._ready = deque(entry for entry in self._ready if entry.stage is _READY)
+            self._left_behind = 0
 
     def _again(self, entries: Iterable[T]) -> None:
         again = list(entries)
@@ -350,17 +370,17 @@ class Lane(Generic[T]):
             keys = tuple(shared)
         for key in keys:
             queue = by_key[key]
-            if not isinstance(queue, deque):
+            if not isinstance(queue, OrderedDict):
                 del by_key[key]
                 continue
-            if queue[0] is not entry:
-                queue.remove(entry)  # given up behind others that still hold the key
-                continue
-            queue.popleft()
+            is_first = next(iter(queue)) is entry
+            del queue[entry]
+            if not is_first:
+                continue  # given up behind others that still hold the key
             if not queue:
                 del by_key[key]
                 continue
-            head = queue[0]
+            head = next(iter(queue))
             head.blocked_by -= 1
             if not head.blocked_by:
                 head.stage = _READY

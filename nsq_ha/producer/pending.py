@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from nsq_ha.policy.producer_limits import has_room
@@ -208,7 +208,7 @@ class PartitionBuffer:
         expire: Callable[[Request], None],
     ) -> None:
         self.held_bytes: int = 0
-        self.waiting: deque[Request] = deque()
+        self.waiting: OrderedDict[Request, None] = OrderedDict()  # they leave from anywhere in it
         self._pending = pending
         self._submit = submit
         self._give_up = give_up
@@ -237,19 +237,20 @@ class PartitionBuffer:
         if self.waiting or not self.take_in(request):
             request.place = self
             request.waits_for_room = True
-            self.waiting.append(request)
+            self.waiting[request] = None
             self._pending.full_buffers[self] = None
 
     def admit_waiting(self) -> None:
         """Queue the waiting publishes that now have space."""
         while self.waiting:
-            request = self.waiting.popleft()
+            request, _ = self.waiting.popitem(last=False)
             if request.future.done():
                 continue  # its caller is about to call let_go
             request.waits_for_room = False
             if not self.take_in(request):
                 request.waits_for_room = True
-                self.waiting.appendleft(request)
+                self.waiting[request] = None
+                self.waiting.move_to_end(request, last=False)
                 break
         if not self.waiting:
             self._pending.full_buffers.pop(self, None)
@@ -274,14 +275,14 @@ class PartitionBuffer:
     def remove(self, request: Request) -> None:
         """Remove a waiting publish that ends. ``waits_for_room`` stays set, since its bytes were never counted."""
         if request in self.waiting:
-            self.waiting.remove(request)
+            del self.waiting[request]
             self._pending.buffer_moved()
 
     def withdraw(self) -> list[Request]:
         """Remove and return all waiting publishes without keys; the caller queues them at another partition."""
         out = [request for request in self.waiting if not request.keys]
-        if out:
-            self.waiting = deque(request for request in self.waiting if request.keys)
+        for request in out:
+            del self.waiting[request]
         return out
 
     def free(self, size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from nsq_ha.errors import (
@@ -351,12 +351,13 @@ class AdmissionQueue:
     """Publishes that cannot be queued at a partition at once; they wait here in order.
 
     The invariant: only the publish at the front is queued at a partition, so no
-    later one overtakes it. Quick publishes behind it are woken together: one per
-    iteration of the event loop would be too slow on a busy machine.
+    later one overtakes it. Quick publishes behind one that was queued are woken
+    together: one per iteration of the event loop would be too slow on a busy
+    machine. Behind one that failed only the next is woken, since it will wait, too.
     """
 
     def __init__(self) -> None:
-        self._tickets: deque[_Ticket] = deque()
+        self._tickets: OrderedDict[_Ticket, None] = OrderedDict()  # they leave from anywhere in it
 
     @contextlib.asynccontextmanager
     async def front(self, *, is_quick: bool) -> AsyncIterator[None]:
@@ -366,23 +367,25 @@ class AdmissionQueue:
             is_quick: Whether the block takes no time once the topic is known.
         """
         ticket = _Ticket(is_quick)
-        self._tickets.append(ticket)
+        self._tickets[ticket] = None
+        is_queued = False
         try:
-            while self._tickets[0] is not ticket:
+            while next(iter(self._tickets)) is not ticket:
                 ticket.woken = asyncio.get_running_loop().create_future()
                 await ticket.woken
             yield
+            is_queued = True
         finally:
-            self._tickets.remove(ticket)
-            self._wake()
+            del self._tickets[ticket]
+            self._wake(together=is_queued)
 
-    def _wake(self) -> None:
-        """Wake the publish at the front and the quick ones behind it; they run in their order."""
+    def _wake(self, *, together: bool) -> None:
+        """Wake the publish at the front, and the quick ones behind it if ``together``; they run in their order."""
         for ticket in self._tickets:
             if ticket.woken is None or ticket.woken.done():
-                return  # woken earlier, together with the quick ones behind it
+                return  # woken earlier
             ticket.woken.set_result(None)
-            if not ticket.is_quick:
+            if not (together and ticket.is_quick):
                 return
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from nsq_ha.errors import LocalProtocolError
@@ -10,6 +12,18 @@ from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 class Item(Entry, eq=False, kw_only=True):
     item: str
+
+
+class Compared(Entry, eq=False, kw_only=True):
+    """Counts how often the lane looks for one of them."""
+
+    comparisons: list[object]
+
+    def __eq__(self, other: object) -> bool:
+        self.comparisons.append(other)
+        return self is other
+
+    __hash__ = object.__hash__
 
 
 def entries(*specs: tuple[str, tuple[str, ...]]) -> list[Item]:
@@ -138,6 +152,43 @@ def test_giving_up_what_was_never_written_leaves_no_doubt_and_nothing_behind() -
     lane.give_up(second)
     assert lane.waiting == 2
     assert lane.take(0.0, 10) == [first, third]
+
+
+@pytest.mark.parametrize("keys", [(), ("k",), ("a", "b")], ids=["no key", "one key", "two keys"])
+def test_giving_up_many_in_any_order_looks_for_none_of_them(keys: tuple[str, ...]) -> None:
+    lane: Lane[Compared] = Lane()
+    comparisons: list[object] = []
+    entries = [Compared(comparisons=comparisons, keys=keys) for _ in range(400)]
+    for entry in entries:
+        lane.submit(entry)
+    kept = entries[:100:10] + entries[-3:]
+    given_up = [entry for entry in entries if entry not in kept]
+    comparisons.clear()
+    random.Random(1).shuffle(given_up)
+    for entry in given_up:
+        lane.give_up(entry)
+    assert comparisons == []
+    assert lane.waiting == len(kept)
+    found = []
+    while lane.waiting:
+        taken = lane.take(0.0, 2)
+        found += taken
+        for _ in taken:
+            lane.answered()
+    assert list(map(id, found)) == list(map(id, kept))
+    assert lane.pending() == []
+
+
+def test_what_was_given_up_is_neither_written_nor_taken_back() -> None:
+    lane, made = submitted(*((f"{number}", ()) for number in range(10)))
+    lane.give_up(made[0])
+    lane.give_up(made[2])
+    assert names(lane.take(0.0, 3)) == ["1", "3", "4"]
+    assert names(lane.lost()) == ["1", "3", "4"]
+    lane.give_up(made[4])
+    assert names(lane.pending()) == ["1", "3", "5", "6", "7", "8", "9"]
+    assert names(lane.take(1.0, 100)) == ["1", "3", "5", "6", "7", "8", "9"]
+    assert lane.waiting == 0
 
 
 def test_withdraw_takes_only_what_has_no_key_and_is_not_written() -> None:

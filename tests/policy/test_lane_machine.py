@@ -439,3 +439,15 @@ class ManyKeys(LaneMachine):
 
 ManyKeys.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestLaneWithManyKeys = pytest.mark.usefixtures("many_keys")(ManyKeys.TestCase)
+
+
+def test_what_was_given_up_is_not_kept_behind_what_waits() -> None:
+    lane: Lane[Item] = Lane()
+    made = [Item(item=number) for number in range(1000)]
+    for entry in made:
+        lane.submit(entry)
+    for entry in made[1:-1]:
+        lane.give_up(entry)
+        assert len(lane._ready) <= 2 * lane.waiting + 1
+    assert lane.pending() == lane.withdraw() == [made[0], made[-1]]
+    assert lane.take(0.0, 10) == []

@@ -1,6 +1,7 @@
 """The line in front of one partition, without a connection."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -28,6 +29,18 @@ class Front:
         request.keys = keys
         self.buffer.admit(request)
         return request
+
+
+class Compared(Request, eq=False, kw_only=True):
+    """Counts how often it is looked for."""
+
+    comparisons: list[object]
+
+    def __eq__(self, other: object) -> bool:
+        self.comparisons.append(other)
+        return self is other
+
+    __hash__ = object.__hash__
 
 
 @pytest.fixture
@@ -120,3 +133,20 @@ async def test_nothing_is_let_in_once_all_is_closed(pending: PendingPublishes, f
     pending.close()
     await turn()
     assert front.sizes() == [60]
+
+
+async def test_leaving_the_line_in_any_order_looks_for_nobody(pending: PendingPublishes, front: Front) -> None:
+    front.admit(pending, MOST)
+    comparisons: list[object] = []
+    waiting = [
+        Compared(topic="orders", future=pending.new_future(), size=1, comparisons=comparisons) for _ in range(400)
+    ]
+    for request in waiting:
+        front.buffer.admit(request)
+    leaving = waiting[1:-1]
+    random.Random(1).shuffle(leaving)
+    for request in leaving:
+        front.buffer.give_up(request)
+        front.buffer.give_up(request)  # it has gone
+    assert comparisons == []
+    assert list(map(id, front.buffer.waiting)) == [id(waiting[0]), id(waiting[-1])]
