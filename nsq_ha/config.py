@@ -349,9 +349,9 @@ class ProducerConfig(ClientConfig):
     """Time without publishes after which a connection is closed, and a topic is no longer looked up until the next
     publish. A topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
-    """Maximum number of open connections, so that many topics do not use up descriptors; the longest idle one is
-    closed first. A TLS connection that is being replaced counts twice; at the limit, publishes wait for its
-    replacement."""
+    """Maximum number of connections, so that many topics do not use up descriptors; the longest idle one is closed
+    first. Those being opened or closed count, too. A TLS connection that is being replaced counts twice; at the limit,
+    publishes wait for its replacement."""
     max_message_bytes: int = 1024 * 1024
     """Largest message that nsqd accepts, with trace id and headers: the value of nsqd's ``--max-msg-size``, which nsqd
     does not report. A larger message is refused before it is sent."""

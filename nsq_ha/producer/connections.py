@@ -1,4 +1,4 @@
-"""The leader that one sender connects to, and the connections that it has replaced.
+"""The leader that one sender connects to, the connections that it has replaced, and how many a producer may open.
 
 A replaced connection is kept until everything written to it is answered.
 ``policy.tls_renewal`` decides what to do; ``policy.lane`` knows which publishes
@@ -11,7 +11,8 @@ publishes.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
@@ -28,6 +29,75 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.requests import Request
     from nsq_ha.transport.connection import Connection
+
+
+_CLOSED_SHARE: Final = 32
+"""One of so many connections is closed at a time at the limit, at least one in any case: looking for them takes long
+with many topics."""
+
+
+class ConnectionLimit:
+    """The places for connections of one producer.
+
+    A connection has its place from the beginning of the attempt until its socket has closed.
+
+    Args:
+        most: The option ``max_connections``.
+        close_idle: Closes up to the given number of connections, the longest idle ones first; returns how many.
+
+    Attributes:
+        count: Number of places in use.
+    """
+
+    def __init__(self, most: int, close_idle: Callable[[int], int]) -> None:
+        self.count: int = 0
+        self._most = most
+        self._close_idle = close_idle
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._closing = 0  # idle connections whose places are not free yet, or fewer than there are
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a place is free."""
+        return self.count < self._most
+
+    async def take(self) -> bool:
+        """Take a place; close an idle connection if none is free, and wait until it has ended.
+
+        Call :meth:`give_back` when the connection has ended, or could not be opened.
+
+        Returns:
+            False if no place is free and no connection is idle.
+
+        If cancelled, no place is taken.
+        """
+        if self.has_room:
+            self.count += 1
+            return True
+        if self._closing <= len(self._waiting):
+            self._closing += self._close_idle(1 + self._most // _CLOSED_SHARE)
+        if self._closing <= len(self._waiting):
+            return False
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._waiting.pop(place, None)
+            if not place.cancelled():  # it was given the place at the same moment
+                self.give_back()
+            raise
+        return True
+
+    def give_back(self) -> None:
+        """Free a place, for the one who waits the longest if any do."""
+        self._closing = max(0, self._closing - 1)
+        while self._waiting:
+            place, _ = self._waiting.popitem(last=False)
+            if not place.done():
+                place.set_result(None)
+                return
+        self.count -= 1
 
 
 class Leader:

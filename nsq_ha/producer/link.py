@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node
+    from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.requests import Request
     from nsq_ha.producer.stall import RetryPause
 
@@ -84,7 +85,7 @@ class Link:
         retry_pause: The sender's pause after refusals.
         user: The sender.
         reports: The sender's.
-        may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
+        connections: The producer's limit of connections.
 
     Attributes:
         connection: The open connection for writing. None if there is none.
@@ -103,7 +104,7 @@ class Link:
         retry_pause: RetryPause,
         user: LinkUser,
         reports: PartitionReports,
-        may_connect: Callable[[bool], bool],
+        connections: ConnectionLimit,
     ) -> None:
         self.connection: Connection | None = None
         self.leader: Leader = Leader(watch, partition)
@@ -122,7 +123,7 @@ class Link:
         self._retry_pause = retry_pause
         self._user = user
         self._reports = reports
-        self._may_connect = may_connect
+        self._connections = connections
         self._clock = asyncio.get_running_loop().time
         self._work = asyncio.Event()
         self._opened = asyncio.Event()  # set while connected, and at the end
@@ -266,20 +267,26 @@ class Link:
 
     async def _open(self) -> Connection:
         self.life.node = node = self.leader.node()
-        if not self._may_connect(True):
+        if not await self._connections.take():
             raise ConnectError(
                 f"cannot connect to {node.address}: max_connections={self._config.max_connections} connections are open"
                 " and none is idle. Raise max_connections"
             )
         self._current = token = object()
         self._watch.refresh_if_old()  # if the node is gone, the attempt ends when the lookup names another one
-        return await open_while(
-            self._config,
-            node,
-            self._callbacks(token),
-            news=self._news,
-            is_wanted=lambda: not self.leader.differs(node),
-        )
+        return await self._opened_to(node, token, lambda: not self.leader.differs(node))
+
+    async def _opened_to(self, node: Node, token: object, is_wanted: Callable[[], bool]) -> Connection:
+        """Open a connection, for which a place was taken; the place is free when the connection has ended."""
+        try:
+            connection = await open_while(
+                self._config, node, self._callbacks(token), news=self._news, is_wanted=is_wanted
+            )
+        except BaseException:
+            self._connections.give_back()
+            raise
+        connection.when_ended(self._connections.give_back)
+        return connection
 
     def _callbacks(self, token: object) -> Callbacks:
         def lost(reason: NsqError) -> None:
@@ -326,7 +333,7 @@ class Link:
             is_unused=is_idle,
             renewal=renewal,
             has_old=bool(self._lane.unanswered_apart),
-            may_replace=renewal is Renewal.REPLACE and self._may_connect(False),
+            may_replace=renewal is Renewal.REPLACE and self._connections.has_room,
         )
         if self.life.state is State.MOVING:
             log.info("%s: the leader moved from %s", self.name, connection.name)
@@ -353,16 +360,13 @@ class Link:
     async def _replace(self) -> None:
         """Switch to a new connection to the same nsqd, while answers still arrive over the old one."""
         old, token = self.connection, object()
-        if old is None or old.lifetime is None:
+        if old is None or old.lifetime is None or not self._connections.has_room:
             self.life.failed()
             return
+        await self._connections.take()  # at once, since there is room
         try:
-            connection = await open_while(
-                self._config,
-                old.node,
-                self._callbacks(token),
-                news=self._news,
-                is_wanted=lambda: self.connection is old and not self.leader.differs(old.node),
+            connection = await self._opened_to(
+                old.node, token, lambda: self.connection is old and not self.leader.differs(old.node)
             )
         except NsqError as error:
             log.debug("%s: the connection could not be replaced yet: %s", self.name, error)

@@ -8,6 +8,7 @@ writes.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from asyncio import get_running_loop
@@ -24,6 +25,7 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, Resp
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
+from nsq_ha.producer.connections import ConnectionLimit
 from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import PubRequest
@@ -48,9 +50,6 @@ if TYPE_CHECKING:
     from nsq_ha.producer.sender import Sender
     from nsq_ha.stats import ProducerStats
 
-
-_CLOSED_SHARE: Final = 32
-"""One of so many connections is closed at a time at ``max_connections``, at least one in any case."""
 
 FORGET_INTERVAL: Final = 5.0
 """Seconds between two searches for unused topics."""
@@ -91,7 +90,7 @@ class Producer(SingleUseClient):
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
-        self._free_connections = 0  # or fewer than there are
+        self._connections = ConnectionLimit(self.config.max_connections, self._close_idle)
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -492,7 +491,7 @@ class Producer(SingleUseClient):
         publisher = TopicPublisher(
             directory.watch(topic),
             self.config,
-            may_connect=self._may_connect,
+            connections=self._connections,
             start=self._start,
             check_open=self._check_open,
             pending=pending,
@@ -520,25 +519,8 @@ class Producer(SingleUseClient):
                 if sender in self._sender_tasks:
                     self._sender_tasks[sender].cancel()
 
-    def _may_connect(self, makes_room: bool) -> bool:
-        """Return whether one more connection may be opened.
-
-        Args:
-            makes_room: At the limit, close the connection that has been idle the longest.
-        """
-        if self._free_connections <= 0:
-            # Counting takes long with many topics, so it is done once for several connections.
-            self._count_connections(makes_room=makes_room)
-        self._free_connections -= 1
-        return self._free_connections >= 0
-
-    def _count_connections(self, *, makes_room: bool) -> None:
-        most = self.config.max_connections
-        senders = [s for p in self._topics.values() for s in p.senders.values() if len(s.link)]
-        self._free_connections = most - sum(len(sender.link) for sender in senders)
-        if self._free_connections > 0 or not makes_room:
-            return
-        for sender in sorted(senders, key=lambda sender: sender.last_used):
-            self._free_connections += sender.link.close_unused()
-            if self._free_connections > most // _CLOSED_SHARE:
-                return
+    def _close_idle(self, count: int) -> int:
+        """Close up to ``count`` unused connections, the longest idle ones first; return how many were closed."""
+        senders = [s for p in self._topics.values() for s in p.senders.values() if s.link.connection is not None]
+        senders.sort(key=lambda sender: sender.last_used)
+        return sum(itertools.islice((1 for sender in senders if sender.link.close_unused()), count))

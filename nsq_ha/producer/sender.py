@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.counts import PublishCounts
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
@@ -52,7 +53,7 @@ class Sender:
         watch: The lookups of the topic.
         partition: The partition.
         config: The producer's options.
-        may_connect: Returns whether one more connection may be opened; with True it closes an idle one if needed.
+        connections: The producer's limit of connections.
         on_trouble: Called when publishes without a key should move to another partition.
         pending: Holds the pending publishes.
 
@@ -72,7 +73,7 @@ class Sender:
         partition: int,
         config: ProducerConfig,
         *,
-        may_connect: Callable[[bool], bool],
+        connections: ConnectionLimit,
         on_trouble: Callable[[Sender], None],
         pending: PendingPublishes,
     ) -> None:
@@ -106,7 +107,7 @@ class Sender:
             retry_pause=self._retry_pause,
             user=self,
             reports=self._reports,
-            may_connect=may_connect,
+            connections=connections,
         )
 
     async def run(self) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
 
@@ -43,7 +44,7 @@ class TopicPublisher:
     Args:
         watch: The topic's lookups.
         config: The producer's options.
-        may_connect: See :class:`~nsq_ha.producer.sender.Sender`.
+        connections: The producer's limit of connections.
         start: Runs a new sender.
         check_open: Raises if the producer is closed or closing.
         pending: Holds the pending publishes.
@@ -61,7 +62,7 @@ class TopicPublisher:
         watch: TopicWatch,
         config: ProducerConfig,
         *,
-        may_connect: Callable[[bool], bool],
+        connections: ConnectionLimit,
         start: Callable[[Sender], None],
         check_open: Callable[[], object],
         pending: PendingPublishes,
@@ -74,7 +75,7 @@ class TopicPublisher:
         self._getting_ready = 0
         self._queue = AdmissionQueue()
         self._config = config
-        self._may_connect = may_connect
+        self._connections = connections
         self._start = start
         self.check_open = check_open
         self._pending = pending
@@ -307,7 +308,7 @@ class TopicPublisher:
                 self.watch,
                 partition,
                 self._config,
-                may_connect=self._may_connect,
+                connections=self._connections,
                 on_trouble=self._move_elsewhere,
                 pending=self._pending,
             )

@@ -331,6 +331,10 @@ class Connection:
         """Wait for the end and return its reason."""
         return await asyncio.shield(self._ended)
 
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the end, when the socket has closed."""
+        self._ended.add_done_callback(lambda _: callback())
+
     def close(self) -> None:
         """Send buffered data and close, without waiting for the end."""
         if self._stream is not None:
