@@ -158,7 +158,10 @@ async def _complete(cluster: Cluster, topic: str, life: Life, trace_id: int | No
 async def _ask_cluster(cluster: Cluster, topic: str, life: Life, trace_id: int | None, start: StartFrom | None) -> None:
     found = await require_topic(cluster, topic)
     if found.meta is None:
-        life.note = "a plain cluster keeps no log of messages"
+        nsqds = {event.get("nsqd") for event in life.events}
+        life.note = "a plain cluster keeps no log of messages" + (
+            "; plain nsqds may give equal ids, so each nsqd's lines are a message of its own" if len(nsqds) > 1 else ""
+        )
         return
     if life.internal_id is None and trace_id is not None:
         async with contextlib.aclosing(scan(cluster, topic, found, start=start)) as messages:

@@ -166,6 +166,12 @@ async def search(
                 steps = await asyncio.to_thread(steps_of, trace_logs, wanted)
     except TimeoutError:
         hunt.notes.append(f"The search ended at its limit of {limit:g} s.")
+    nsqds = {step.nsqd for step in steps}
+    if reading.is_plain and len(nsqds) > 1:
+        hunt.notes.append(
+            f"These lines are of {len(nsqds)} nsqds. Plain nsqds may give equal ids: each nsqd's lines are a message of"
+            " its own."
+        )
     if hunt.scan is not None:
         hunt.notes.extend(hunt.scan.notes(query, is_found=bool(hunt.found)))
     hunt.notes.append(

@@ -176,3 +176,15 @@ async def test_every_message_of_a_batch_is_found() -> None:
             answer = await search(admin, Reading(0.0), Query("orders", trace_id=7), (), limit=LIMIT)
             assert answer.found == ()
             assert answer.notes[0] == "Looked at all 9 messages of the topic."
+
+
+async def test_equal_ids_of_plain_nsqds_are_named_as_such(tmp_path: Path) -> None:
+    log = tmp_path / "trace"
+    log.write_text("\n".join((line("delivery", 20), line("finish", 30))))
+    admin = AdminClient(lookupd="http://127.0.0.1:1")
+    alone = await search(admin, reading(1, is_plain=True), Query("a", internal_id=5), [log])
+    assert not any("equal ids" in note for note in alone.notes)
+    log.write_text("\n".join((line("delivery", 20), line("delivery", 25, nsqd="n:2"))))
+    answer = await search(admin, reading(1, is_plain=True), Query("a", internal_id=5), [log])
+    assert [step.nsqd for step in answer.steps] == ["n:1", "n:2"]
+    assert any("These lines are of 2 nsqds. Plain nsqds may give equal ids" in note for note in answer.notes)
