@@ -165,7 +165,8 @@ class ClientConfig:
     _rules = _CLIENT_RULES
 
     lookupd: tuple[str, ...] = ()
-    """HTTP addresses of nsqlookupds. One is enough, since it lists the others."""
+    """HTTP addresses of nsqlookupds. One of a partitioned cluster is enough, since it lists the others; those of a
+    plain cluster do not. Addresses of two clusters are refused when the client starts."""
     nsqd: tuple[str, ...] = ()
     """TCP addresses (``host:port``) of plain nsqds, instead of ``lookupd``. They support no partitions, keys, traces or
     headers."""

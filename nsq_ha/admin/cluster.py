@@ -105,10 +105,12 @@ class ClusterAdmin(Opened):
 
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer.
+            ConfigError: The nsqlookupds belong to several clusters.
         """
         leading = self._leading
         async with Bounded("reading the state of the cluster", timeout, changes=False):
             await leading.servers.refresh_lists()
+            leading.servers.check()
             urls = leading.servers.urls
             answers = await asyncio.gather(*(self._answers(url) for url in urls))
             if all(answers):

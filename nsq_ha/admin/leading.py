@@ -81,9 +81,24 @@ class Leading:
         self.http: httpx.AsyncClient = new_client(configured, tls)
         self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
         self._recent: dict[str, tuple[float, TopicView]] = {}
+        self._comparing: asyncio.Task[None] | None = None
+        self._are_several = len(configured) > 1
+
+    async def start(self) -> None:
+        """Compare the nsqlookupds if there are several, but wait only a little for one that hangs.
+
+        Raises:
+            ConfigError: They belong to several clusters.
+        """
+        if self._are_several:
+            self._comparing = asyncio.create_task(self.servers.refresh_lists(), name="nsq_ha admin compares")
+            await self.servers.started()
 
     async def aclose(self) -> None:
         """Close the connections."""
+        if self._comparing is not None:
+            self._comparing.cancel()
+            await asyncio.gather(self._comparing, return_exceptions=True)
         await self.servers.aclose()
         await self.http.aclose()
 
@@ -133,9 +148,14 @@ class Leading:
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     async def leader(self, call: Bounded) -> str:
-        """Return the base URL of the leading nsqlookupd; wait until there is one."""
+        """Return the base URL of the leading nsqlookupd; wait until there is one.
+
+        Raises:
+            ConfigError: The nsqlookupds belong to several clusters.
+        """
         while True:
             await self.servers.refresh_lists()
+            self.servers.check()
             if self.servers.leader is not None:
                 return self.servers.leader
             asked = tuple((url, "names no leader, or does not answer") for url in self.servers.urls)

@@ -73,7 +73,17 @@ class Opened:
         return cls(**admin_from_env(overrides))
 
     async def __aenter__(self) -> Self:
+        """Open it.
+
+        Raises:
+            ConfigError: The nsqlookupds belong to several clusters.
+        """
         self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls)
+        try:
+            await self._opened.start()
+        except BaseException:
+            await self.aclose()
+            raise
         return self
 
     async def __aexit__(

@@ -19,7 +19,7 @@ from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import View, agree, ask_all, differing
 from nsq_ha.discovery.http import new_client
-from nsq_ha.errors import LookupUnavailableError, NsqError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -92,6 +92,13 @@ def _print(finding: Finding) -> None:
 
 
 async def _examine(cluster: Cluster, topic: str | None, timeout: float, report: Callable[[Finding], None]) -> None:
+    admin = cluster.admin()
+    try:
+        async with admin:  # this compares the nsqlookupds
+            pass
+    except ConfigError as error:
+        report(Finding("nsqlookupds agree", "failed", str(error), "remove the addresses of the other cluster"))
+        return
     try:
         facts = await gather(cluster, topic)
     except TopicNotFoundError as error:

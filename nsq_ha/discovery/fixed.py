@@ -50,6 +50,9 @@ class FixedNodes:
         """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
 
+    async def started(self) -> None:
+        """Do nothing: there is nothing to compare."""
+
     async def keep_lists(self, interval: float, jitter: float) -> None:
         """Do nothing until cancelled."""
         await asyncio.Event().wait()

@@ -5,6 +5,9 @@ which of them work, which one leads, and how a round asks: all working ones at t
 same time, failing ones only if a probe is due or no other answers. ``watcher``
 decides when a round is due, ``policy.topology`` merges its answers.
 
+The configured servers must belong to one cluster: answers of two cannot be merged. Whenever they have sent their lists
+they are compared, as ``policy.one_cluster`` says; while they differ, no round asks anybody.
+
 The invariant: once a server has answered, no other one can delay a round for more
 than a short time, and an answer can make only its own request fail.
 
@@ -25,10 +28,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
 from nsq_ha.discovery.round import Round
-from nsq_ha.errors import LookupUnavailableError, NsqError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
 from nsq_ha.observe import SILENT
 from nsq_ha.option_types import Backoff
+from nsq_ha.policy.one_cluster import Sight, apart, may_differ
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames
@@ -53,6 +57,9 @@ HEDGE: Final = 0.2
 
 FORGET_AFTER: Final = 3600.0
 """Seconds after which a failing nsqlookupd is forgotten if it is neither configured nor in any list."""
+
+COMPARE_LIMIT: Final = 0.5
+"""Seconds that the start of a client waits for the lists of the configured servers, if there are several."""
 
 MAX_LEARNT: Final = 32
 """Maximum number of nsqlookupds taken from lists, which are untrusted."""
@@ -115,6 +122,7 @@ class Servers:
     Attributes:
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
             asks. None if one did, or has answered a lookup since.
+        conflict: Which configured servers belong to different clusters, as text. None if none are known to.
     """
 
     def __init__(
@@ -134,6 +142,10 @@ class Servers:
         self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
         self._list_wanted = asyncio.Event()
         self.silence: Silence | None = None
+        self.conflict: str | None = None
+        self._listed = asyncio.Event()
+        self._compared = asyncio.Event()
+        self._has_started = False
         self._servers: list[Server] = []
         for url in configured:
             self._add(url, configured=True)
@@ -170,6 +182,8 @@ class Servers:
 
         If cancelled, it cancels its requests.
         """
+        if self.conflict is not None:
+            return Round((), LookupUnavailableError(self.conflict))
         began = self._loop.time()
         first, rest = self._choose(topic, began)
         asked = {self._begin(server, topic, access): server for server in first}
@@ -216,10 +230,76 @@ class Servers:
 
     async def refresh_lists(self) -> None:
         """Request the list of nsqlookupds from every known one, and add those that it names."""
-        await asyncio.gather(*(self._resolve(server) for server in self._servers))
-        failures = await asyncio.gather(*(self._ask_list(server) for server in self._servers))
-        self._hear(failures)
-        self._forget()
+        try:
+            asked = tuple(self._servers)
+            await asyncio.gather(*(self._resolve(server) for server in asked))
+            failures = await asyncio.gather(*(self._ask_list(server) for server in asked))
+            self._hear(failures)
+            self._forget()
+            self._listed.set()
+            await self._compare(
+                [
+                    server
+                    for server, failure in zip(asked, failures, strict=True)
+                    if failure is None and server.configured
+                ]
+            )
+        finally:
+            self._listed.set()
+            self._compared.set()
+
+    async def started(self) -> None:
+        """Wait until :meth:`keep_lists` has compared the configured servers, but not long for one that hangs.
+
+        Raises:
+            ConfigError: They belong to several clusters.
+        """
+        if sum(server.configured for server in self._servers) > 1:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COMPARE_LIMIT):
+                    await self._listed.wait()
+            if self._listed.is_set():
+                await self._compared.wait()
+        self.check()
+        self._has_started = True
+
+    def check(self) -> None:
+        """Check that no configured servers are known to belong to different clusters.
+
+        Raises:
+            ConfigError: They do.
+        """
+        if self.conflict is not None:
+            raise ConfigError(self.conflict)
+
+    async def _compare(self, servers: Sequence[Server]) -> None:
+        """Compare servers whose lists have just come. Nothing changes without proof of a conflict, or of its end."""
+        sights = [sight for server in servers if (sight := _sight(server)) is not None]
+        if may_differ(sights):
+            sights = list(await asyncio.gather(*map(self._with_nsqds, sights)))
+        found = [sight.lookupd for sight in apart(sights)]
+        if found:
+            text = (
+                f"lookupd names nsqlookupds of {len(found)} clusters, which list different nsqlookupds and different"
+                f" nsqds: {' and '.join(found)}. Give the addresses of one cluster"
+            )
+            if self._has_started and self.conflict is None:
+                _log.error("%s. Leaders known so far stay in use", text)
+            self.conflict = text
+        elif not may_differ(sights) and len(sights) == sum(server.configured for server in self._servers):
+            self.conflict = None
+
+    async def _with_nsqds(self, sight: Sight) -> Sight:
+        server = next(server for server in self._servers if server.url == sight.lookupd)
+        try:
+            nodes = await server.client.nodes()
+        except NsqError as error:
+            _log.debug("nsqds of nsqlookupd %s: %s", sight.lookupd, without_frames(error))
+            return sight
+        except Exception as error:  # noqa: BLE001 - as in _question
+            report_unexpected(_log, f"nsqds of nsqlookupd {sight.lookupd}", error)
+            return sight
+        return Sight(sight.lookupd, sight.lookupds, frozenset(info.node.address for info in nodes))
 
     def _hear(self, failures: Sequence[tuple[str, str] | None]) -> None:
         """Keep whether any server has answered.
@@ -369,6 +449,13 @@ class Servers:
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
+
+
+def _sight(server: Server) -> Sight | None:
+    """Return what a server says of its cluster. None if it lists no nsqlookupd, as one without etcd may do."""
+    if server.list is None or (server.list.supported and not server.list.nodes):
+        return None
+    return Sight(server.url, frozenset(server.list.nodes))
 
 
 def _reason_of(error: Exception) -> str:

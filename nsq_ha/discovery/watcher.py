@@ -423,10 +423,13 @@ class Directory:
         return None if self._servers is None or isinstance(self._servers, FixedNodes) else self._servers.silence
 
     async def start(self) -> None:
-        """Start the lookups without waiting for a server. A second call does nothing.
+        """Start the lookups, after comparing the nsqlookupds if there are several. A second call does nothing.
+
+        It waits for no server but for this, and then not long for one that hangs.
 
         Raises:
             ClosedError: It was closed.
+            ConfigError: The nsqlookupds belong to several clusters.
         """
         if self._closed is not None:
             raise _again(self._closed)
@@ -447,6 +450,7 @@ class Directory:
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
         await ready.wait()
+        await self._servers.started()
 
     async def aclose(self) -> None:
         """End all watches and close the connections; a second call does nothing.

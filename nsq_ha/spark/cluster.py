@@ -90,6 +90,7 @@ class Cluster:
 
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer; try again.
+            ConfigError: The nsqlookupds belong to several clusters.
         """
         return self._runner.run(self._view(topic))
 
@@ -184,6 +185,7 @@ class Cluster:
         if self._servers is None:
             self._servers = Servers(self._lookupd, timeout=self._timeout, client=self._http())
             await self._servers.refresh_lists()
+        self._servers.check()
         found = await self._servers.look_up(topic, "r")
         if found.error is not None:
             raise found.error

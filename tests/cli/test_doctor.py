@@ -231,6 +231,14 @@ def test_a_cluster_with_a_dead_node(invoke: Invoke, name: str) -> None:
     assert "1 failed" in result.stdout
 
 
+def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:
+    result = invoke("doctor", "-o", "table", lookupd=f"{cluster.lookupd[0]},{plain.lookupd[0]}")
+    assert result.exit_code == 1
+    text = " ".join(result.stdout.split())
+    assert "FAILED nsqlookupds agree: lookupd names nsqlookupds of 2 clusters" in text
+    assert f"{cluster.lookupd[0]} and {plain.lookupd[0]}" in text
+
+
 def test_nobody_answers(invoke: Invoke, nobody: str) -> None:
     result = invoke("doctor", "-o", "table", lookupd=nobody)
     assert (result.exit_code, "Traceback" in result.output) == (1, False)

@@ -1,0 +1,55 @@
+"""When nsqlookupds belong to two clusters, and when they only look so."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from nsq_ha.policy.one_cluster import Sight, apart, may_differ
+
+
+def sight(name: str, lookupds: str = "", nsqds: str = "") -> Sight:
+    """What ``name`` sees, each server a letter."""
+    return Sight(name, frozenset(lookupds), frozenset(nsqds))
+
+
+def names(*sights: Sight) -> list[str]:
+    return [found.lookupd for found in apart(sights)]
+
+
+def test_two_clusters_are_named_by_the_first_nsqlookupd_of_each() -> None:
+    a, b = sight("a", "ab", "xy"), sight("b", "ab", "xy")
+    c, d = sight("c", "cd", "uv"), sight("d", "cd", "uv")
+    assert names(a, b, c, d) == ["a", "c"]
+    assert names(a, c, b) == names(a, c, d) == names(a, c, b, d) == ["a", "c"]
+    assert names(a, b) == names(c, d) == names(a) == names() == []
+
+
+def test_a_partitioned_and_a_plain_cluster_are_two() -> None:
+    assert names(sight("a", "ab", "xy"), sight("p", nsqds="uv"), sight("q")) == ["a", "p"]
+
+
+@pytest.mark.parametrize(
+    "together",
+    [
+        pytest.param([sight("a", "ab", "x"), sight("b", "ab", "x")], id="as usual"),
+        pytest.param([sight("a", "ab", "x"), sight("b", "b", "x")], id="one is dead and still in an old list"),
+        pytest.param([sight("a", "a", "x"), sight("b", "b", "x")], id="etcd is gone for one of them: nsqds are common"),
+        pytest.param([sight("a", "a", "x"), sight("b", "b")], id="one has just started and knows no nsqd"),
+        pytest.param([sight("a", "a"), sight("b", "b")], id="no nsqd at all"),
+        pytest.param([sight("p", nsqds="x"), sight("q", nsqds="y"), sight("r")], id="plain ones are independent"),
+        pytest.param([sight("a", "ab", "x"), sight("o", nsqds="x")], id="an old one without lists"),
+        pytest.param([sight("a", "a", "x"), sight("b", "b", "y"), sight("c", "ab")], id="a third one joins them"),
+    ],
+)
+def test_what_belongs_together_in_any_order(together: list[Sight]) -> None:
+    for order in itertools.permutations(together):
+        assert apart(order) == []
+
+
+def test_the_nsqds_are_needed_only_where_the_lists_differ() -> None:
+    assert not may_differ([sight("a", "ab"), sight("b", "ab")])
+    assert not may_differ([sight("p"), sight("q")])
+    assert may_differ([sight("a", "a"), sight("b", "b")])
+    assert may_differ([sight("a", "a"), sight("p")])
