@@ -11,9 +11,10 @@ checkpoint also names the partition; any other step back is an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
+from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, shown
 from nsq_ha.errors import ConfigError
 
 OffsetJson = dict[str, dict[str, int]]
@@ -28,44 +29,60 @@ PLANNED: Final = "@planned"
 RESTARTED: Final = "@restarted"
 """Key of the partitions that go back on purpose, ``{topic: {partition: offset}}``; the step reads no message."""
 
+MARKS: Final = "@marks"
+"""Key of one message of each log, ``{topic: {partition: [offset, time]}}``; older checkpoints have none."""
+
 MARGIN: Final = 60.0
 """Seconds by which the clocks of the driver and the nsqds may differ."""
 
 _NS: Final = 1_000_000_000
+_DIGITS: Final = 10  # of a number of a partition, more than any has
 _OWN: Final = "@"  # first character of our own names; no topic has it
+_DAMAGED: Final = "the checkpoint is damaged or from another source"
+_REMEDY: Final = (
+    "restore the checkpointLocation of this query, or give it a new one, with startingOffsets where it must continue"
+)
+
+
+class Mark(NamedTuple):
+    """A message of a log, by which the log is known again: in a re-created topic another message is there, or none.
+
+    Attributes:
+        offset: Where it begins.
+        written_ns: When it was published, by the server's clock, in nanoseconds since 1970.
+    """
+
+    offset: int
+    written_ns: int
 
 
 def to_json(
-    places: Mapping[TopicPartition, int], restarted: Mapping[TopicPartition, int] | None = None
+    places: Mapping[TopicPartition, int],
+    restarted: Mapping[TopicPartition, int] | None = None,
+    marks: Mapping[TopicPartition, Mark] | None = None,
 ) -> dict[str, Any]:
     """Return offsets in the form of the checkpoint, without a time.
 
     Args:
         places: The offset of each partition.
         restarted: The partitions among them that go back on purpose.
+        marks: Messages of their logs, as far as known.
     """
-    found: dict[str, Any] = {}
-    for (topic, partition), offset in sorted(places.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found | {RESTARTED: to_json(restarted)} if restarted else found
+    found = _by_topic(places)
+    if marks:
+        found[MARKS] = _by_topic({place: list(mark) for place, mark in marks.items()})
+    return found | {RESTARTED: _by_topic(restarted)} if restarted else found
 
 
 def from_json(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Return offsets from the form of the checkpoint, with or without a time.
 
     Raises:
-        ConfigError: It has another form: the checkpoint is from another source.
+        ConfigError: It has another form: the checkpoint is damaged, or from another source.
     """
-    found: dict[TopicPartition, int] = {}
-    for topic, partitions in undated(offsets_json).items():
-        for partition, offset in partitions.items() if isinstance(partitions, dict) else [("?", None)]:
-            if not partition.isdigit() or isinstance(offset, bool) or not isinstance(offset, int):
-                raise ConfigError(
-                    f"the checkpoint is from another source: {topic!r} has {partitions!r}; give this query a new"
-                    " checkpointLocation"
-                )
-            found[topic, int(partition)] = offset
-    return found
+    if not isinstance(offsets_json, Mapping):
+        raise _damaged("offsets", offsets_json)
+    return _by_place(undated(offsets_json), _is_offset)
 
 
 def restarted_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -74,13 +91,29 @@ def restarted_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     Raises:
         ConfigError: The JSON has another form.
     """
-    return from_json(offsets_json.get(RESTARTED) or {})
+    return _by_place(offsets_json.get(RESTARTED, {}), _is_offset, RESTARTED)
+
+
+def marks_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
+    """Return the marks of the logs; see :data:`MARKS`. None for partitions of older checkpoints.
+
+    Raises:
+        ConfigError: The JSON has another form.
+    """
+    found = _by_place(offsets_json.get(MARKS, {}), _is_mark, MARKS)
+    return {place: Mark(*mark) for place, mark in found.items()}
 
 
 def planned_at(offsets_json: Mapping[str, Any]) -> int | None:
-    """Return when the offsets were taken, in seconds since 1970. None if that is unknown."""
+    """Return when the offsets were taken, in seconds since 1970. None if that is unknown, as in older checkpoints.
+
+    Raises:
+        ConfigError: The JSON has something else there.
+    """
     when = offsets_json.get(PLANNED)
-    return when if isinstance(when, int) and not isinstance(when, bool) else None
+    if when is not None and not _is_offset(when):
+        raise _damaged(PLANNED, when)
+    return when
 
 
 def undated(offsets_json: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,3 +157,34 @@ def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float
         margin: Seconds by which the clocks may differ beyond that.
     """
     return written_ns > (planned + margin + max(0.0, ahead)) * _NS
+
+
+def _by_topic(places: Mapping[TopicPartition, object]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, partition), value in sorted(places.items()):
+        found.setdefault(topic, {})[str(partition)] = value
+    return found
+
+
+def _by_place(saved: object, is_value: Callable[[object], bool], name: str | None = None) -> dict[TopicPartition, Any]:
+    """Return values by topic and partition, each one checked; ``name`` is where they are in the checkpoint."""
+    found: dict[TopicPartition, Any] = {}
+    for topic, partitions in saved.items() if isinstance(saved, Mapping) else [(name or "", None)]:
+        for partition, value in partitions.items() if isinstance(partitions, Mapping) else [("", None)]:
+            is_number = partition.isascii() and partition.isdigit() and len(partition) < _DIGITS
+            if not is_number or int(partition) > MAX_PARTITION_ID or not is_value(value):
+                raise _damaged(name or topic, saved if name else partitions)
+            found[topic, int(partition)] = value
+    return found
+
+
+def _is_offset(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT64
+
+
+def _is_mark(value: object) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and all(map(_is_offset, value))
+
+
+def _damaged(name: str, value: object) -> ConfigError:
+    return ConfigError(f"{_DAMAGED}: it has {name!r}: {shown(value)}; {_REMEDY}")

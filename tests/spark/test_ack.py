@@ -448,8 +448,10 @@ def test_a_folder_that_is_not_the_checkpoints_is_data_loss(
     ):
         with pytest.raises(DataLossError, match=said):
             strict.latest(start)
-    with pytest.raises(ConfigError, match="the checkpoint is from another source"):
-        strict.latest({"orders": {"0": 17}})
+    damaged_ones: list[dict[str, Any]] = [{"orders": {"0": 17}}, {"spool": "0" * 16, "file": True}]
+    for damaged in damaged_ones:
+        with pytest.raises(ConfigError, match="the checkpoint is damaged or from another source"):
+            strict.latest(damaged)
     strict.close()
     lossy = plan(failOnDataLoss="false")
     until(lambda: lossy.report()["file"] > 0 or not lossy.latest(other))

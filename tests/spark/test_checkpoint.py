@@ -77,10 +77,58 @@ def test_offsets_come_back_from_the_checkpoint(
     assert undated(saved) == to_json(places)
 
 
-@pytest.mark.parametrize("saved", [{"t": 5}, {"t": {"x": 5}}, {"t": {"0": "5"}}, {"t": {"0": True}}, {"logOffset": 3}])
-def test_a_checkpoint_of_another_source_is_refused(saved: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="the checkpoint is from another source"):
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"t": 5},
+        {"t": {"x": 5}},
+        {"t": {"0": "5"}},
+        {"t": {"0": True}},
+        {"t": {"²": 5}},
+        {"t": {"٣": 5}},
+        {"t": {"1024": 5}},
+        {"t": {"0": -1}},
+        {"t": {"0": 2**63}},
+        {"logOffset": 3},
+        [1],
+        7,
+    ],
+)
+def test_a_checkpoint_of_another_source_is_refused(saved: Any) -> None:  # noqa: ANN401 - what Spark decodes from JSON
+    with pytest.raises(ConfigError, match="the checkpoint is damaged or from another source"):
         from_json(saved)
+
+
+DAMAGED: list[object] = ["x", 5, True, [["t", 0]], {"t": 5}, {"t": [20]}, {"t": {"²": 20}}, {"t": {"0": None}}]
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=repr)
+def test_a_damaged_mark_of_a_step_back_is_refused(value: object) -> None:
+    plan = planner(one(OLD, OLD))
+    with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{RESTARTED}'"):
+        plan.ranges(at(20), at(20) | {RESTARTED: value})
+
+
+@pytest.mark.parametrize("value", ["5", 1.5, True, -1, [5], {}], ids=repr)
+def test_a_damaged_time_is_refused_and_does_not_switch_its_check_off(value: object) -> None:
+    with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{PLANNED}'"):
+        planner(one(NEW, NEW, NEW)).latest({"t": {"0": 20}, PLANNED: value})
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["t", "0", "²", "x"]), inner),
+        max_leaves=8,
+    ),
+    st.sampled_from(["t", "@planned", "@restarted", None]),
+)
+def test_no_damage_to_a_checkpoint_ends_in_another_error(value: object, name: str | None) -> None:
+    saved: Any = value if name is None else {"t": {"0": 20}, PLANNED: THEN} | {name: value}
+    try:
+        from_json(saved), planned_at(saved), restarted_in(saved)
+    except ConfigError as error:
+        assert "the checkpoint is damaged or from another source" in str(error)  # noqa: PT017 - only if there is one
 
 
 def test_the_same_offsets_keep_their_time_or_spark_would_plan_for_ever() -> None:

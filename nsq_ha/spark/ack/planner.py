@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.checks import shown
 from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
@@ -150,8 +151,8 @@ class AckPlanner:
         spool, number = offset.get("spool"), offset.get("file")
         if not isinstance(spool, str) or not isinstance(number, int) or isinstance(number, bool):
             raise ConfigError(
-                f"the checkpoint is from another source: it has {dict(offset)!r}, not files of a spool; give this query"
-                " a new checkpointLocation"
+                f"the checkpoint is damaged or from another source: it has {shown(dict(offset))}, not spool files; "
+                "restore the checkpointLocation of this query, or give it a new one and a new spool"
             )
         first, end = self._spool.first, self._spool.end
         if spool != self._spool.id:
