@@ -139,11 +139,12 @@ async def a_job_whose_topic_was_made_anew(
     return job
 
 
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["at once", "an hour later"])
 async def test_a_topic_that_was_made_anew_is_data_loss(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int
 ) -> None:
     job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=500, after=20)
-    job.make_older(3600)
+    job.make_older(seconds)
     with pytest.raises(StreamingQueryException, match=r"the log ends at \d+, before the offset \d+ reached"):
         await asyncio.to_thread(job.drain, spark)
     job.options["failOnDataLoss"] = "false"
@@ -151,16 +152,18 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
     assert job.values() == numbered(520)
 
 
-async def test_a_topic_that_was_made_anew_and_is_longer_than_before_is_data_loss(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+@pytest.mark.parametrize("after", [20, 50], ids=["as long", "longer"])
+@pytest.mark.parametrize("seconds", [0, 3600], ids=["at once", "an hour later"])
+async def test_a_topic_that_was_made_anew_and_is_not_shorter_than_before_is_data_loss(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int, after: int
 ) -> None:
-    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=20, after=50)
-    job.make_older(3600)
+    job = await a_job_whose_topic_was_made_anew(spark, cluster, tmp_path, before=20, after=after)
+    job.make_older(seconds)
     with pytest.raises(StreamingQueryException, match="the topic was re-created"):
         await asyncio.to_thread(job.drain, spark)
     job.options["failOnDataLoss"] = "false"
     await asyncio.to_thread(job.drain, spark)
-    assert job.values() == numbered(70)
+    assert job.values() == numbered(20 + after)
     assert await asyncio.to_thread(job.drain, spark) == []
 
 

@@ -1,10 +1,13 @@
-"""The offsets of a stream in Spark's checkpoint: one per partition, and when they were taken.
+"""The offsets of a stream in Spark's checkpoint: one per partition, and what identifies their logs.
 
-The JSON is ``{topic: {partition: offset}}`` with partitions as text, and a time under
-a name that no topic can have. The time is needed because an offset alone does not
-identify its log: messages before it are older than the offset, unless the topic was
-re-created. If ``failOnDataLoss=false`` lets a query go back to an earlier offset, the
-checkpoint also names the partition; any other step back is an error.
+The JSON is ``{topic: {partition: offset}}`` with partitions as text, and our own entries
+under names that no topic can have. They are needed because an offset alone does not
+identify its log. ``@marks`` has one message of each log, its offset and the time of its
+publish in nanoseconds; a re-created topic has another message there, or none. ``@planned``
+is when the offsets were taken: messages before an offset are older, unless the topic was
+re-created. It serves where the marked message is deleted. If ``failOnDataLoss=false``
+lets a query go back to an earlier offset, the checkpoint also names the partition; any
+other step back is an error.
 
 **Source:** Spark reference 1.5, 2.1 ("Offset JSON").
 """
@@ -12,13 +15,14 @@ checkpoint also names the partition; any other step back is an error.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, Self
 
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, shown
 from nsq_ha.errors import ConfigError
 
 OffsetJson = dict[str, dict[str, int]]
-"""Offsets without their time."""
+"""Offsets alone."""
 
 TopicPartition = tuple[str, int]
 """Topic and partition."""
@@ -56,21 +60,41 @@ class Mark(NamedTuple):
     written_ns: int
 
 
+class Origin(NamedTuple):
+    """What shows whether the log of an offset in the checkpoint is still the same.
+
+    Attributes:
+        planned: When the offsets were taken, in seconds since 1970. None if that is unknown.
+        marks: A message of each log; none for partitions that had no readable message.
+    """
+
+    planned: int | None = None
+    marks: Mapping[TopicPartition, Mark] = MappingProxyType({})
+
+    @classmethod
+    def of(cls, offsets_json: Mapping[str, Any]) -> Self:
+        """Return the origin of a checkpoint's offsets; older checkpoints have only the time, or nothing.
+
+        Raises:
+            ConfigError: The JSON has another form.
+        """
+        when = offsets_json.get(PLANNED)
+        if when is not None and not _is_offset(when):
+            raise _damaged(PLANNED, when)
+        found = _by_place(offsets_json.get(MARKS, {}), _is_mark, MARKS)
+        return cls(when, {place: Mark(*mark) for place, mark in found.items()})
+
+
 def to_json(
-    places: Mapping[TopicPartition, int],
-    restarted: Mapping[TopicPartition, int] | None = None,
-    marks: Mapping[TopicPartition, Mark] | None = None,
+    places: Mapping[TopicPartition, int], restarted: Mapping[TopicPartition, int] | None = None
 ) -> dict[str, Any]:
-    """Return offsets in the form of the checkpoint, without a time.
+    """Return offsets in the form of the checkpoint, without their origin.
 
     Args:
         places: The offset of each partition.
         restarted: The partitions among them that go back on purpose.
-        marks: Messages of their logs, as far as known.
     """
     found = _by_topic(places)
-    if marks:
-        found[MARKS] = _by_topic({place: list(mark) for place, mark in marks.items()})
     return found | {RESTARTED: _by_topic(restarted)} if restarted else found
 
 
@@ -94,30 +118,8 @@ def restarted_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     return _by_place(offsets_json.get(RESTARTED, {}), _is_offset, RESTARTED)
 
 
-def marks_in(offsets_json: Mapping[str, Any]) -> dict[TopicPartition, Mark]:
-    """Return the marks of the logs; see :data:`MARKS`. None for partitions of older checkpoints.
-
-    Raises:
-        ConfigError: The JSON has another form.
-    """
-    found = _by_place(offsets_json.get(MARKS, {}), _is_mark, MARKS)
-    return {place: Mark(*mark) for place, mark in found.items()}
-
-
-def planned_at(offsets_json: Mapping[str, Any]) -> int | None:
-    """Return when the offsets were taken, in seconds since 1970. None if that is unknown, as in older checkpoints.
-
-    Raises:
-        ConfigError: The JSON has something else there.
-    """
-    when = offsets_json.get(PLANNED)
-    if when is not None and not _is_offset(when):
-        raise _damaged(PLANNED, when)
-    return when
-
-
 def undated(offsets_json: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the offsets without their time."""
+    """Return the offsets alone."""
     return {topic: partitions for topic, partitions in offsets_json.items() if not is_own(topic)}
 
 
@@ -126,14 +128,20 @@ def is_own(name: str) -> bool:
     return name.startswith(_OWN)
 
 
-def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return offsets with their time.
+def dated(
+    offsets: Mapping[str, Any],
+    now: float,
+    *known: Mapping[str, Any] | None,
+    marks: Mapping[TopicPartition, Mark] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Return offsets with their origin.
 
     Args:
         offsets: The offsets, without a time.
         now: Seconds since 1970, taken after the logs were asked.
-        known: Earlier offsets. Equal offsets keep their time: a new time would make
+        known: Earlier offsets. Equal offsets keep their origin: a new one would make
             Spark run an empty micro-batch.
+        marks: Messages of their logs.
     """
     for earlier in known:
         if (
@@ -142,7 +150,10 @@ def dated(offsets: Mapping[str, Any], now: float, *known: Mapping[str, Any] | No
             and restarted_in(offsets).items() <= restarted_in(earlier).items()
         ):
             return dict(earlier)
-    return {PLANNED: int(now), **offsets}
+    own: dict[str, Any] = {PLANNED: int(now)}
+    if marks:
+        own[MARKS] = _by_topic({place: list(mark) for place, mark in marks.items()})
+    return {**own, **offsets}
 
 
 def is_of_another_log(written_ns: int, planned: int, ahead: float, margin: float = MARGIN) -> bool:

@@ -124,8 +124,11 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
             self._planning = None
 
     def _dated(self, offsets: Mapping[str, Any], *known: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the offsets for Spark's checkpoint with their time; those of a spool have an id instead."""
-        return dict(offsets) if self._options.delivery == "ack" else dated(offsets, time.time(), *known)
+        """Return the offsets for Spark's checkpoint with their origin; those of a spool have an id instead."""
+        planner = self._planner
+        if isinstance(planner, AckPlanner):
+            return dict(offsets)
+        return dated(offsets, time.time(), *known, marks=planner.marks)
 
     @property
     def _planner(self) -> StreamPlanner | AckPlanner:

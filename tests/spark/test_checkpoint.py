@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,12 +15,14 @@ from pyspark.sql.types import LongType, StructField, StructType
 from nsq_ha.errors import ConfigError, ConnectError, DataLossError, ResponseTimeoutError
 from nsq_ha.spark.checkpoint import (
     MARGIN,
+    MARKS,
     PLANNED,
     RESTARTED,
+    Mark,
+    Origin,
     dated,
     from_json,
     is_of_another_log,
-    planned_at,
     restarted_in,
     to_json,
     undated,
@@ -65,14 +68,18 @@ def at(offset: int, planned: int | None = THEN) -> dict[str, Any]:
     return {"t": {"0": offset}} | ({} if planned is None else {PLANNED: planned})
 
 
-@given(PLACES, PLACES, st.none() | st.integers(0, 2**33))
+@given(PLACES, PLACES, st.none() | st.integers(0, 2**33), PLACES)
 def test_offsets_come_back_from_the_checkpoint(
-    places: dict[tuple[str, int], int], restarted: dict[tuple[str, int], int], planned: int | None
+    places: dict[tuple[str, int], int],
+    restarted: dict[tuple[str, int], int],
+    planned: int | None,
+    marked: dict[tuple[str, int], int],
 ) -> None:
     offsets = to_json(places, restarted)
-    saved = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned)))
+    marks = {place: Mark(offset, offset // 2) for place, offset in marked.items()} if planned is not None else {}
+    saved = json.loads(json.dumps(offsets if planned is None else dated(offsets, planned, marks=marks)))
     assert from_json(saved) == places
-    assert planned_at(saved) == planned
+    assert Origin.of(saved) == Origin(planned, marks)
     assert restarted_in(saved) == restarted
     assert undated(saved) == to_json(places)
 
@@ -103,10 +110,11 @@ DAMAGED: list[object] = ["x", 5, True, [["t", 0]], {"t": 5}, {"t": [20]}, {"t": 
 
 
 @pytest.mark.parametrize("value", DAMAGED, ids=repr)
-def test_a_damaged_mark_of_a_step_back_is_refused(value: object) -> None:
+@pytest.mark.parametrize("name", [RESTARTED, MARKS])
+def test_a_damaged_entry_is_refused(name: str, value: object) -> None:
     plan = planner(one(OLD, OLD))
-    with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{RESTARTED}'"):
-        plan.ranges(at(20), at(20) | {RESTARTED: value})
+    with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{name}'"):
+        plan.ranges(at(20), at(20) | {name: value})
 
 
 @pytest.mark.parametrize("value", ["5", 1.5, True, -1, [5], {}], ids=repr)
@@ -121,12 +129,12 @@ def test_a_damaged_time_is_refused_and_does_not_switch_its_check_off(value: obje
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["t", "0", "²", "x"]), inner),
         max_leaves=8,
     ),
-    st.sampled_from(["t", "@planned", "@restarted", None]),
+    st.sampled_from(["t", PLANNED, RESTARTED, MARKS, None]),
 )
 def test_no_damage_to_a_checkpoint_ends_in_another_error(value: object, name: str | None) -> None:
     saved: Any = value if name is None else {"t": {"0": 20}, PLANNED: THEN} | {name: value}
     try:
-        from_json(saved), planned_at(saved), restarted_in(saved)
+        from_json(saved), Origin.of(saved), restarted_in(saved)
     except ConfigError as error:
         assert "the checkpoint is damaged or from another source" in str(error)  # noqa: PT017 - only if there is one
 
@@ -153,7 +161,8 @@ def test_spark_gets_the_time_and_no_news_where_there_is_none(monkeypatch: pytest
     clock = itertools.count(THEN)
     monkeypatch.setattr("nsq_ha.spark.stream.time.time", lambda: float(next(clock)))
     begun = reader.initialOffset()
-    assert begun == at(20) == reader.initialOffset()
+    marked = {MARKS: {"t": {"0": [0, OLD * 1_000_000]}}}
+    assert begun == at(20) | marked == reader.initialOffset()
     assert reader.latestOffset(begun) == begun
     model.topics_["t"][0] = Log([10] * 3, [OLD] * 3)
     end = reader.latestOffset(begun)
@@ -192,7 +201,7 @@ def test_the_last_message_before_an_offset() -> None:
 @pytest.mark.parametrize("start", [30, 40])
 def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
     model = one(NEW, NEW, NEW, NEW)
-    with pytest.raises(DataLossError, match=f"t-0: the log holds messages before the offset {start} that are younger"):
+    with pytest.raises(DataLossError, match=f"t-0: the topic was re-created: the offset {start} "):
         planner(model).latest(at(start))
     with pytest.raises(DataLossError, match="re-created"):
         planner(model).ranges(at(10), at(start))
@@ -203,7 +212,9 @@ def test_a_longer_log_of_younger_messages_is_data_loss(start: int) -> None:
 def test_a_log_whose_last_messages_cannot_be_read_yet_is_judged_by_its_first() -> None:
     model = one(NEW, NEW, NEW, NEW)
     model.topics_["t"][0].uncommitted = 3
-    with pytest.raises(DataLossError, match="t-0: the log holds messages before the offset 30 that are younger"):
+    with pytest.raises(
+        DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier log"
+    ):
         planner(model).latest(at(30))
 
 
@@ -263,6 +274,88 @@ def test_offsets_without_a_time_are_taken_as_they_are() -> None:
     assert [(part.start, part.end) for part in plan.ranges(at(20, None), at(30, None))] == [(20, 30)]
 
 
+MARKED = {MARKS: {"t": {"0": [10, OLD * 1_000_000]}}}
+
+
+@pytest.mark.parametrize("end", [30, 40], ids=["as long", "longer"])
+def test_a_topic_that_was_re_created_at_once_is_known_by_another_message(end: int) -> None:
+    # As young as a topic can be that is deleted, created again and refilled within the second of the last check.
+    model = one(*[OLD + 1] * (end // 10))
+    begin = at(30, OLD // 1000) | MARKED
+    with pytest.raises(DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier"):
+        planner(model).latest(begin)
+    with pytest.raises(DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier"):
+        planner(model).ranges(at(10), begin)
+    lossy = planner(model, failOnDataLoss="false")
+    again = lossy.latest(begin)
+    assert restarted_in(again) == {("t", 0): 0}
+    assert lossy.marks == {("t", 0): (0, (OLD + 1) * 1_000_000)}, "of the new log"
+    assert [(part.start, part.end) for part in lossy.ranges(again, lossy.latest(again))] == [(0, end)]
+
+
+def test_a_log_that_grew_or_was_cleaned_is_the_same() -> None:
+    begin = at(30, OLD // 1000) | MARKED
+    assert planner(one(*[OLD] * 4)).latest(begin) == {"t": {"0": 40}}
+    # The marked message is deleted: the time decides, as for the checkpoints of older versions.
+    assert planner(one(*[OLD] * 4, cleaned=2)).latest(begin) == {"t": {"0": 40}}
+    with pytest.raises(DataLossError, match="re-created"):
+        planner(one(*[NEW] * 4, cleaned=2)).latest(begin)
+    # Whatever the driver's clock said then.
+    assert planner(one(*[NEW] * 4)).latest(at(30) | {MARKS: {"t": {"0": [10, NEW * 1_000_000]}}}) == {"t": {"0": 40}}
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "at_"), [(OLD, 10, 10), (OLD + 1, 10, 0), (OLD + 2000, 30, 0), (OLD, 30, 20)]
+)
+def test_where_a_log_goes_on_that_is_shorter_than_the_offset(first: int, then: int, at_: int) -> None:
+    model = one(*[first] * 2)
+    begin = at(90, OLD // 1000) | {MARKS: {"t": {"0": [then, OLD * 1_000_000]}}}
+    if at_ == 10:
+        model = one(OLD, OLD)
+        at_ = 20
+    with pytest.raises(DataLossError, match="t-0: the log ends at 20, before the offset 90 reached"):
+        planner(model).latest(begin)
+    assert restarted_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
+
+
+def test_a_mark_is_renewed_by_messages_that_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = one(OLD, OLD)
+    log = model.topics_["t"][0]
+    plan = planner(model, startingOffsets="latest")
+    plan.initial()
+    assert plan.marks == {("t", 0): (0, OLD * 1_000_000)}, "the oldest one, while there is no later one"
+    plan.latest(at(20) | MARKED)
+    assert plan.marks == {("t", 0): (0, OLD * 1_000_000)}, "no news"
+    log.sizes, log.times_ms = [10] * 4, [OLD, OLD, OLD + 5, OLD + 6]
+    plan.latest(at(20) | MARKED)
+    assert plan.marks == {("t", 0): (20, (OLD + 5) * 1_000_000)}
+    log.sizes, log.times_ms = [10] * 5, [OLD, OLD, OLD + 5, OLD + 6, OLD + 7]
+    plan.latest(at(40) | MARKED)
+    assert plan.marks == {("t", 0): (10, OLD * 1_000_000)}, "known for some seconds only"
+    monkeypatch.setattr(log_identity, "RENEWED_EACH", 0.0)
+    log.uncommitted = 10**9
+    find = log.find
+    monkeypatch.setattr(log, "find", lambda mode, position: find(mode, position) if position != 10 else log.stored(1))
+    log.sizes, log.times_ms = [10] * 6, [OLD] * 6
+    assert plan.latest(at(50) | MARKED) == {"t": {"0": 60}}
+    assert plan.marks == {("t", 0): (10, OLD * 1_000_000)}, "a message that cannot be read yet marks nothing"
+
+
+def test_an_offset_inside_of_a_message_is_refused_when_it_is_planned(caplog: pytest.LogCaptureFixture) -> None:
+    for offset, following in ((15, 20), (35, 40)):
+        model = one(*[OLD] * 4)
+        for begin in (at(offset), at(offset, None), at(offset) | MARKED):
+            with pytest.raises(
+                DataLossError,
+                match=f"t-0: no message begins at the offset {offset}, the next one begins at {following}; "
+                "the checkpoint was changed, or it belongs to another log: restore it",
+            ) as refused:
+                planner(model).latest(begin)
+            assert "failOnDataLoss" not in str(refused.value)
+        assert planner(model, failOnDataLoss="false").latest(at(offset)) == {"t": {"0": 40}}
+        assert f"no message begins at the offset {offset}" in caplog.text
+
+
 def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = one(NEW, NEW)
     monkeypatch.setattr("nsq_ha.spark.plan.log_identity.time.time", lambda: THEN + 10.0)
@@ -273,7 +366,7 @@ def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.Monkey
         planner(model).latest(at(20))
 
 
-def test_nothing_is_asked_at_each_trigger_but_after_a_gap_and_of_a_log_that_shrank(
+def test_a_log_is_asked_for_its_mark_if_it_changed_and_after_a_gap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = one(OLD, OLD, OLD)
@@ -286,21 +379,40 @@ def test_nothing_is_asked_at_each_trigger_but_after_a_gap_and_of_a_log_that_shra
         return find(mode, position)
 
     monkeypatch.setattr(log, "find", count)
-    plan.latest(at(20))
-    assert len(asked) == 2
-    plan.latest(at(20))
-    assert len(asked) == 2
+
+    def latest(offset: int) -> list[int]:
+        asked.clear()
+        plan.latest(at(offset) | {MARKS: {"t": {"0": [10, OLD * 1_000_000]}}})
+        return asked
+
+    assert latest(30) == [10]
+    assert latest(30) == []
     model.leaderless.add(("t", 0))
-    plan.latest(at(20))
-    assert len(asked) == 2
+    assert latest(30) == []
     model.leaderless.clear()
     monkeypatch.setattr(log_identity, "FRESH", 0.0)
-    plan.latest(at(20))
-    assert len(asked) == 4
+    assert latest(30) == [10], "after a gap"
     monkeypatch.setattr(log_identity, "FRESH", 600.0)
+    log.sizes, log.times_ms = [10] * 4, [OLD] * 4
+    assert latest(30) == [10, 30], "longer than before, and with a message to mark it by"
+    log.sizes, log.times_ms = [10] * 5, [OLD] * 5
+    assert latest(40) == [10], "a new mark serves for a while"
     log.sizes = [10, 10]
-    plan.latest(at(10))
-    assert len(asked) == 6, "shorter than before"
+    assert latest(20) == [10], "shorter than before"
+
+
+def test_an_idle_log_is_asked_for_its_mark_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr("nsq_ha.spark.plan.metadata.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    model = one(OLD, OLD, OLD)
+    plan = planner(model)
+    looks = []
+    for _ in range(7):
+        model.asked = 0
+        plan.latest(at(30) | {MARKS: {"t": {"0": [10, OLD * 1_000_000]}}})
+        looks.append(model.asked)
+        clock[0] += 2.0
+    assert looks == [3, 2, 2, 3, 2, 2, 3], "the lookup, the extents, and each 5 s the mark"
 
 
 def test_a_leader_that_does_not_tell_stops_only_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.errors import (
     AuthError,
     ChannelNotRegisteredError,
@@ -75,6 +76,15 @@ class Server:
         if self.extent is None:
             raise ConnectError("nobody answers")
         return {PARTITION: self.extent}
+
+    def stored(self, topic: str, partition: int, node: Node, mode: Search, position: int) -> StoredMessage | None:
+        for number, each in enumerate(self.log, 1):
+            if each.offset is not None and (number if mode == "count" else each.offset) >= position:
+                return StoredMessage(number, 0, 0, each.offset, number, "", "")
+        return None
+
+    def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
+        raise ChannelNotRegisteredError("", "not registered")
 
 
 class ScriptedReplay:
@@ -242,10 +252,33 @@ def test_what_is_there_comes_out_when_loss_of_the_end_is_allowed() -> None:
 
 
 @pytest.mark.usefixtures("scripted_replay")
-def test_a_gap_in_another_log_is_named_with_what_follows_it() -> None:
+@pytest.mark.parametrize(("start", "following"), [(0, 90), (45, 90), (100, 150)])
+def test_an_offset_where_no_message_begins_is_named_with_what_follows_it_at_the_first_stall(
+    start: int, following: int
+) -> None:
     log = log_of([40, 50, 60])
-    with pytest.raises(DataLossError, match="no message begins there, the next one is at 90"):
-        rows(reader_of(Server([log[0], log[2]], [], Extent(0, 150)), 0, 150))
+    server = Server([log[0], log[2]], [], Extent(0, 150, 2))
+    with pytest.raises(DataLossError, match=f"no message begins there, the next one is at {following}"):
+        rows(reader_of(server, start, 150, PATIENT))
+    assert len(server.opened) == 1
+    found = rows(reader_of(server, start, 150, replace(PATIENT, fail_on_data_loss=False)))
+    assert found == [each for each in server.log if each.offset is not None and each.offset >= start]
+
+
+@pytest.mark.usefixtures("scripted_replay")
+def test_a_message_that_cannot_be_read_yet_is_no_gap() -> None:
+    log = log_of([40, 50])
+    server = Server(log, [[ResponseTimeoutError("not flushed")]], Extent(0, 180, 4))
+    server.log = []
+    server.script *= 2
+    reader = reader_of(server, 0, 90)
+
+    def flushed(topic: str, node: Node) -> dict[int, Extent]:
+        server.log = log if len(server.opened) > 1 else []
+        return {PARTITION: Extent(0, 180, 4)}
+
+    server.extents = flushed  # type: ignore[method-assign]
+    assert rows(reader) == log
 
 
 @pytest.mark.usefixtures("scripted_replay")

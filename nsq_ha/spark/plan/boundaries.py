@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.errors import NsqError, ResponseTimeoutError
+from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.spark.plan import metadata
 
 if TYPE_CHECKING:
@@ -130,6 +130,20 @@ class BoundarySearch:
             if not is_flushed:
                 self._flush()
         raise self._not_readable(f"the message at or after offset {offset}")
+
+    def boundary_at(self, offset: int) -> StoredMessage | None:
+        """Return the message that begins at ``offset``, or None if it is deleted, or the log ends there.
+
+        Raises:
+            DataLossError: No message begins there.
+        """
+        if not self.extent.start <= offset < self.extent.end:
+            return None
+        found = self.first_at(offset)
+        if found is None or found.offset > offset:
+            following = self.extent.end if found is None else found.offset
+            raise DataLossError(f"no message begins at the offset {offset}, the next one begins at {following}")
+        return found
 
     def before(self, offset: int) -> StoredMessage | None:
         """Return the last kept message before ``offset``, or None if there is none."""

@@ -1,9 +1,8 @@
 """Check that a partition's log is still the one that an offset was taken from, and handle data loss.
 
-:class:`LogIdentity` asks the partition's leader only if it must: at the first check, if a
-snapshot missed the partition, after some seconds without a check, and if the log shrank or
-moved to another leader. Triggers in quick succession ask nothing: between two of them a new
-log stays short, which its end shows. :class:`LossPolicy` decides whether to fail or continue
+:class:`LogIdentity` asks the partition's leader for the message that the checkpoint has of
+its log (``checkpoint.Mark``), whenever the log has changed since the last time: a real
+cluster needs 3 s to delete, re-create and refill a topic. :class:`LossPolicy` decides whether to fail or continue
 (``failOnDataLoss``), and where a partition continues. No message is ever read twice.
 
 **Source:** Spark reference 1.1 (``message/get``), 1.5 ("Topic deleted and re-created").
@@ -17,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import DataLossError, NsqError
-from nsq_ha.spark.checkpoint import MARGIN, TopicPartition, is_of_another_log
+from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log
 from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.boundaries import NotReadableError, no_progress, search_in
 
@@ -26,15 +25,28 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions
+    from nsq_ha.spark.plan.boundaries import BoundarySearch
     from nsq_ha.spark.plan.metadata import TopicSnapshot
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
 FRESH: Final = 5.0
-"""Seconds between two checks that need no request: too short to delete, re-create and refill a topic."""
+"""Seconds after a check in which a log that has not changed its length is not checked again."""
 
 TICK: Final = 3.0
 """Seconds by which the measured difference of two clocks may be wrong, since they show whole seconds."""
+
+SKEW_NS: Final = 1_000_000_000
+"""Nanoseconds by which the clocks of two leaders of a partition may differ. No topic is re-created as quickly."""
+
+RENEWED_EACH: Final = 60.0
+"""Seconds after which a newer message marks a log: retention deletes the old ones, but not within this time."""
+
+CONTINUE: Final = "set failOnDataLoss=false to continue with what is left"
+CHANGED: Final = (
+    "the checkpoint was changed, or it belongs to another log: restore it, or give the query a new checkpointLocation"
+    " and startingOffsets"
+)
 
 
 class LogIdentity:
@@ -49,8 +61,9 @@ class LogIdentity:
         self._options = options
         self._cluster = cluster
         self._confirmed: dict[TopicPartition, tuple[Node, Extent, float]] = {}
+        self._marked_at: dict[TopicPartition, float] = {}
 
-    def is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+    def is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, origin: Origin) -> bool:
         """Return whether ``offset`` was taken from another log.
 
         Args:
@@ -58,7 +71,7 @@ class LogIdentity:
             partition: The partition.
             at: When the snapshot was taken, by the monotonic clock.
             offset: An offset from the checkpoint.
-            planned: When it was taken. None if unknown; then this asks nothing.
+            origin: The origin of the checkpoint's offsets. If it is unknown, this asks nothing.
 
         Raises:
             NsqError: Not known yet: the decisive message cannot be read, or the leader gave no usable answer.
@@ -67,39 +80,87 @@ class LogIdentity:
         place = snapshot.topic, partition
         node, extent = snapshot.leaders[partition], snapshot.extents[partition]
         before = self._confirmed.pop(place, None)
-        if before is not None and before[0] == node and before[1].end <= extent.end and at - before[2] < FRESH:
-            self._confirmed[place] = node, extent, at
-            return False
-        if planned is not None and offset > extent.start:
+        if before is None or before[:2] != (node, extent) or at - before[2] >= FRESH:
             search = search_in(snapshot, partition, self._options, self._cluster)
-            try:
-                last = search.before(offset)
-            except NotReadableError:
-                # The last message is the best evidence; while it cannot be read, the first one may suffice.
-                if self._is_younger(search.oldest(), node, planned, MARGIN):
-                    return True
-                raise
-            if self._is_younger(last, node, planned, MARGIN):
+            if self._is_another(search, offset, origin):
                 return True
-        self._confirmed[place] = node, extent, at
+            before = node, extent, at
+        self._confirmed[place] = before
         return False
 
-    def resumes_at(self, snapshot: TopicSnapshot, partition: int, planned: int | None) -> int:
+    def mark(self, snapshot: TopicSnapshot, partition: int, offset: int, known: Mark | None) -> Mark | None:
+        """Return a message by which the log is known again: now and then a newer one, since old ones are deleted.
+
+        Args:
+            snapshot: A snapshot of the topic.
+            partition: The partition.
+            offset: An offset of this log; all messages before it were read.
+            known: The mark so far.
+
+        Raises:
+            DataLossError: No message begins at ``offset``.
+            NsqError: An error that retries cannot fix.
+        """
+        place, now = (snapshot.topic, partition), time.monotonic()
+        if known is not None and now - self._marked_at.get(place, -RENEWED_EACH) < RENEWED_EACH:
+            return known
+        search = search_in(snapshot, partition, self._options, self._cluster)
+        try:
+            if (found := search.boundary_at(offset)) is not None:
+                self._marked_at[place] = now
+            elif known is None:
+                found = search.oldest()
+        except NsqError as error:
+            if not error.retriable:
+                raise
+            return known
+        return known if found is None else Mark(found.offset, found.timestamp_ns)
+
+    def resumes_at(self, snapshot: TopicSnapshot, partition: int, origin: Origin) -> int:
         """Return where to continue, without repeating a message, in a log that ends before the offset reached.
 
         Returns:
-            The first message of a log that was created after ``planned``. The end of any other log, since its
-            messages may have been read before it lost its tail.
+            The first message of a log that was created after the offsets were taken. The end of any other log,
+            since its messages may have been read before it lost its tail.
 
         Raises:
             NsqError: Not known yet, as for :meth:`is_lost`.
         """
-        extent = snapshot.extents[partition]
-        if planned is None or extent.start == extent.end:
-            return extent.end
+        extent, mark = snapshot.extents[partition], origin.marks.get((snapshot.topic, partition))
         search = search_in(snapshot, partition, self._options, self._cluster)
+        if mark is not None and extent.start <= mark.offset < extent.end:
+            return extent.end if self._holds(search, mark) else extent.start
+        if (mark is None and origin.planned is None) or extent.start == extent.end:
+            return extent.end
         oldest = search.first_at(extent.start)
-        return extent.start if self._is_younger(oldest, search.node, planned, TICK) else extent.end
+        if mark is not None and oldest is not None and oldest.offset <= mark.offset:
+            # In one log a message is not younger than a later one, except by what the clocks of two leaders differ.
+            is_younger = oldest.timestamp_ns > mark.written_ns + SKEW_NS
+        else:
+            is_younger = origin.planned is not None and self._is_younger(oldest, search.node, origin.planned, TICK)
+        return extent.start if is_younger else extent.end
+
+    def _is_another(self, search: BoundarySearch, offset: int, origin: Origin) -> bool:
+        """Return whether the log is not the one of the origin, as far as that can be known."""
+        mark = origin.marks.get((search.topic, search.partition))
+        if mark is not None and mark.offset >= search.extent.start:
+            return not self._holds(search, mark)
+        if origin.planned is None or offset <= search.extent.start:
+            return False
+        try:
+            last = search.before(offset)
+        except NotReadableError:
+            # The last message is the best evidence; while it cannot be read, the first one may suffice.
+            if self._is_younger(search.oldest(), search.node, origin.planned, MARGIN):
+                return True
+            raise
+        return self._is_younger(last, search.node, origin.planned, MARGIN)
+
+    @staticmethod
+    def _holds(search: BoundarySearch, mark: Mark) -> bool:
+        """Return whether the marked message is in the log."""
+        found = search.first_at(mark.offset)
+        return found is not None and (found.offset, found.timestamp_ns) == mark
 
     def _is_younger(self, message: StoredMessage | None, node: Node, planned: int, margin: float) -> bool:
         """Return whether a message was written after ``planned``, allowing for the node's clock."""
@@ -124,17 +185,25 @@ class LossPolicy:
         self._identity = LogIdentity(options, cluster)
         self._reported: set[TopicPartition] = set()
 
-    def lose(self, topic: str, partition: int, loss: str) -> None:
+    def lose(self, topic: str, partition: int, loss: str, remedy: str = CONTINUE) -> None:
         """Raise :class:`DataLossError`, or warn once about the partition if data loss is allowed."""
         text = f"{topic}-{partition}: {loss}"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{text}; set failOnDataLoss=false to continue with what is left")
+            raise DataLossError(f"{text}; {remedy}")
         if (topic, partition) not in self._reported:
             self._reported.add((topic, partition))
             log.warning("%s; continuing with what is left", text)
 
+    def mark(self, snapshot: TopicSnapshot, partition: int, offset: int, known: Mark | None) -> Mark | None:
+        """Return :meth:`LogIdentity.mark`; report that no message begins at ``offset``."""
+        try:
+            return self._identity.mark(snapshot, partition, offset, known)
+        except DataLossError as error:
+            self.lose(snapshot.topic, partition, str(error), CHANGED)
+            return None
+
     def restart(
-        self, snapshot: TopicSnapshot, partition: int, at: float, start: int | None, planned: int | None
+        self, snapshot: TopicSnapshot, partition: int, at: float, start: int | None, origin: Origin
     ) -> int | None:
         """Return the offset to go back to if ``start`` was taken from another log, otherwise None.
 
@@ -143,7 +212,7 @@ class LossPolicy:
             partition: The partition.
             at: When the snapshot was taken, by the monotonic clock.
             start: An offset from the checkpoint; None for a new partition.
-            planned: When it was taken; None if unknown.
+            origin: The origin of the checkpoint's offsets.
 
         Raises:
             DataLossError: It was taken from another log, and data loss is not allowed.
@@ -153,16 +222,14 @@ class LossPolicy:
         if start is None:
             return None
         if extent.end >= start:
-            return extent.start if self._is_lost(snapshot, partition, at, start, planned) else None
+            return extent.start if self._is_lost(snapshot, partition, at, start, origin) else None
         if not self._is_shorter(place, start):
             return None
-        found = self._identity.resumes_at(snapshot, partition, planned)
+        found = self._identity.resumes_at(snapshot, partition, origin)
         log.warning("%s-%d: continuing at offset %d of a log that ends at %d", *place, found, extent.end)
         return found
 
-    def is_lost_for_sure(
-        self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None
-    ) -> bool:
+    def is_lost_for_sure(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, origin: Origin) -> bool:
         """Return whether ``offset`` was taken from another log; wait until that is known.
 
         Without a leader this returns False, since the task waits for one. The arguments are those of :meth:`restart`.
@@ -174,7 +241,7 @@ class LossPolicy:
         until = time.monotonic() + self._options.patience
         while partition in snapshot.extents:
             try:
-                return self._is_lost(snapshot, partition, at, offset, planned)
+                return self._is_lost(snapshot, partition, at, offset, origin)
             except NsqError as error:
                 if not error.retriable:
                     raise
@@ -186,7 +253,7 @@ class LossPolicy:
                 at = time.monotonic()
         return False
 
-    def _is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, planned: int | None) -> bool:
+    def _is_lost(self, snapshot: TopicSnapshot, partition: int, at: float, offset: int, origin: Origin) -> bool:
         """Return whether ``offset`` was taken from another log; raise if data loss is not allowed.
 
         Raises:
@@ -194,9 +261,9 @@ class LossPolicy:
             NsqError: Not known yet. Continuing would silently lose the messages before ``offset``, since the next
                 offsets are from the new log.
         """
-        if not self._identity.is_lost(snapshot, partition, at, offset, planned):
+        if not self._identity.is_lost(snapshot, partition, at, offset, origin):
             return False
-        loss = f"the log holds messages before the offset {offset} that are younger than it: the topic was re-created"
+        loss = f"the topic was re-created: the offset {offset} was taken from an earlier log"
         self.lose(snapshot.topic, partition, loss)
         return True
 

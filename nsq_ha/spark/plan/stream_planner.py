@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.errors import NoLeaderError, NsqError
-from nsq_ha.spark.checkpoint import OffsetJson, TopicPartition, from_json, planned_at, restarted_in, to_json
+from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
 from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back
 from nsq_ha.spark.plan.boundaries import Backlog, no_progress, search_in
@@ -60,9 +60,13 @@ class StreamPlanner:
     Args:
         options: Options of the read.
         cluster: The cluster; :meth:`close` closes it.
+
+    Attributes:
+        marks: Messages by which the logs of the offsets that were returned last are known again, for the checkpoint.
     """
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+        self.marks: Mapping[TopicPartition, Mark] = {}
         self._options = options
         self._cluster = cluster
         self._initial: OffsetJson | None = None
@@ -94,6 +98,7 @@ class StreamPlanner:
                     search = search_in(snapshot, partition, self._options, self._cluster)
                     found[snapshot.topic, partition] = Bounds(search, self._options).starting()
             self._initial = to_json(found)
+            self.marks = self._marks(found, {})
         return self._initial
 
     def latest(self, start: Mapping[str, Any] | None, *, limited: bool = True) -> OffsetJson:
@@ -108,13 +113,16 @@ class StreamPlanner:
             NsqError: No nsqlookupd answers within the patience of the read, or the query has
                 an end and makes no progress towards it for this time.
         """
-        begin, planned = from_json(start or {}), planned_at(start or {})
+        begin, origin = from_json(start or {}), Origin.of(start or {})
         until = time.monotonic() + self._options.patience
         while True:
-            batch = self._next(begin, planned, limited=limited)
+            batch = self._next(begin, origin, limited=limited)
             self._warn_of(batch.stopped)
             if batch.ends != begin:
                 self._advanced_at = time.monotonic()
+                moved = {place: begin.get(place) for place, end in batch.ends.items() if begin.get(place) != end}
+                known = {place: mark for place, mark in origin.marks.items() if place not in batch.restarts}
+                self.marks = self._marks(moved | batch.restarts, known)
             elif batch.stopped:
                 self._pause(batch.stopped, until)
                 if self._target is not None:
@@ -144,7 +152,7 @@ class StreamPlanner:
             DataLossError: Messages of the batch are deleted, or the log is another one, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`; or it remains unknown whether a log is the same.
         """
-        begin, until, restarted = from_json(start), from_json(end), restarted_in(end)
+        begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
         snapshots = {snapshot.topic: snapshot for snapshot in self._snapshots.recent()}
         ranges: list[Range] = []
         searches: dict[TopicPartition, BoundarySearch] = {}
@@ -157,7 +165,7 @@ class StreamPlanner:
                 continue
             first = self._first((topic, partition), begin, stop, snapshot)
             if first >= stop or self._losses.is_lost_for_sure(
-                snapshot, partition, self._snapshots.taken_at, stop, planned_at(end)
+                snapshot, partition, self._snapshots.taken_at, stop, origin
             ):
                 continue
             node, meta = snapshot.leaders.get(partition), snapshot.meta
@@ -183,10 +191,10 @@ class StreamPlanner:
             except NsqError as error:
                 log.warning("%s-%d: reportChannel %r is not updated: %s", topic, partition, channel, error)
 
-    def _next(self, begin: Mapping[TopicPartition, int], planned: int | None, *, limited: bool) -> NextBatch:
+    def _next(self, begin: Mapping[TopicPartition, int], origin: Origin, *, limited: bool) -> NextBatch:
         """Return the next micro-batch."""
         snapshots = self._snapshots.recent()
-        readable = self._readable(begin, snapshots, planned)
+        readable = self._readable(begin, snapshots, origin)
         ends, stopped = readable.ends, readable.stopped
         if limited:
             ends, waiting = self._limited(begin, ends, {snapshot.topic: snapshot for snapshot in snapshots})
@@ -195,6 +203,20 @@ class StreamPlanner:
             if end < begin.get(place, end):
                 raise goes_back(f"{place[0]}-{place[1]}", begin[place], end)
         return NextBatch(ends | readable.restarts, readable.restarts, stopped)
+
+    def _marks(
+        self, read_to: Mapping[TopicPartition, int | None], known: Mapping[TopicPartition, Mark]
+    ) -> Mapping[TopicPartition, Mark]:
+        """Return the known marks, or newer ones of the partitions in ``read_to``; None is the start of the log."""
+        found = dict(known)
+        for place, offset in read_to.items():
+            snapshot = self._snapshots.last.get(place[0])
+            if snapshot is None or (extent := snapshot.extents.get(place[1])) is None:
+                continue
+            first = extent.start if offset is None else offset
+            if (mark := self._losses.mark(snapshot, place[1], first, known.get(place))) is not None:
+                found[place] = mark
+        return found
 
     def _pause(self, stopped: Mapping[TopicPartition, NsqError], until: float) -> None:
         """Wait a moment; raise if a query with an end has waited long enough."""
@@ -215,7 +237,7 @@ class StreamPlanner:
                 self._stopped_since[topic, partition] = math.inf
 
     def _readable(
-        self, begin: Mapping[TopicPartition, int], snapshots: Iterable[TopicSnapshot], planned: int | None
+        self, begin: Mapping[TopicPartition, int], snapshots: Iterable[TopicSnapshot], origin: Origin
     ) -> NextBatch:
         """Return a micro-batch up to the end of each partition's log, as far as this query may read it."""
         ends = dict(begin)
@@ -229,7 +251,7 @@ class StreamPlanner:
         for place, (_, extent) in known.items():
             try:
                 at = self._losses.restart(
-                    by_topic[place[0]], place[1], self._snapshots.taken_at, begin.get(place), planned
+                    by_topic[place[0]], place[1], self._snapshots.taken_at, begin.get(place), origin
                 )
             except NsqError as error:
                 if not error.retriable:

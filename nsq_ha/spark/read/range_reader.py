@@ -27,6 +27,7 @@ from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeou
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.connection import ConnectionExpiredError
+from nsq_ha.spark.plan.boundaries import BoundarySearch, NotReadableError
 from nsq_ha.spark.read.bulk.reader import BulkFetch
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
@@ -323,20 +324,38 @@ class RangeReader:
         Returns:
             What is lost and where reading could continue. None if nothing is known to be lost.
         """
-        position, end, stashed = self._chain.position, self._chain.end, self._chain.next_stashed
+        position, end = self._chain.position, self._chain.end
         try:
-            extent = self._cluster.extents(self._asked.topic, self._leader()).get(self._asked.partition)
+            leader = self._leader()
+            extent = self._cluster.extents(self._asked.topic, leader).get(self._asked.partition)
+            following = None if extent is None else self._boundary(leader, extent)
         except NsqError:
-            extent = None
+            return None
         if extent is None:
             return None
         if position < extent.start:
             return f"the log now begins at {extent.start}, older messages are deleted", min(extent.start, end)
         if final and extent.end < end:
             return f"the log ends at {extent.end}: its tail was never committed, or the topic was re-created", end
-        if final and stashed is not None:
-            return f"no message begins there, the next one is at {stashed}", stashed
+        if final and following is None:
+            following = self._chain.next_stashed
+        if following is not None and following != position:
+            return f"no message begins there, the next one is at {following}", min(following, end)
         return None
+
+    def _boundary(self, leader: Node, extent: Extent) -> int | None:
+        """Return where the next message begins. None if it is not in the log, or cannot be read yet."""
+        position = self._chain.position
+        if not extent.start <= position < extent.end:
+            return None
+        search = BoundarySearch(
+            self._asked.topic, self._asked.partition, leader, extent, self._cluster, self._options.patience
+        )
+        try:
+            found = search.boundary(position)
+        except NotReadableError:
+            return None
+        return extent.end if found is None else found
 
     def _lose(self, loss: str, following: int) -> None:
         """Raise, or continue at ``following`` if data loss is allowed."""
