@@ -47,17 +47,14 @@ class _Checks(logging.Handler):
 @contextlib.contextmanager
 def whole_log_lines(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Check the lines of the block; ``caplog`` keeps those that it would keep without this."""
-    library, wire, checks = logging.getLogger("nsq_ha"), logging.getLogger("nsq_ha.wire"), _Checks()
-    before = library.level, wire.level, caplog.handler.level
-    library.setLevel(logging.DEBUG)
-    wire.setLevel(logging.WARNING)
+    library, checks = logging.getLogger("nsq_ha"), _Checks()
+    # By caplog, which puts levels back: those of the test that uses it, too, and after this block has ended.
+    caplog.set_level(logging.WARNING, "nsq_ha.wire")
+    caplog.set_level(logging.DEBUG, "nsq_ha")
     caplog.handler.setLevel(logging.WARNING)
     library.addHandler(checks)
     try:
         yield
     finally:
         library.removeHandler(checks)
-        library.setLevel(before[0])
-        wire.setLevel(before[1])
-        caplog.handler.setLevel(before[2])
     assert checks.wrong == []
