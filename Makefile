@@ -1,4 +1,4 @@
-# `make demo` shows nsq_ha at work, `make test` is the whole gate. Nothing but Python 3.11+ and make has to be there.
+# `make demo` shows nsq_ha at work, `make test` is the whole gate. Nothing but Python 3.11.2+ and make has to be there.
 
 VENV ?= .venv
 PYTHON ?= $(shell scripts/find_python.sh)
@@ -22,7 +22,8 @@ help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
 	@echo 'make test              the whole gate: format, lint, types, layers, tests, coverage, docs'
 	@echo 'make quick             only the pure tests (protocol, policy)'
-	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, then spark-floor'
+	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, in its oldest'
+	@echo '                       patch release, then spark-floor'
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
 	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, discovery and chain'
@@ -46,8 +47,8 @@ quick: setup
 test-full:
 	@failed=; ran=; \
 	for version in $(VERSIONS); do \
-	    python=$$(scripts/find_python.sh $$version) || { echo "Python $$version: not installed, skipped"; continue; }; \
-	    printf '\n##### Python %s (%s)\n' "$$version" "$$python"; ran="$$ran $$version"; \
+	    python=$$(scripts/find_python.sh --oldest $$version) || { echo "Python $$version: not installed, skipped"; continue; }; \
+	    printf '\n##### %s (%s)\n' "$$($$python --version)" "$$python"; ran="$$ran $$version"; \
 	    NSQ_HA_FULL=1 $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venv-$$version" || failed="$$failed $$version"; \
 	done; \
 	$(MAKE) --no-print-directory spark-floor || failed="$$failed spark-floor"; \
@@ -96,7 +97,7 @@ $(VENV)/.project: $(VENV)/.locked-$(notdir $(REQUIREMENTS)) pyproject.toml
 	@$(bin)/python -m pip check
 	@touch $@
 
-COMPILE = .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --fork-strategy fewest \
+COMPILE = .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11.2 --fork-strategy fewest \
     --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make lock'
 
 lock: requirements/lock.txt

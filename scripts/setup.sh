@@ -10,8 +10,8 @@ set -eu
 venv=$1 python=$2 requirements=$3
 run() { "$venv/bin/python" -m "$@"; }
 
-if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "set-up: Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2
+if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11, 2))' 2>/dev/null; then
+    echo "set-up: Python 3.11.2 or newer is needed; name one with: make PYTHON=/path/to/python3" >&2
     exit 1
 fi
 
