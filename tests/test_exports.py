@@ -139,11 +139,22 @@ def test_importing_the_package_loads_only_what_is_used() -> None:
     assert package.isdisjoint({"asyncio", "ssl", "httpx", "msgspec", "mmh3"})
     consumes = loaded_by("from nsq_ha import Consumer")
     assert "nsq_ha.consumer.consumer" in consumes
-    optional = {"httpx", "cramjam", "click", "rich", "starlette", "uvicorn", "opentelemetry", "pyarrow", "pyspark"}
-    optional |= {"nsq_ha.patterns", "nsq_ha.settings", "nsq_ha.worker", "nsq_ha.devcluster"}
+    optional = {"httpx", "cramjam", "snappy", "click", "rich", "starlette", "uvicorn", "opentelemetry", "pyarrow"}
+    optional |= {"pyspark", "nsq_ha.patterns", "nsq_ha.settings", "nsq_ha.worker", "nsq_ha.devcluster"}
     optional |= {"nsq_ha.dead_letters", "nsq_ha.discovery.servers", "nsq_ha.stats"}
     assert consumes.isdisjoint(optional | {"nsq_ha.producer.producer", "nsq_ha.consumer.handling", "nsq_ha.signals"})
     assert loaded_by("from nsq_ha import Producer").isdisjoint(optional | {"nsq_ha.consumer", "mmh3"})
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "from nsq_ha.protocol.compression import SnappyCodec; SnappyCodec()",
+        "from nsq_ha.protocol.body_codec import compress_body; compress_body(bytes(99), 'snappy')",
+    ],
+)
+def test_snappy_is_done_by_python_snappy(use: str) -> None:
+    assert "snappy" in loaded_by(use)
 
 
 def test_a_name_is_the_same_wherever_it_comes_from() -> None:

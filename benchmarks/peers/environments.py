@@ -16,7 +16,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 GO: Final = Path(__file__).resolve().parent / "go"
-_RUNTIME: Final = ("httpx>=0.28", "mmh3>=5", "msgspec>=0.19", "cramjam>=2.8", "hatchling>=1.27")
+_RUNTIME: Final = ("cramjam>=2.8", "httpx>=0.28", "mmh3>=5", "msgspec>=0.19", "python-snappy>=0.7.3", "hatchling>=1.27")
 _MAKE: Final = 600
 
 

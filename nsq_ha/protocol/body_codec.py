@@ -37,13 +37,14 @@ def compress_body(body: bytes, codec: str) -> tuple[bytes, dict[str, str]]:
     """
     if codec == "gzip":
         packed = zlib.compress(body, wbits=_GZIP)
-    else:
-        import cramjam  # noqa: PLC0415 - megabytes that only those who compress should pay for
+    elif codec == "snappy":
+        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
 
-        if codec == "snappy":
-            packed = bytes(cramjam.snappy.compress_raw(body))
-        else:
-            packed = bytes(cramjam.lz4.compress_block(body, store_size=False))
+        packed = snappy.compress(body)
+    else:
+        import cramjam  # noqa: PLC0415 - as above; python-snappy has no LZ4
+
+        packed = bytes(cramjam.lz4.compress_block(body, store_size=False))
     if len(packed) >= len(body):
         return body, {}
     return packed, {CODEC_HEADER: _NUMBERS[codec], SIZE_HEADER: str(len(body))}
@@ -102,17 +103,21 @@ def _decompressed(body: bytes, number: str, size: int | None, most: int) -> byte
     if codec == "gzip":
         return _gunzip(body, most)
     import cramjam  # noqa: PLC0415 - megabytes that only those who decompress should pay for
+    import snappy  # noqa: PLC0415
 
     try:
         if codec == "snappy":
+            # python-snappy does not tell what a block expands to.
             if cramjam.snappy.decompress_raw_len(body) > most:
                 raise _too_large(most)
-            return bytes(cramjam.snappy.decompress_raw(body))
+            found: bytes = snappy.decompress(body)
+            return found
         room = bytearray(min(most, len(body) * _MOST_BY_LZ4) if size is None else size)
         return bytes(room[: cramjam.lz4.decompress_block_into(body, room)])
-    except cramjam.DecompressionError as error:
+    except (cramjam.DecompressionError, snappy.UncompressError) as error:
+        reason = error.__cause__ or error  # python-snappy's error has no text
         raise ValueError(
-            f"is not a valid {codec} block, or larger than its header or the limit allows: {error}"
+            f"is not a valid {codec} block, or larger than its header or the limit allows: {reason}"
         ) from error
 
 

@@ -112,18 +112,18 @@ class SnappyCodec:
     """
 
     def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
-        import cramjam  # noqa: PLC0415 - megabytes that only those who compress should pay for
+        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
 
-        self._out = cramjam.snappy.Compressor()
-        self._expand_stream = cramjam.snappy.decompress
+        self._out = snappy.StreamCompressor()
+        self._expander = snappy.StreamDecompressor
         self._tail = bytearray()
         self._identified = False
         self._limit = max_output_bytes
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` as whole chunks; the first call begins with the stream identifier."""
-        self._out.compress(data)
-        return bytes(self._out.flush())
+        packed: bytes = self._out.compress(data)
+        return packed
 
     def decompress(self, data: bytes) -> bytes:
         """Return the decompressed data of the complete chunks.
@@ -202,9 +202,10 @@ class SnappyCodec:
         try:
             # The library checks the block and its checksum. Each chunk is a stream of its own to it,
             # since a decoder keeps earlier data.
-            return bytes(self._expand_stream(_STREAM_IDENTIFIER + chunk))
+            block: bytes = self._expander().decompress(_STREAM_IDENTIFIER + chunk)
         except Exception as error:
             raise RemoteProtocolError(f"snappy stream is damaged: {error}") from error
+        return block
 
 
 def _announced(chunk: bytes, position: int) -> int:

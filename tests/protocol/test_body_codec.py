@@ -114,6 +114,11 @@ def test_a_body_that_is_not_marked_stays(ext: bytes) -> None:
     assert decompress_body(BODY, ext, MOST) is None
 
 
+def test_what_is_wrong_with_a_snappy_block_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^is not a valid snappy block, .* allows: snappy: corrupt input"):
+        decompress_body(b"\x05\xff", header("2"), MOST)
+
+
 def test_a_mark_without_compression_is_removed() -> None:
     assert decompress_body(BODY, header("0", "7", a=1), MOST) == (BODY, b'{"a":1}')
 
