@@ -37,7 +37,11 @@ MOST_UNSETTLED: Final = 1_000
 """Maximum number of FINs of one connection that are kept in case they are refused."""
 
 SETTLES_WITHIN: Final = 15.0
-"""Seconds after which a FIN that was not refused counts as received; nsqd waits 12 for a replica that died."""
+"""Seconds after which a FIN that was not refused counts as received on an open connection; nsqd waits 12 for a replica
+that died."""
+
+LOST_WITHIN: Final = 30.0
+"""The same on a connection that was lost; nsqd takes up to 24 to work without a replica that died."""
 
 DAMAGED_ATTEMPTS: Final = 5
 """Deliveries after which a message that cannot be decoded is damaged in the log."""
@@ -125,7 +129,7 @@ class Unsettled:
     """The latest FINs of one connection: no answer says that they had an effect, but a refusal says that one had none.
 
     On an ordered channel the next message proves the FIN before it. Elsewhere nothing does, so a FIN counts as
-    unsettled for ``SETTLES_WITHIN`` seconds.
+    unsettled for a while.
     """
 
     __slots__ = ("_sent",)
@@ -160,4 +164,4 @@ class Unsettled:
     def lost(self, now: float) -> list[Identity]:
         """Return the messages whose FIN may not have reached the server, since the connection was lost."""
         sent, self._sent = self._sent, {}
-        return [message for message, sent_at in sent.values() if now - sent_at <= SETTLES_WITHIN]
+        return [message for message, sent_at in sent.values() if now - sent_at <= LOST_WITHIN]

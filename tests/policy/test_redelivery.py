@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from nsq_ha.identity import Identity
 from nsq_ha.policy.redelivery import (
+    DAMAGED_ATTEMPTS,
+    LOST_WITHIN,
     MOST_REMEMBERED,
     MOST_UNSETTLED,
     REMEMBERED,
@@ -15,6 +17,7 @@ from nsq_ha.policy.redelivery import (
     Finished,
     OrderedRequeue,
     Unsettled,
+    is_damaged_for_good,
 )
 
 MSG_TIMEOUT = 60.0
@@ -131,8 +134,8 @@ def test_fins_shortly_before_a_loss_may_not_have_arrived() -> None:
     fins = Unsettled()
     fins.sent(ONE, 0.0)
     fins.sent(ANOTHER, 1.0)
-    assert fins.lost(SETTLES_WITHIN + 1.0) == [ANOTHER]
-    assert fins.lost(SETTLES_WITHIN + 1.0) == []
+    assert fins.lost(LOST_WITHIN + 1.0) == [ANOTHER]
+    assert fins.lost(LOST_WITHIN + 1.0) == []
 
 
 @pytest.mark.parametrize(
@@ -159,3 +162,8 @@ def test_on_an_ordered_channel_the_next_message_proves_the_fin_before_it() -> No
     assert not fins.arrived(ANOTHER, 1, 0.0)
     assert fins.refused(ONE.id) is None
     assert fins.lost(0.0) == []
+
+
+def test_a_damaged_message_is_tried_again_before_it_is_finished() -> None:
+    decided = [is_damaged_for_good(attempts) for attempts in range(1, DAMAGED_ATTEMPTS + 2)]
+    assert decided == [False] * (DAMAGED_ATTEMPTS - 1) + [True, True]
