@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.requests import Request
     from nsq_ha.transport.connection import Connection
+    from nsq_ha.transport.shared import Share
 
 
 _CLOSED_SHARE: Final = 32
@@ -173,14 +174,14 @@ class OldConnections:
         """The connection that may still answer publishes. None if there is none."""
         return self._answering.connection if self._answering is not None else None
 
-    def act(self, connection: Connection, *, is_used: bool) -> Act:
+    def act(self, connection: Connection | Share, *, is_used: bool) -> Act:
         """Return what to do with the current connection now."""
         lifetime = connection.lifetime
         if lifetime is None:
             return Act.USE
         return ACTS[Use.PUBLISHING if is_used else Use.UNUSED, lifetime.phase(self._loop.time())]
 
-    def check_in(self, connection: Connection, limit: float) -> float:
+    def check_in(self, connection: Connection | Share, limit: float) -> float:
         """Return the seconds until :meth:`act` must be called again, ``limit`` at most."""
         lifetime, now = connection.lifetime, self._loop.time()
         change = lifetime.next_phase_at(now) if lifetime is not None else None

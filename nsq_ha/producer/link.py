@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.requests import Request
     from nsq_ha.producer.stall import RetryPause
+    from nsq_ha.transport.shared import Share, SharedConnections
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
@@ -86,6 +87,7 @@ class Link:
         user: The sender.
         reports: The sender's.
         connections: The producer's limit of connections.
+        shared: The producer's shared connections.
 
     Attributes:
         connection: The open connection for writing. None if there is none.
@@ -105,8 +107,9 @@ class Link:
         user: LinkUser,
         reports: PartitionReports,
         connections: ConnectionLimit,
+        shared: SharedConnections,
     ) -> None:
-        self.connection: Connection | None = None
+        self.connection: Connection | Share | None = None
         self.leader: Leader = Leader(watch, partition)
         self.life: Life[Node] = Life()
         self.old: OldConnections = OldConnections(
@@ -124,6 +127,7 @@ class Link:
         self._user = user
         self._reports = reports
         self._connections = connections
+        self._shared = shared
         self._clock = asyncio.get_running_loop().time
         self._work = asyncio.Event()
         self._opened = asyncio.Event()  # set while connected, and at the end
@@ -165,9 +169,14 @@ class Link:
         if node != self.life.node:
             self._news.set()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether there is a connection, and no publish is queued or unanswered."""
+        return self.connection is not None and not self._load
+
     def close_unused(self) -> bool:
         """Close the connection if no publish is queued or unanswered; return whether it was closed."""
-        if self.connection is None or self._load:
+        if not self.is_unused:
             return False
         self._leave(ConnectionLostError("closed the connection because another partition needs one"))
         self.life.unused()
@@ -265,8 +274,15 @@ class Link:
             self._use(connection)
             log.info("%s: connected over %s", self.name, connection.name)
 
-    async def _open(self) -> Connection:
+    async def _open(self) -> Connection | Share:
         self.life.node = node = self.leader.node()
+        if node.is_plain or (self._config.tls is None and not self._connections.has_room):
+            self._current = token = object()
+            self._watch.refresh_if_old()
+            callbacks = self._callbacks(token)
+            return await self._shared.open(
+                node, callbacks, news=self._news, is_wanted=lambda: not self.leader.differs(node)
+            )
         if not await self._connections.take():
             raise ConnectError(
                 f"cannot connect to {node.address}: max_connections={self._config.max_connections} connections are open"
@@ -308,7 +324,7 @@ class Link:
         node = self.life.node if self.connection is None else self.connection.node
         self._reports.refused(error, "" if node is None else node.address)
 
-    def _use(self, connection: Connection) -> None:
+    def _use(self, connection: Connection | Share) -> None:
         """Write to ``connection`` from now on."""
         self.connection, self._used_since = connection, self._clock()
         if self._wanted:
@@ -360,7 +376,7 @@ class Link:
     async def _replace(self) -> None:
         """Switch to a new connection to the same nsqd, while answers still arrive over the old one."""
         old, token = self.connection, object()
-        if old is None or old.lifetime is None or not self._connections.has_room:
+        if not isinstance(old, Connection) or old.lifetime is None or not self._connections.has_room:
             self.life.failed()
             return
         await self._connections.take()  # at once, since there is room

@@ -38,6 +38,7 @@ from nsq_ha.producer.validate import (
     compressing,
     in_context,
 )
+from nsq_ha.transport.shared import SharedConnections
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
     from nsq_ha.stats import ProducerStats
+    from nsq_ha.transport.connection import Connection
 
 
 FORGET_INTERVAL: Final = 5.0
@@ -91,6 +93,7 @@ class Producer(SingleUseClient):
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
         self._connections = ConnectionLimit(self.config.max_connections, self._close_idle)
+        self._shared = SharedConnections(self.config, self._connections.take, self._connections.give_back)
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -268,7 +271,7 @@ class Producer(SingleUseClient):
 
         try:
             async with asyncio.timeout(limit):
-                await connect_all(publishers, self.config.max_connections)
+                await connect_all(publishers, self.config)
         except TimeoutError as error:
             if isinstance(error, NsqError):
                 raise
@@ -492,6 +495,7 @@ class Producer(SingleUseClient):
             directory.watch(topic),
             self.config,
             connections=self._connections,
+            shared=self._shared,
             start=self._start,
             check_open=self._check_open,
             pending=pending,
@@ -521,6 +525,13 @@ class Producer(SingleUseClient):
 
     def _close_idle(self, count: int) -> int:
         """Close up to ``count`` unused connections, the longest idle ones first; return how many were closed."""
-        senders = [s for p in self._topics.values() for s in p.senders.values() if s.link.connection is not None]
-        senders.sort(key=lambda sender: sender.last_used)
-        return sum(itertools.islice((1 for sender in senders if sender.link.close_unused()), count))
+        users: dict[Connection, list[Sender]] = {}
+        for publisher in self._topics.values():
+            for sender in publisher.senders.values():
+                if (connection := sender.link.connection) is not None:
+                    users.setdefault(connection.connection, []).append(sender)
+        unused = [senders for senders in users.values() if all(sender.link.is_unused for sender in senders)]
+        unused.sort(key=lambda senders: max(sender.last_used for sender in senders))
+        for sender in itertools.chain.from_iterable(unused[:count]):
+            sender.link.close_unused()
+        return len(unused[:count])

@@ -12,11 +12,12 @@ from nsq_ha.policy.health import Trouble
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.topic import TopicPublisher
 
 
-async def connect_all(publishers: Sequence[TopicPublisher], max_connections: int) -> None:
+async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConfig) -> None:
     """Look the topics up, connect to the leaders of all their partitions, and wait until this is done.
 
     Raises:
@@ -30,10 +31,13 @@ async def connect_all(publishers: Sequence[TopicPublisher], max_connections: int
         views = await asyncio.gather(*(publisher.view() for publisher in publishers))
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
-        if len(senders) > max_connections:
+        nodes = {node.address for view in views for node in view.publishable.values()}
+        is_shared = config.tls is None or any(view.is_plain for view in views)
+        needed, each_one = (len(nodes), "nsqd") if is_shared else (len(senders), "partition")
+        if needed > config.max_connections:
             raise ConfigError(
-                f"wait_ready() needs {len(senders)} connections, one for each partition, but"
-                f" max_connections={max_connections}: raise it, or name fewer topics"
+                f"wait_ready() needs {needed} connections, one for each {each_one}, but"
+                f" max_connections={config.max_connections}: raise it, or name fewer topics"
             )
         await asyncio.gather(*(sender.link.connected() for sender in senders))
 

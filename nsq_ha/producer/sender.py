@@ -27,6 +27,7 @@ from nsq_ha.producer.pending import PartitionBuffer
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, StallDetector
 from nsq_ha.protocol.exchange import refuses_publish
+from nsq_ha.transport.shared import Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.counts import PublishCounts
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
+    from nsq_ha.transport.shared import SharedConnections
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
@@ -54,6 +56,7 @@ class Sender:
         partition: The partition.
         config: The producer's options.
         connections: The producer's limit of connections.
+        shared: The producer's shared connections.
         on_trouble: Called when publishes without a key should move to another partition.
         pending: Holds the pending publishes.
 
@@ -74,6 +77,7 @@ class Sender:
         config: ProducerConfig,
         *,
         connections: ConnectionLimit,
+        shared: SharedConnections,
         on_trouble: Callable[[Sender], None],
         pending: PendingPublishes,
     ) -> None:
@@ -108,6 +112,7 @@ class Sender:
             user=self,
             reports=self._reports,
             connections=connections,
+            shared=shared,
         )
 
     async def run(self) -> None:
@@ -314,7 +319,12 @@ class Sender:
 
     def _stalled_at(self) -> float | None:
         oldest = self.lane.oldest
-        return None if oldest is None else stalled_at(oldest.sent_at, self._answered_at, oldest.size)
+        return None if oldest is None else stalled_at(oldest.sent_at, self._heard_at(), oldest.size)
+
+    def _heard_at(self) -> float:
+        """Return when the leader last answered: over a shared connection, anybody's publish."""
+        connection = self.link.connection
+        return max(self._answered_at, connection.answered_at) if isinstance(connection, Share) else self._answered_at
 
     def _stalled(self) -> None:
         if self._close_if_overdue():
@@ -334,9 +344,9 @@ class Sender:
         if oldest is None or connection is None:
             return False
         now = self._clock()
-        if state_at(now, oldest.sent_at, self._answered_at, oldest.size) is not Answering.OVERDUE:
+        if state_at(now, oldest.sent_at, self._heard_at(), oldest.size) is not Answering.OVERDUE:
             return False
-        waited = now - max(oldest.sent_at, self._answered_at)
+        waited = now - max(oldest.sent_at, self._heard_at())
         reason = ResponseTimeoutError(
             f"{connection.node.address} has answered no publish for {waited:.1f} s: closing its connection"
         )

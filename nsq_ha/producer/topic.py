@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
+    from nsq_ha.transport.shared import SharedConnections
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which an unseen topic may be unknown to all nsqlookupds before a publish
@@ -45,6 +46,7 @@ class TopicPublisher:
         watch: The topic's lookups.
         config: The producer's options.
         connections: The producer's limit of connections.
+        shared: The producer's shared connections.
         start: Runs a new sender.
         check_open: Raises if the producer is closed or closing.
         pending: Holds the pending publishes.
@@ -63,6 +65,7 @@ class TopicPublisher:
         config: ProducerConfig,
         *,
         connections: ConnectionLimit,
+        shared: SharedConnections,
         start: Callable[[Sender], None],
         check_open: Callable[[], object],
         pending: PendingPublishes,
@@ -76,6 +79,7 @@ class TopicPublisher:
         self._queue = AdmissionQueue()
         self._config = config
         self._connections = connections
+        self._shared = shared
         self._start = start
         self.check_open = check_open
         self._pending = pending
@@ -309,6 +313,7 @@ class TopicPublisher:
                 partition,
                 self._config,
                 connections=self._connections,
+                shared=self._shared,
                 on_trouble=self._move_elsewhere,
                 pending=self._pending,
             )

@@ -273,6 +273,11 @@ class Connection:
             self._stream.write_parts(data)
 
     @property
+    def connection(self) -> Connection:
+        """This one; a share of a connection has one below it."""
+        return self
+
+    @property
     def lifetime(self) -> Lifetime | None:
         """How long nsqd can write to the connection. None if there is no limit."""
         return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None

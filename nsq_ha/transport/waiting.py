@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from nsq_ha.errors import ConnectError, ConnectionLostError
 from nsq_ha.transport.connection import Callbacks, Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from nsq_ha.config import ClientConfig
+    from nsq_ha.errors import NsqError
     from nsq_ha.policy.topology import Node
+
+
+class Opened(Protocol):
+    """A connection, or a share of one."""
+
+    def abort(self, reason: NsqError) -> None:
+        """End it at once."""
+
+    async def ended(self) -> NsqError:
+        """Wait for the end and return its reason."""
+
+
+C = TypeVar("C", bound=Opened)
 
 
 async def pause(news: asyncio.Event, timeout: float | None) -> None:
@@ -72,8 +86,16 @@ async def open_while(
         ServerError: nsqd refused IDENTIFY or AUTH.
         RemoteProtocolError: The answers are not valid.
     """
+    opening = Connection.open(config, node, callbacks, extend_support=extend_support)
+    return await while_wanted(opening, node, news=news, is_wanted=is_wanted)
+
+
+async def while_wanted(
+    opening: Coroutine[Any, Any, C], node: Node, *, news: asyncio.Event, is_wanted: Callable[[], bool]
+) -> C:
+    """Do as :func:`open_while`, with what ``opening`` opens."""
     loop = asyncio.get_running_loop()
-    attempt = loop.create_task(Connection.open(config, node, callbacks, extend_support=extend_support))
+    attempt = loop.create_task(opening)
     try:
         while not attempt.done():
             heard = loop.create_task(news.wait())
@@ -97,11 +119,11 @@ async def open_while(
         raise
 
 
-def _opened(attempt: asyncio.Task[Connection]) -> Connection | None:
+def _opened(attempt: asyncio.Task[C]) -> C | None:
     return None if attempt.cancelled() or attempt.exception() is not None else attempt.result()
 
 
-def _abort_opened(attempt: asyncio.Task[Connection]) -> None:
+def _abort_opened(attempt: asyncio.Task[C]) -> None:
     """Close the connection if the attempt ended before it could be cancelled."""
     if (connection := _opened(attempt)) is not None:
         connection.abort(ConnectionLostError("given up"))

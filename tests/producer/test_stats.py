@@ -278,7 +278,7 @@ async def test_wrong_arguments(stage: Stage) -> None:
             await producer.wait_ready("a b")
         with pytest.raises(ConfigError, match="timeout must be"):
             await producer.wait_ready(TOPIC, timeout=0)
-        with pytest.raises(ConfigError, match="needs 2 connections, one for each partition, but max_connections=1"):
+        with pytest.raises(ConfigError, match="needs 2 connections, one for each nsqd, but max_connections=1"):
             await producer.wait_ready(TOPIC)
 
 
