@@ -29,6 +29,7 @@ extensions = [
     "sphinx_design",
     "docs._ext.breaks",
     "docs._ext.charts",
+    "docs._ext.citations",
     "docs._ext.commands",
     "docs._ext.docstrings",
     "docs._ext.layout",

@@ -7,7 +7,7 @@ A rule of an option is called with the name and the value of the option. It
 returns the normalised value, or raises a ConfigError that names the option, the
 allowed values and the given one. ``config`` lists the rule of each option.
 
-Source: protocol reference 3 ("Other limits"); youzan/nsq ``protocol/names.go``.
+Source: server protocol 3.4; youzan/nsq ``protocol/names.go``.
 """
 
 from __future__ import annotations

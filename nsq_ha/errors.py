@@ -31,7 +31,7 @@ names or texts. An error code does not say whether the connection stays open, si
 the same code is fatal for one command and not for another; only the end of the
 stream does.
 
-Source: protocol reference 5, 6, 7, 10; failures reference 1.
+Source: server protocol 5-7; server failures 1.
 """
 
 from __future__ import annotations
@@ -375,7 +375,7 @@ def server_error(data: bytes) -> ServerError:
     replacement. One frame has no code, and one shares its code with others; both are
     recognised by their texts.
 
-    Source: protocol reference 1.
+    Source: server protocol 1.
     """
     text = data.decode("utf-8", "replace")
     if text.startswith(_TOO_MANY_CONNECTIONS):

@@ -36,7 +36,7 @@ class StartFrom:
     message only after it was flushed, up to 6 seconds after it was acknowledged;
     then the end is the end of the flushed messages.
 
-    Source: protocol reference 5, "Start positions"; youzan/nsq nsqdserver/http.go (doSetChannelOffset).
+    Source: server protocol 5.2; youzan/nsq nsqdserver/http.go (doSetChannelOffset).
     """
 
     kind: Literal["timestamp", "virtual_queue", "msgcount", "special"]

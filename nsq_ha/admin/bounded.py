@@ -3,7 +3,7 @@
 ``leading`` and ``spread`` record there what is not done yet, so that the error of a call that ends in the middle names
 it.
 
-Source: failures reference 2.
+Source: server failures 2.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``spread`` brings a change to all partitions and nsqds, ``client`` has the promises that all calls keep.
 
-Source: protocol reference 13; youzan/nsq ``nsqdserver/http.go``, upstream ``nsqd/http.go``.
+Source: server protocol 12; youzan/nsq ``nsqdserver/http.go``, upstream ``nsqd/http.go``.
 """
 
 from __future__ import annotations

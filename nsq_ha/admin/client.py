@@ -5,7 +5,7 @@ Producers and consumers do not use this package. The calls are in ``topics``, ``
 
 The invariant: every call ends within its ``timeout``, and may be repeated.
 
-Source: protocol reference 12; failures reference 2.
+Source: server protocol 11; server failures 2.
 """
 
 from __future__ import annotations

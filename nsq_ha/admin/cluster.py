@@ -2,7 +2,7 @@
 
 ``client`` has the promises that all calls keep.
 
-Source: protocol reference 12; failures reference 3.7.
+Source: server protocol 11; server failures 3.7.
 """
 
 from __future__ import annotations

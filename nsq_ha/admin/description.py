@@ -2,7 +2,7 @@
 
 ``stats_answer`` reads them from nsqd's answers.
 
-Source: protocol reference 13.
+Source: server protocol 12.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ time limit.
 The cluster accepts a change before it works. It may skip its first check of new
 partitions, so this module requests another one after a while.
 
-Source: protocol reference 12; failures reference 2, 3.6, 3.7.
+Source: server protocol 11; server failures 2, 3.6, 3.7.
 """
 
 from __future__ import annotations

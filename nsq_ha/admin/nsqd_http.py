@@ -3,7 +3,7 @@
 Most requests must go to the partition's leader; another node refuses them. The
 caller finds the leader.
 
-Source: protocol reference 13; spark reference 1.1, 1.2.
+Source: server protocol 12; Spark design 1.1, 1.2.
 """
 
 from __future__ import annotations

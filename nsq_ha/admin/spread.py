@@ -6,7 +6,7 @@ of all nsqds show the change. ``channels`` and ``topics`` have the changes, ``bo
 The invariant: a change goes to every place that can be reached, even if another one fails; then the error names the
 places that do not show it. So a repeated call completes it.
 
-Source: protocol reference 13; youzan/nsq and upstream ``internal/clusterinfo/data.go``.
+Source: server protocol 12; youzan/nsq and upstream ``internal/clusterinfo/data.go``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``description`` has the values.
 
-Source: protocol reference 13.
+Source: server protocol 12.
 """
 
 from __future__ import annotations

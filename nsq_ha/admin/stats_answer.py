@@ -2,7 +2,7 @@
 
 ``description`` has the values.
 
-Source: protocol reference 13; youzan/nsq and upstream ``nsqd/stats.go``.
+Source: server protocol 12; youzan/nsq and upstream ``nsqd/stats.go``.
 """
 
 from __future__ import annotations

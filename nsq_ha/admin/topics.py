@@ -2,7 +2,7 @@
 
 ``plain`` has the changes of plain clusters, and ``client`` the promises that all calls keep.
 
-Source: protocol reference 12; failures reference 2, 3.6, 3.7, 3.8.
+Source: server protocol 11; server failures 2, 3.6, 3.7, 3.8.
 """
 
 from __future__ import annotations

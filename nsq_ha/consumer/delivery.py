@@ -4,8 +4,7 @@ The invariant: an answer goes only through the connection that delivered its
 message, and only while that is open. Later answers are dropped: the server has
 delivered the message again, or will.
 
-Source: failures reference 4 (Consumer 4, 5); protocol reference 9 (a delayed
-REQ is ignored on an ordered channel).
+Source: server failures 4.3; server protocol 9.
 """
 
 from __future__ import annotations
@@ -221,7 +220,7 @@ class Delivery:
         reader gets there. A message that was requeued or timed out has more attempts; a message of another
         connection is no copy. Calling ``/channel/setorder`` first does not prevent the copy.
 
-        Source: protocol reference 5 (start positions), 9 (duplicate at start).
+        Source: server protocol 5.2, 9.1.
         """
         kept: list[Message] = []
         for message in messages:

@@ -8,7 +8,7 @@ compared with the expected one.
 A new ordered channel is made known to the replicas over nsqd's HTTP, too: nsqd itself does so only after the first
 FIN, and until then a change of the leader loses the channel and its messages (youzan/nsq ``trySyncTopicChannels``).
 
-Source: protocol reference 5.
+Source: server protocol 5.
 """
 
 from __future__ import annotations

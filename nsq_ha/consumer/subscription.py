@@ -9,7 +9,7 @@ client connects to a new leader, leaves the old connection, and then subscribes.
 If nsqd can write to a connection for a limited time only (``consumer.renewal``),
 its replacement is subscribed with RDY 0 before CLS is sent.
 
-Source: failures reference 4 (Consumer 1-3), 3.7, 3.9.
+Source: server failures 3.7, 3.9, 4.3.
 """
 
 from __future__ import annotations

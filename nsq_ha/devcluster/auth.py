@@ -5,7 +5,7 @@ answer's ``ttl``. Here a table answers instead.
 
 The invariant: secrets are compared and kept, and nothing else. They are in no text, no log line and no ``repr``.
 
-Source: protocol reference 4; youzan/nsq and nsqio/nsq ``internal/auth``, ``AUTH``, ``CheckAuth``.
+Source: server protocol 4; youzan/nsq and nsqio/nsq ``internal/auth``, ``AUTH``, ``CheckAuth``.
 """
 
 from __future__ import annotations

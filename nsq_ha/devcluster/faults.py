@@ -2,7 +2,7 @@
 
 Each control makes only the fault itself. The other nodes notice it and react after the cluster's own delays.
 
-Source: failures reference 3.
+Source: server failures 3.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Timing:
 
     Delays that a client requests (heartbeats, message timeouts, requeue delays) are never scaled.
 
-    Source: failures reference 3.0 - 3.9.
+    Source: server failures 3.
     """
 
     link_broken: float = 0.3

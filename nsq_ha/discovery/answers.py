@@ -8,7 +8,7 @@ The invariant: any body results in a valid value or a :class:`RemoteProtocolErro
 An invalid entry (a partition ``"x"``, a port 0) is skipped and the others are
 used; a body of another shape is an error.
 
-Source: protocol reference 12; failures reference 2, 5 "Lookup answers".
+Source: server protocol 11; server failures 2, 5.2.
 """
 
 from __future__ import annotations

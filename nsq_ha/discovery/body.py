@@ -3,7 +3,7 @@
 Servers answer with bare JSON or in the old envelope. ``answers`` and ``nsqd_http``
 interpret the content.
 
-Source: protocol reference 12.
+Source: server protocol 11.
 """
 
 from __future__ import annotations

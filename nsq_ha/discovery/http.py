@@ -5,7 +5,7 @@ silent one), the size limit of answers, the mapping of httpx's errors to ours, a
 the connections to a server, private or shared. It uses no redirects, cookies,
 compressed bodies or proxies of the environment.
 
-Source: failures reference 2, 5 "Lookup answers".
+Source: server failures 2, 5.2.
 """
 
 from __future__ import annotations

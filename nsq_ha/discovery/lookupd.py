@@ -3,7 +3,7 @@
 ``servers`` and ``watcher`` choose among several nsqlookupds; ``admin`` changes the
 cluster.
 
-Source: protocol reference 12.
+Source: server protocol 11.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ they are compared, as ``policy.one_cluster`` says; while they differ, no round a
 The invariant: once a server has answered, no other one can delay a round for more
 than a short time, and an answer can make only its own request fail.
 
-Source: failures reference 3.6, 4 "Discovery" 1; protocol reference 12.
+Source: server failures 3.6, 4.1; server protocol 11.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ nsqlookupds (``servers``) nor the rules of a view (``policy.topology``).
 A topic is looked up periodically, as ``policy.lookup_pace`` says; on demand at once,
 and then as ``policy.timing`` says while a caller waits for news.
 
-Source: failures reference 3.6, 4 "Discovery" 3.
+Source: server failures 3.6, 4.1.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ The invariant: a larger number of partitions is used only after a delay, in whic
 ones. A channel starts at the end of a partition, so messages published there earlier would reach nobody.
 ``policy.topology`` has confirmed the number, and ``policy.sharding`` maps keys to partitions.
 
-Source: ``PubRR`` and ``PubDynamicLoad`` of the Go client (clients reference 1.2); failures reference 3.8,
-4 (Producer 1, 6; Consumer 7).
+Source: ``PubRR`` and ``PubDynamicLoad`` of youzan/go-nsq ``producer.go``; server failures 3.8, 4.2, 4.3.
 """
 
 from __future__ import annotations

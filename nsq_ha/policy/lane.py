@@ -19,8 +19,7 @@ The invariants, for all events in any order:
   old one are counted separately. The rules above hold across both: a publish
   whose key is unanswered on the old connection is not written to the new one.
 
-Source: failures reference 1 ("When a refusal means not stored") and 4
-(Producer 3-6).
+Source: server failures 1.1, 4.2.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Looking this up for each publish would be too slow for ``policy.lane``. Its tests
 check row by row that it does exactly this.
 
-Source: failures reference 1 ("When a refusal means not stored"), 4 (Producer 3-6).
+Source: server failures 1.1, 4.2.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ publishes bound to its partition are not written a second time.
 The time limit of a publish (``publish_timeout``) is independent of this. A shorter limit ends the publish but not the
 connection, and the publish counts as unanswered until the connection is closed.
 
-Source: failures reference 3.3, 3.4, 4 (Consumer 2).
+Source: server failures 3.3, 3.4, 4.3.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ a new partition later than that, see :func:`partition_delay`.
 The budget: periodic lookups of all topics of a client begin at least ``1 / CALM_RATE`` apart, so each takes its turn.
 Lookups on demand have slots of their own and never wait for periodic ones.
 
-Source: failures reference 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
+Source: server failures 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ they were on their way when RDY was lowered            what sockets and networks
 a message times out at the server, and another comes   RDY n more, after each ``msg_timeout``
 =====================================================  ===========================================
 
-Source: protocol reference 7 ("RDY"), 8 ("Timeout").
+Source: server protocol 7, 8.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ without a secret, or for another reason    report it
 
 nsqd checks PUB each time, and SUB only once: a subscribed connection is never refused later.
 
-Source: protocol reference 4; nsqio/nsq and youzan/nsq ``CheckAuth``, ``IsAuthorized``.
+Source: server protocol 4; nsqio/nsq and youzan/nsq ``CheckAuth``, ``IsAuthorized``.
 """
 
 from __future__ import annotations

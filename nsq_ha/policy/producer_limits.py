@@ -34,7 +34,7 @@ is unknown         up to ``UNKNOWN_KEPT`` ago      kept
 is unknown         longer ago                      forgotten
 =================  ==============================  ==========================
 
-Source: protocol reference 3 (5 MiB a body, 1 MiB a message) and 6 (count).
+Source: server protocol 3.4, 6.2.
 """
 
 from __future__ import annotations

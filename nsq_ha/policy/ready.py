@@ -12,8 +12,7 @@ exceed ``max_in_flight``, and no RDY exceeds its connection's ``max_rdy_count``.
 Each partition has at least RDY 1, or gets its turn within a bounded time,
 whatever the others do; all turns are always in use.
 
-Source: protocol reference 7 (RDY); clients reference 5 (lost remainders, RDY
-stuck at 0).
+Source: server protocol 7.
 """
 
 from __future__ import annotations

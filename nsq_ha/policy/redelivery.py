@@ -14,7 +14,7 @@ Damaged messages: the frame cannot be decoded. If the damage happened on the way
 finishing the message would lose it. If it is in the log, each delivery is damaged. The invariant: such a message is
 finished only after ``DAMAGED_ATTEMPTS`` deliveries.
 
-Source: failures reference 3.10, 4 (Consumer 4); protocol reference 9.
+Source: server failures 3.10, 4.3; server protocol 9.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ The invariants, for all events in any order:
 * No pause follows a connection closed on purpose, unless nsqd could no longer
   answer on it and publishes wait.
 
-Source: failures reference 4 (Producer 1-4), 5 (TLS write deadline).
+Source: server failures 4.2; server protocol 3.3.
 """
 
 from __future__ import annotations

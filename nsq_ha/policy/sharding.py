@@ -6,8 +6,7 @@ publishers of a topic must use one rule; the default is that of the Go users.
 The invariant: the number of partitions is always ``meta.partition_num`` of a
 lookup, never the number of partitions that happen to be listed.
 
-Source: protocol reference 14; vectors in ``tests/vectors/sharding.json``, made
-by running the clients.
+Source: vectors in ``tests/vectors/sharding.json``, made by running the clients.
 """
 
 from __future__ import annotations

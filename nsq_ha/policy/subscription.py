@@ -15,7 +15,7 @@ The invariants, for all events in any order:
   connection that lasted for a while counts as progress (``settle_time``).
 * It ends only if it is stopped, or if nsqd refuses and retrying cannot help.
 
-Source: failures reference 3.7, 3.9, 4 (Consumer 1-3, Discovery 3, 4; Both 2).
+Source: server failures 3.7, 3.9, 4.1, 4.3, 4.4.
 """
 
 from __future__ import annotations

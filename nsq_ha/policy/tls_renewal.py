@@ -19,7 +19,7 @@ The invariants:
 * An nsqd counts as defective only after it was silent beyond the limit, and its
   connections are no longer replaced once it wrote beyond the limit.
 
-Source: protocol reference 3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
+Source: server protocol 3.3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The invariants: ``partition_num`` comes from ``meta`` alone, never from the numb
 of partitions that happen to be listed. No answer, however empty, erases earlier
 knowledge before further rounds confirm it.
 
-Source: failures reference 2, 3.6, 3.8, 3.9, 4 "Discovery"; protocol reference 12.
+Source: server failures 2, 3.6, 3.8, 3.9, 4.1; server protocol 11.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ before their first turn and so cost nothing.
 The invariants: while a message is held, it is touched before its message timeout is over; nothing is touched for longer
 than ``max_msg_timeout``.
 
-Source: protocol reference 7 (TOUCH); youzan/nsq ``nsqd/channel.go`` (``TouchMessage``).
+Source: server protocol 7; youzan/nsq ``nsqd/channel.go`` (``TouchMessage``).
 """
 
 from __future__ import annotations

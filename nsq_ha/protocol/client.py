@@ -7,7 +7,7 @@ The invariant: answers have no number, so the n-th answer belongs to the n-th co
 messages and failed FIN, REQ and TOUCH never count. Anything that does not fit ends the connection: if one answer went
 to the wrong publish, all later ones would, too.
 
-Source: protocol reference 1, 3, 5, 7; failures reference 1.
+Source: server protocol 1, 3, 5, 7; server failures 1.
 """
 
 from __future__ import annotations

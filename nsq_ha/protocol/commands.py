@@ -7,7 +7,7 @@ command may be sent; ``protocol.server.decoder`` reads it on the server.
 The invariant: the result of ``encode`` is exactly one command; no value can add
 another.
 
-Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+Source: server protocol 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Identify(Command, frozen=True):
     Attributes:
         body: The JSON object, see :class:`nsq_ha.protocol.identify.Offer`.
 
-    Source: protocol reference 3.
+    Source: server protocol 3.
     """
 
     word: ClassVar[bytes] = b"IDENTIFY"
@@ -87,7 +87,7 @@ class Auth(Command, frozen=True):
     Attributes:
         secret: Never shown, not even by ``repr``.
 
-    Source: protocol reference 4.
+    Source: server protocol 4.
     """
 
     word: ClassVar[bytes] = b"AUTH"
@@ -113,7 +113,7 @@ class Sub(Command, frozen=True):
         channel: Name of the channel, created by this command.
         partition: The partition. None omits it: nsqd then chooses a partition that it leads.
 
-    Source: protocol reference 5.
+    Source: server protocol 5.
     """
 
     word: ClassVar[bytes] = b"SUB"
@@ -311,7 +311,7 @@ class InternalCreateTopic(Command, frozen=True):
         partition: Its partition.
         extended: Whether messages may have headers. None omits it, which means no.
 
-    Source: protocol reference 7; ``protocol_v2.go`` ``internalCreateTopic``.
+    Source: server protocol 7; ``protocol_v2.go`` ``internalCreateTopic``.
     """
 
     word: ClassVar[bytes] = b"INTERNAL_CREATE_TOPIC"

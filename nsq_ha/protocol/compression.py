@@ -6,7 +6,7 @@ that it has received. IDENTIFY decides which codec is used (``protocol.identify`
 The invariant: received data uses at most ``max_output_bytes`` of memory per call,
 or a piece of ``PIECE_BYTES``; damaged data is an error and is never passed on.
 
-Source: protocol reference 3, "Upgrade order"; snappy's framing format
+Source: server protocol 3.2; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
 """
 

@@ -7,7 +7,7 @@ The invariant: each result is exactly one command. ``nsq_ha.checks`` checks
 names, ids have 16 bytes, and bodies are bytes that a size word can describe, so
 it always matches the data that follows it.
 
-Source: protocol reference 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+Source: server protocol 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def encode_pub(topic: str, partition: int | None, body: bytes) -> bytes:
         ConfigError: A name, the partition or the body is not valid. Nothing
             was sent; correct the call.
 
-    Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    Source: server protocol 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
     """
     if type(body) is not bytes:
         body = as_bytes("message body", body)
@@ -182,7 +182,7 @@ def encode_pub_trace(topic: str, partition: int | None, trace_id: int, body: byt
         ConfigError: As for :func:`encode_pub`, or the trace id is not an unsigned
             64 bit number.
 
-    Source: protocol reference 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    Source: server protocol 6; ``protocol_v2.go`` ``internalPubExtAndTrace``.
     """
     if type(body) is not bytes:
         body = as_bytes("message body", body)
@@ -207,7 +207,7 @@ def encode_pub_ext(topic: str, partition: int | None, ext: bytes, body: bytes) -
         ConfigError: As for :func:`encode_pub`, or the header is empty or longer
             than 65535 bytes.
 
-    Source: protocol reference 6, 11; ``protocol_v2.go`` ``internalPubExtAndTrace``.
+    Source: server protocol 6, 10; ``protocol_v2.go`` ``internalPubExtAndTrace``.
     """
     ext, body = as_bytes("extension header", ext), as_bytes("message body", body)
     if not ext:
@@ -231,7 +231,7 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
         ConfigError: As for :func:`encode_pub`, or there is no message, or all
             messages together exceed 2 GiB.
 
-    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     given = [body if type(body) is bytes else as_bytes("message body", body) for body in bodies]
     return encode_mpub_of(topic, partition, len(given), encode_bodies(given, MAX_SIZE))
@@ -340,7 +340,7 @@ def encode_mpub_trace(topic: str, partition: int | None, messages: Iterable[tupl
     Raises:
         ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_trace`.
 
-    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     parts: list[bytes] = []
     for trace_id, given in messages:
@@ -362,7 +362,7 @@ def encode_mpub_ext(topic: str, partition: int | None, messages: Iterable[tuple[
     Raises:
         ConfigError: As for :func:`encode_mpub` and :func:`encode_pub_ext`.
 
-    Source: protocol reference 6; ``protocol_v2.go`` ``readMPUBEXT``.
+    Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     parts = [_ext_message(as_bytes("extension header", e), as_bytes("message body", b)) for e, b in messages]
     return _batch(_head("MPUB_EXT", topic, partition), len(parts), parts)
@@ -405,7 +405,7 @@ def encode_fin(message_id: bytes) -> bytes:
     Raises:
         ConfigError: The id does not have 16 bytes.
 
-    Source: protocol reference 7; ``protocol_v2.go`` ``IOLoop``, ``FIN``.
+    Source: server protocol 7; ``protocol_v2.go`` ``IOLoop``, ``FIN``.
     """
     if len(message_id) != MESSAGE_ID_BYTES:
         raise _refuse_id(message_id)
@@ -434,7 +434,7 @@ def encode_req(message_id: bytes, delay_ms: int) -> bytes:
         ConfigError: The id does not have 16 bytes, or the delay is not an int
             from 0 to :data:`MAX_DELAY_MS`.
 
-    Source: protocol reference 7; ``protocol_v2.go`` ``REQ``.
+    Source: server protocol 7; ``protocol_v2.go`` ``REQ``.
     """
     if len(message_id) != MESSAGE_ID_BYTES:
         raise _refuse_id(message_id)
@@ -449,7 +449,7 @@ def encode_touch(message_id: bytes) -> bytes:
     Raises:
         ConfigError: The id does not have 16 bytes.
 
-    Source: protocol reference 7; ``protocol_v2.go`` ``TOUCH``.
+    Source: server protocol 7; ``protocol_v2.go`` ``TOUCH``.
     """
     if len(message_id) != MESSAGE_ID_BYTES:
         raise _refuse_id(message_id)
@@ -465,7 +465,7 @@ def encode_ready(count: int) -> bytes:
     Raises:
         ConfigError: ``count`` is not an int of 0 or more.
 
-    Source: protocol reference 7; ``protocol_v2.go`` ``RDY``.
+    Source: server protocol 7; ``protocol_v2.go`` ``RDY``.
     """
     if type(count) is not int or not 0 <= count <= _MAX_READY:
         raise ConfigError(f"ready count must be an int of 0 or more, not {count!r}")

@@ -2,7 +2,7 @@
 
 Owns tables, containers and the meaning of a single frame; ``protocol.client`` owns their order.
 
-Source: protocol reference 1, 3, 5, 7.
+Source: server protocol 1, 3, 5, 7.
 """
 
 from __future__ import annotations

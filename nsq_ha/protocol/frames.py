@@ -11,7 +11,7 @@ reads the same layout without creating frame objects (``protocol.client``).
 
 The invariant: a size is checked before memory is reserved for it.
 
-Source: protocol reference 1; youzan/nsq ``internal/protocol/protocol.go`` ``SendFramedResponse``.
+Source: server protocol 1; youzan/nsq ``internal/protocol/protocol.go`` ``SendFramedResponse``.
 """
 
 from __future__ import annotations

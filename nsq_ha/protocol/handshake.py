@@ -34,7 +34,7 @@ It does no I/O: the caller executes each step and feeds the data that it reads. 
 
 Pass remaining pieces and all later reads to ``protocol.receive``.
 
-Source: protocol reference 3, 4.
+Source: server protocol 3, 4.
 """
 
 from __future__ import annotations

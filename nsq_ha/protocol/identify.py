@@ -6,7 +6,7 @@ when to switch to TLS or compression.
 The invariant: an :class:`Identity` holds only valid values, so no other module
 checks them again.
 
-Source: protocol reference 3; youzan/nsq ``nsqdserver/protocol_v2.go``
+Source: server protocol 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 ``IDENTIFY`` and ``nsqd/client_v2.go`` ``Identify``.
 """
 
@@ -283,7 +283,7 @@ def upgrades(identity: Identity, offer: Offer | None = None) -> tuple[Upgrade, .
         RemoteProtocolError: The server switches on a layer that was not offered.
             Drop the connection.
 
-    Source: protocol reference 3, "Upgrade order".
+    Source: server protocol 3.2.
     """
     order: list[Upgrade] = []
     if identity.tls_v1:

@@ -14,7 +14,7 @@ many bytes. Offset is 8 bytes, raw size 4. All integers are big-endian.
 This module has the layouts in both directions. The readers are the hot path: one
 pass over the received data, one ``unpack_from`` per message, one copy per body.
 
-Source: protocol reference 2; youzan/nsq ``nsqd/message.go`` ``WriteToClient``.
+Source: server protocol 2; youzan/nsq ``nsqd/message.go`` ``WriteToClient``.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def layout_for(*, detail: bool, ext: bool) -> Layout:
             the plain layout.
         ext: Whether the topic is extended and IDENTIFY had ``extend_support``.
 
-    Source: protocol reference 2, "The layout is fixed by".
+    Source: server protocol 2.
     """
     return Layout((ext, detail))
 

@@ -7,7 +7,7 @@ ours if we were about to send, the peer's if it already sent.
 Only handshakes, subscriptions and control commands use the table; messages and
 publishes on a running connection do not.
 
-Source: protocol reference 1, 3-7; youzan/nsq ``nsqd/client_v2.go`` states and
+Source: server protocol 1, 3-7; youzan/nsq ``nsqd/client_v2.go`` states and
 ``nsqdserver/protocol_v2.go`` checks of them. This is stricter than the server in
 one point: the server accepts connections without IDENTIFY, but this client sends
 it first, since the layout of messages depends on it.

@@ -9,7 +9,7 @@ re-created. It serves where the marked message is deleted. If ``failOnDataLoss=f
 lets a query go back to an earlier offset, the checkpoint also names the partition; any
 other step back is an error.
 
-**Source:** Spark reference 1.5, 2.1 ("Offset JSON").
+**Source:** Spark design 1.5, 2.1.
 """
 
 from __future__ import annotations

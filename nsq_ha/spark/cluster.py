@@ -4,7 +4,7 @@ This module runs the asynchronous clients of ``discovery`` in a private event lo
 by call: Spark runs driver and task code in its own Python processes, where no loop runs.
 It does not decide what the answers mean for a read (``plan``, ``read``).
 
-**Source:** Spark reference 1.1, 1.2.
+**Source:** Spark design 1.1, 1.2.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ connection for a short time only, so the owner closes the connection in time and
 another one (``policy.tls_renewal``). It is blocking, because Spark's tasks are plain
 functions in their own processes.
 
-**Source:** protocol reference 3, 4.
+**Source:** server protocol 3, 4.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ least once: a task that runs again publishes again, since NSQ has no transaction
 that stay the same in a repeated task let readers drop repeats
 (:func:`nsq_ha.spark.functions.drop_repeats`).
 
-**Source:** Spark reference 2.3.
+**Source:** Spark design 2.3.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ A batch read plans its ranges each time Spark plans the query: with a live write
 ``endingOffsets=latest`` two actions on one DataFrame may see different ends. Set the end
 as JSON if that matters.
 
-**Source:** Spark reference 2.1, 3, 3.2 (which filters arrive).
+**Source:** Spark design 2.1, 3.
 """
 
 from __future__ import annotations

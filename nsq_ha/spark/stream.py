@@ -4,7 +4,7 @@ PySpark keeps the reader in one long-lived process per query for the driver's ca
 pickles it to the workers for reading. So the reader connects to the cluster when needed,
 and pickles no connection. PySpark does not call ``stop``, so nothing depends on it.
 
-**Source:** Spark reference 2.1, 3.
+**Source:** Spark design 2.1, 3.
 """
 
 from __future__ import annotations

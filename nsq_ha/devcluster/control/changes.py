@@ -2,7 +2,7 @@
 
 Each call returns at once and takes effect later, like the HTTP calls of the real nsqlookupd.
 
-Source: failures reference 2, 3.7 - 3.9; protocol reference 12.
+Source: server failures 2, 3.7-3.9; server protocol 11.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ check of the next leading one.
 The invariant: a new leader is an in-sync replica, and each of these has
 everything that was ever acknowledged.
 
-Source: failures reference 3.
+Source: server failures 3.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each nsqlookupd learns of changes at its own pace and answers from its memory
 alone. Two of them may disagree for seconds, and one that has just started knows
 less than the cluster.
 
-Source: failures reference 2, 3.6, 3.8, 3.9.
+Source: server failures 2, 3.6, 3.8, 3.9.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Without ``Accept: application/vnd.nsq; version=1.0`` some routes wrap their
 answer in an envelope and turn every error into a 500. The other routes, and all
 routes with this header, answer bare data and true status codes.
 
-Source: protocol reference 12, 13; youzan/nsq ``internal/http_api/topic_channel_args.go``.
+Source: server protocol 11, 12; youzan/nsq ``internal/http_api/topic_channel_args.go``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """nsqd's HTTP for messages: publish, and get one by id, count or offset.
 
-Source: protocol reference 13; Spark reference 1.1; youzan/nsq ``internalPUB``, ``doMPUB``, ``doMessageGet``.
+Source: server protocol 12; Spark design 1.1; youzan/nsq ``internalPUB``, ``doMPUB``, ``doMessageGet``.
 """
 
 from __future__ import annotations

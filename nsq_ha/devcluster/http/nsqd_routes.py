@@ -1,6 +1,6 @@
 """nsqd's HTTP: all routes, and those of the node and its channels.
 
-Source: protocol reference 13; youzan/nsq ``nsqdserver/http.go``.
+Source: server protocol 12; youzan/nsq ``nsqdserver/http.go``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """nsqlookupd's HTTP: changes of topics, channels and nodes.
 
-Source: protocol reference 12; failures reference 2; youzan/nsq ``nsqlookupd/http.go``.
+Source: server protocol 11; server failures 2; youzan/nsq ``nsqlookupd/http.go``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """nsqlookupd's HTTP: lookups; ``nsqlookupd_changes`` has the changes.
 
-Source: protocol reference 12; failures reference 2.
+Source: server protocol 11; server failures 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """nsqd's ``/stats``: topics, channels and clients in numbers.
 
-Source: protocol reference 13; youzan/nsq ``nsqd/stats.go``, ``doStats``.
+Source: server protocol 12; youzan/nsq ``nsqd/stats.go``, ``doStats``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ``session`` adds those of the partitioned server, ``plain_session`` those of upstream's.
 
-Source: protocol reference 3 - 7; ``protocol_v2.go`` of youzan/nsq and of nsqio/nsq.
+Source: server protocol 3-7; ``protocol_v2.go`` of youzan/nsq and of nsqio/nsq.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ answers to the bytes of one read go out in one write.
 The invariant: while an operation waits (for a replica, for TLS), the connection
 reads no later command, so answers keep the order of the commands.
 
-Source: protocol reference 1, 3, 7; youzan/nsq ``protocol_v2.go`` ``IOLoop``, ``messagePump``.
+Source: server protocol 1, 3, 7; youzan/nsq ``protocol_v2.go`` ``IOLoop``, ``messagePump``.
 """
 
 from __future__ import annotations

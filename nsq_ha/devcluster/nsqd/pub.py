@@ -1,6 +1,6 @@
 """The PUB family: find the replica, store the messages, wait for the followers, answer.
 
-Source: protocol reference 6; youzan/nsq ``preparePub``, ``internalPubExtAndTrace``.
+Source: server protocol 6; youzan/nsq ``preparePub``, ``internalPubExtAndTrace``.
 """
 
 from __future__ import annotations

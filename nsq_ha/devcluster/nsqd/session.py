@@ -2,7 +2,7 @@
 
 ``any_session`` has what both kinds of server do, ``pub`` the publishes, ``sub`` the subscription and its messages.
 
-Source: protocol reference 3 - 7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+Source: server protocol 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One subscribed connection: SUB and its refusals, deliveries, FIN, REQ and TOUCH.
 
-Source: protocol reference 5, 7; youzan/nsq ``internalSUB``, ``FIN``, ``REQ``, ``TOUCH``.
+Source: server protocol 5, 7; youzan/nsq ``internalSUB``, ``FIN``, ``REQ``, ``TOUCH``.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:
 
     Golden exchanges compare this fast path and ``protocol.messages`` with the real server's bytes.
 
-    Source: protocol reference 2.
+    Source: server protocol 2.
     """
     ext, detail = layout.value
     parts = b""

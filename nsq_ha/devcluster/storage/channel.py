@@ -9,7 +9,7 @@ The invariants: a message is in flight with at most one consumer; an ordered
 channel has at most one message in flight in total; only flushed records are
 delivered, up to the channel's own end.
 
-Source: protocol reference 7 - 9; youzan/nsq ``nsqd/channel.go``.
+Source: server protocol 7-9; youzan/nsq ``nsqd/channel.go``.
 """
 
 from __future__ import annotations
@@ -297,7 +297,7 @@ class Channel:
 
         A message in hand is delivered first, so it arrives twice in a row, and only one of the two can be finished.
 
-        Source: protocol reference 9 ("Duplicate at start").
+        Source: server protocol 9.1.
         """
         if self.ordered:
             return
@@ -323,7 +323,7 @@ class Channel:
 
         Silently ignore an index after the channel's end, as the server does.
 
-        Source: protocol reference 5 ("Start positions"); Spark reference 1.3.
+        Source: server protocol 5.2; Spark design 1.3.
         """
         if index > self.end:
             return

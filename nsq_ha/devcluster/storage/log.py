@@ -61,7 +61,7 @@ def raw_size(body: bytes, ext: bytes | None, *, extended: bool) -> int:
 
     An extended topic stores one version byte, and two more for the length of a header.
 
-    Source: protocol reference 2 ("raw_size").
+    Source: server protocol 2.
     """
     size = HEADER_BYTES + len(body)
     if extended:

@@ -7,7 +7,7 @@ leads for a moment when it wakes up.
 The invariant: a publish is answered ``OK`` only when every in-sync replica has
 the record, so an election among them never loses it.
 
-Source: failures reference 3.0, 3.3, 3.4.
+Source: server failures 3, 3.3, 3.4.
 """
 
 from __future__ import annotations

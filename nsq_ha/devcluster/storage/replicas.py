@@ -43,7 +43,7 @@ class StorageNode(Node):
     def find(self, topic: str, partition: int | None) -> Replica | None:
         """Return the replica of a partition; if ``partition`` is None, of any partition that this node leads.
 
-        Source: protocol reference 5 ("Partition omitted").
+        Source: server protocol 5.1.
         """
         if partition is None:
             led = [number for (name, number), replica in self.replicas.items() if name == topic and replica.leads]

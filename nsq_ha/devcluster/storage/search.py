@@ -6,7 +6,7 @@ begins in the commit log and continues in the file, so its results are wrong for
 records that are not flushed yet.
 
 Source: youzan/nsq ``SearchLogByMsgCnt``, ``SearchLogByMsgOffset``, ``SearchLogByMsgTimestamp``; measured, see the
-reference page of the embedded cluster. Start positions: protocol reference 5 ("Start positions"); Spark reference 1.1.
+reference page of the embedded cluster. Start positions: server protocol 5.2; Spark design 1.1.
 """
 
 from __future__ import annotations

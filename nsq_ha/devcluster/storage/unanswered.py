@@ -1,6 +1,6 @@
 """Messages that a channel has delivered or delayed, and that no consumer has finished.
 
-Source: protocol reference 7 - 9; youzan/nsq ``nsqd/channel.go``.
+Source: server protocol 7-9; youzan/nsq ``nsqd/channel.go``.
 """
 
 from __future__ import annotations

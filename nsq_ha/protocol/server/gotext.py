@@ -3,7 +3,7 @@
 This is for texts in error frames, so that an embedded server answers byte for
 byte like the real one. Do not use it for anything else.
 
-Source: Go's ``strconv`` and ``fmt``; protocol reference 5-7 for the frames.
+Source: Go's ``strconv`` and ``fmt``; server protocol 5-7 for the frames.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Other keys have no meaning in the protocol.
 
-Source: protocol reference 6, 11; youzan/nsq ``nsqdserver/protocol_v2.go``
+Source: server protocol 6, 10; youzan/nsq ``nsqdserver/protocol_v2.go``
 ``internalPubExtAndTrace`` and ``nsqd/message.go`` ``NewJsonExt``.
 """
 

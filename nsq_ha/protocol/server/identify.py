@@ -1,6 +1,6 @@
 """IDENTIFY on the server's side: turn the client's JSON into session settings, and these into the answer.
 
-Source: protocol reference 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
+Source: server protocol 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
 ``Identify`` and the setters it calls.
 """
 

@@ -5,7 +5,7 @@ they may be in flight to a killed driver, the channel may be paused, or the serv
 may be slow. So this module requests the server's counts over HTTP, and waits
 longer if there are none.
 
-**Source:** Spark reference 2.2; nsqio/nsq nsqd/stats.go.
+**Source:** Spark design 2.2; nsqio/nsq nsqd/stats.go.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ something is killed between its file and its FIN, or if it is not written within
 The invariants: an offset never goes back, except for data loss that is explicitly
 allowed; a file is deleted only after Spark has committed the micro-batch that read it.
 
-**Source:** Spark reference 2.2.
+**Source:** Spark design 2.2.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ how much may wait in the spool.
 The invariant: a message is finished only after the file that holds it is on disk. A
 kill between the two repeats the message; none is lost.
 
-**Source:** Spark reference 2.2; protocol reference 5, 7.
+**Source:** Spark design 2.2; server protocol 5, 7.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ The invariants: a numbered file is complete and on disk, whatever is killed; the
 of files and rows only grow, even over restarts; :meth:`Spool.forget` deletes files only
 after Spark has committed them.
 
-**Source:** Spark reference 2.2.
+**Source:** Spark design 2.2.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ checks whether a partition exists and whether an offset is still kept.
 
 The invariant: everything is checked on the driver, before any task starts, and an error
 names the option.
-
-**Source:** Spark reference 5.
 """
 
 from __future__ import annotations

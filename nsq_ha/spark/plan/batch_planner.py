@@ -3,7 +3,7 @@
 Each offset of a plan is a message boundary, because only then can the chain rule
 check the first and the last message of a range too.
 
-**Source:** Spark reference 1.1, 1.5, 2.1 ("Boundary rule").
+**Source:** Spark design 1.1, 1.5, 2.1.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ accepts only registered channels takes its time. Until then a boundary among suc
 messages is *not readable yet*: never replace it by another boundary or by the end of
 the log. Callers that can wait use :meth:`BoundarySearch.patiently`.
 
-**Source:** Spark reference 1.1 (``message/get``), 2.1 ("Boundary rule", "Limits").
+**Source:** Spark design 1.1, 2.1.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ its log (``checkpoint.Mark``), whenever the log has changed since the last time:
 cluster needs 3 s to delete, re-create and refill a topic. :class:`LossPolicy` decides whether to fail or continue
 (``failOnDataLoss``), and where a partition continues. No message is ever read twice.
 
-**Source:** Spark reference 1.1 (``message/get``), 1.5 ("Topic deleted and re-created").
+**Source:** Spark design 1.1, 1.5.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 This module takes snapshots of topics, either complete or of the partitions that answer, and keeps the last ones.
 It does not decide what to read (``batch_planner``, ``stream_planner``).
 
-**Source:** Spark reference 1.1, 2.1.
+**Source:** Spark design 1.1, 2.1.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ not stop the others; a new partition begins at its earliest message. A query wit
 end (:meth:`StreamPlanner.prepare_target`) reaches it or fails: no temporary error
 makes it end earlier.
 
-**Source:** Spark reference 1.5, 2.1 ("Driver side", "Limits").
+**Source:** Spark design 1.5, 2.1.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ after the offset it was set to, so "stop at the first offset after the end" woul
 silently lose data. The invariant: the accepted messages are exactly the unbroken
 chain ``[start, position)``, each message once and in order.
 
-**Source:** Spark reference 1.3 ("The stale-message trap") and 1.2 (the wrong
-partition on a node that leads two).
+**Source:** Spark design 1.2, 1.3.
 """
 
 from __future__ import annotations

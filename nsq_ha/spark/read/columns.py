@@ -4,7 +4,7 @@
 column, from messages and from frames without objects. A read builds only the columns of
 the schema that Spark passes, which is the only pruning that Spark allows a Python source.
 
-**Source:** Spark reference 2.1 ("Columns", "Honour the schema").
+**Source:** Spark design 2.1.
 """
 
 from __future__ import annotations

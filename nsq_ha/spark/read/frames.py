@@ -7,7 +7,7 @@ headers, damaged messages) goes to the readers of ``protocol``, which are always
 The invariant: cutting gives the same messages as those readers, up to the first frame that it does
 not take.
 
-**Source:** protocol reference 2; ``protocol.messages`` for the layout and for what is damaged.
+**Source:** server protocol 2; ``protocol.messages`` for the layout and for what is damaged.
 """
 
 from __future__ import annotations

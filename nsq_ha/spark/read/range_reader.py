@@ -10,7 +10,7 @@ and ends without an error only if that is complete or data loss is allowed. The 
 returns rows only if the chain rule proved them complete; what it cannot read immediately,
 tasks read with all their patience. So the driver never decides about data loss.
 
-**Source:** Spark reference 1.3, 1.4, 1.5, 2.1, 4 ("trigger").
+**Source:** Spark design 1.3, 1.4, 1.5, 2.1.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ decide which messages count (``chain``) or what follows a failure (``range_reade
 Here a FIN only means "send more": the channel belongs to this reader and vanishes with
 it. So each accepted message is finished immediately.
 
-**Source:** Spark reference 1.2; protocol reference 3, 5, 7.
+**Source:** Spark design 1.2; server protocol 3, 5, 7.
 """
 
 from __future__ import annotations

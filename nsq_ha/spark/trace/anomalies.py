@@ -1,6 +1,6 @@
 """Find anomalies in the lives of messages (losses, repeats, wrong order, gaps), and changes of leader.
 
-**Source:** Spark reference 8, job 3.
+**Source:** Spark design 4.
 """
 
 from __future__ import annotations

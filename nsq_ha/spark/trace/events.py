@@ -4,7 +4,7 @@ A line is JSON of :mod:`nsq_ha.tracelog`, or a ``[TRACE]`` line of an nsqd's log
 lines are skipped; one that begins like a trace line and cannot be parsed becomes a
 ``bad`` event.
 
-**Source:** Spark reference 8; youzan/nsq ``nsqd/tracer.go``.
+**Source:** Spark design 4; youzan/nsq ``nsqd/tracer.go``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ computes the lives of the days again that these events can change. Both steps re
 what an interrupted run has left, so every event counts once, however often a run is
 repeated and however late a file comes.
 
-**Source:** Spark reference 8, job 1.
+**Source:** Spark design 4.
 """
 
 from __future__ import annotations

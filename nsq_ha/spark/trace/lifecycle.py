@@ -3,7 +3,7 @@
 Trace ids may repeat, so events are joined by topic and the server's message id. This id
 grows within a partition, so it is also the order of messages without offsets.
 
-**Source:** Spark reference 8, jobs 1, 2 and 4.
+**Source:** Spark design 4.
 """
 
 from __future__ import annotations

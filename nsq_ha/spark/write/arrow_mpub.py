@@ -4,7 +4,7 @@
 all others (headers, trace ids, keys, mixed partitions, rows that cannot be published) to
 ``row_converter``, which checks rows one by one.
 
-**Source:** Spark reference 2.3; protocol reference 6 (``MPUB``).
+**Source:** Spark design 2.3; server protocol 6.
 """
 
 from __future__ import annotations

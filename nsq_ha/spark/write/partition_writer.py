@@ -5,7 +5,7 @@ one was acknowledged. An MPUB that was sent but not answered is in doubt: it is 
 may then be stored twice, and is counted as doubtful. ``row_converter`` decides which row
 goes where.
 
-**Source:** Spark reference 2.3; protocol reference 6.
+**Source:** Spark design 2.3; server protocol 6.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 This module also counts rows that cannot be published and builds their dead letters; the
 option ``onBadRow`` decides between an error and these. It does no I/O (``partition_writer``).
 
-**Source:** Spark reference 2.3.
+**Source:** Spark design 2.3.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 This module sends and receives; ``protocol.pull`` has the format, ``reader`` decides what an answer means. The port has
 neither TLS nor AUTH.
 
-**Source:** Spark reference, bulk reads; youzan/nsq ``consistence/coordinator_rpc.go``.
+**Source:** Spark design 5; youzan/nsq ``consistence/coordinator_rpc.go``.
 """
 
 from __future__ import annotations

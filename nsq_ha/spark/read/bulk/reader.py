@@ -7,7 +7,7 @@ The invariants: rows leave in the order of the log, each once, and none is left 
 left end. Only rows of a leader leave: any replica answers, and another one may hold messages that were never
 committed. So after each answer the node must confirm that it leads; a leader sends committed messages only.
 
-**Source:** Spark reference, bulk reads; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``.
+**Source:** Spark design 5; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``.
 """
 
 from __future__ import annotations

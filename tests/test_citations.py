@@ -1,0 +1,69 @@
+"""What docstrings and pages cite exists: each numbered section is on its page."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from docs._ext import citations
+from tests.examples import ROOT
+
+MODULES = sorted(path for package in ("nsq_ha", "pyspark_nsq") for path in (ROOT / package).rglob("*.py"))
+PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts]
+
+
+def headings(page: str) -> list[str]:
+    """Return the numbers of the sections of a page."""
+    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
+    return [match[1] for match in re.finditer(rf"^#+ {citations.HEADING.pattern}", text, re.MULTILINE)]
+
+
+def docstrings(path: Path) -> str:
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    nodes = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, kinds)]
+    return "\n\n".join(ast.get_docstring(node) or "" for node in nodes)
+
+
+def texts() -> dict[str, str]:
+    read = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in PAGES}
+    return read | {str(path.relative_to(ROOT)): docstrings(path) for path in MODULES}
+
+
+def test_each_section_that_is_cited_exists() -> None:
+    known = {(page, number) for page in citations.PAGES.values() for number in headings(page)}
+    found = {(where, page, number) for where, text in texts().items() for page, number, _, _ in citations.cited(text)}
+    assert len(found) > 150
+    assert not sorted(each for each in found if each[1:] not in known)
+
+
+@pytest.mark.parametrize("page", citations.PAGES.values())
+def test_sections_are_numbered_without_a_gap(page: str) -> None:
+    counts: list[int] = []
+    for number in headings(page):
+        *parents, last = map(int, number.split("."))
+        assert parents == counts[: len(parents)], number
+        counts = [*parents, *([0] if len(counts) <= len(parents) else [counts[len(parents)]])]
+        counts[-1] += 1
+        assert counts[-1] == last, number
+    assert counts
+
+
+def test_nothing_that_is_not_in_the_repository_is_cited() -> None:
+    lost = re.compile(r"\b(?:protocol|failures|spark|clients|style) reference,? \d", re.IGNORECASE)
+    assert not {where: match[0] for where, text in texts().items() if (match := lost.search(text))}
+
+
+def test_a_citation_names_single_sections_ranges_and_lists() -> None:
+    text = "Source: server protocol 1, 3-5.2;\nserver\nfailures 3.10. Spark design 2 and 4; server protocol, 7."
+    assert [(page.rpartition("/")[2], number) for page, number, _, _ in citations.cited(text)] == [
+        ("server-protocol", "1"),
+        ("server-protocol", "3"),
+        ("server-protocol", "5.2"),
+        ("server-failures", "3.10"),
+        ("spark-design", "2"),
+        ("spark-design", "4"),
+    ]
+    assert [text[start:end] for _, _, start, end in citations.cited(text)] == ["1", "3", "5.2", "3.10", "2", "4"]
