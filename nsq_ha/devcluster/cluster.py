@@ -46,6 +46,8 @@ class DevCluster(Faults):
         nsqd_ports: TCP ports of the first nsqds, whose HTTP ports are one above; the others use free ports.
         plain: Imitate upstream's nsqd and nsqlookupd, without partitions, replicas and leaders. The arguments of
             elections (``write_without_channels``, ``slow_leaders``) then mean nothing.
+        node_ids: The ``-node-id`` of the first nsqds of a plain cluster, 0..1023. The others have the real default,
+            which is the same for all nsqds of one host: so two of them give equal message ids.
         retain_bytes: Bytes of messages that a partition keeps after all its channels finished them. None keeps all
             of them. A plain nsqd keeps none in any case.
         tls: The server's context. None for a server without TLS.

@@ -29,6 +29,7 @@ from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
+from nsq_ha.devcluster.storage.guids import node_ids_of
 
 if TYPE_CHECKING:
     import ssl
@@ -70,6 +71,7 @@ class Runtime:
         lookupd_ports: Sequence[int] = (),
         nsqd_ports: Sequence[int] = (),
         plain: bool = False,
+        node_ids: Sequence[int] = (),
         retain_bytes: int | None = None,
         tls: ssl.SSLContext | None = None,
         tls_required: bool = False,
@@ -92,6 +94,7 @@ class Runtime:
         self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds]
         self._nsqd_ports = [*nsqd_ports, *[0] * nsqds]
         self._plain = plain
+        self._node_ids = node_ids_of(node_ids, nsqds)
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
         self._retain_bytes = retain_bytes
@@ -182,8 +185,8 @@ class Runtime:
             ports = (port - 1 if port else 0, port)  # as 4160 and 4161 are
             lookupd = PlainNsqlookupd(name, host, lambda lookupd: guarded(plain_lookupd_app(lookupd)), ports)
             control.lookupds.append(lookupd)
-        for number, (name, ports) in enumerate(self._nsqds()):
-            nsqd = PlainNsqd(name, number, host, lambda nsqd: guarded(plain_nsqd_app(nsqd), plain=False), ports)
+        for node_id, (name, ports) in zip(self._node_ids, self._nsqds(), strict=True):
+            nsqd = PlainNsqd(name, node_id, host, lambda nsqd: guarded(plain_nsqd_app(nsqd), plain=False), ports)
             control.nsqds.append(nsqd)
 
     def _lookupds(self) -> list[tuple[str, int]]:

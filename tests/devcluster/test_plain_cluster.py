@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from nsq_ha.devcluster.storage.guids import default_node_id
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
 from nsq_ha.protocol.frames import FrameType
 from tests.devcluster.clock import held
@@ -385,3 +386,44 @@ def test_frames_are_messages(cluster: DevCluster) -> None:
     with subscribe(cluster.nsqds["nsqd-0"], "t") as wire:
         publish(cluster.nsqds["nsqd-0"], pub("t", b"one"))
         assert wire.frame()[0] is FrameType.MESSAGE
+
+
+# ---------------------------------------------------------------- ids
+
+
+def ids(cluster: DevCluster, node: str, *topics: str) -> list[list[int]]:
+    """Publish four messages to each topic of a node, and return the ids that it gave."""
+    address = cluster.nsqds[node]
+    found = []
+    for topic in topics:
+        publish(address, mpub(topic, b"a", b"b", b"c", b"d"))
+        with subscribe(address, topic, ready=4) as wire:
+            found.append(sorted(int(message_id(wire.message()), 16) for _ in range(4)))
+    return found
+
+
+def test_nsqds_of_one_host_give_equal_ids(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.devcluster.storage.guids.now", lambda: 1288834974288 + 77)
+    first, second = (ids(cluster, node, "t", "u") for node in ("nsqd-0", "nsqd-1"))
+    assert first == second
+    # Each topic counts for itself, so ids of one nsqd are equal, too.
+    assert first[0] == first[1]
+    assert first[0] == [77 << 22 | default_node_id() << 12 | sequence for sequence in range(4)]
+
+
+def test_the_host_gives_the_node_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen with real nsqds on a host of this name."""
+    monkeypatch.setattr("socket.gethostname", lambda: "vm")
+    assert default_node_id() == 617
+
+
+def test_nsqds_can_have_node_ids_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with DevCluster(plain=True, nsqds=3, node_ids=(1, 1023)) as cluster:
+        nodes = [ids(cluster, node, "t")[0][0] >> 12 & 1023 for node in cluster.nsqds]
+        assert nodes == [1, 1023, default_node_id()]
+
+
+@pytest.mark.parametrize("number", [-1, 1024])
+def test_a_node_id_has_ten_bits(number: int) -> None:
+    with pytest.raises(ValueError, match=f"node_ids must be numbers from 0 to 1023, not {number}"):
+        DevCluster(plain=True, node_ids=[number])

@@ -29,7 +29,7 @@ class PlainNsqd(EntranceNode, QueueNode):
 
     Args:
         name: Its name in controls, ``nsqd-0``.
-        number: Its number, from 0.
+        node_id: Part of its message ids (``-node-id``).
         host: What it runs on.
         app: Makes the application that answers its HTTP.
         ports: The ports of its TCP and its HTTP, 0 for free ones.
@@ -43,9 +43,9 @@ class PlainNsqd(EntranceNode, QueueNode):
     """
 
     def __init__(
-        self, name: str, number: int, host: Host, app: Callable[[PlainNsqd], App], ports: tuple[int, int] = (0, 0)
+        self, name: str, node_id: int, host: Host, app: Callable[[PlainNsqd], App], ports: tuple[int, int] = (0, 0)
     ) -> None:
-        super().__init__(name, number, host)
+        super().__init__(name, node_id, host)
         self.start_time: float = time.time()
         self._entrance = Entrance(self, lambda *client: PlainSession(self, *client).connection, app(self), ports)
         self.connections: set[Connection] = self._entrance.connections

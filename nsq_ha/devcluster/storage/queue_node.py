@@ -1,6 +1,6 @@
 """The topics and channels of one upstream nsqd, and the clock by which it scans them.
 
-Source: nsqio/nsq ``nsqd/nsqd.go``, ``nsqd/guid.go``.
+Source: nsqio/nsq ``nsqd/nsqd.go``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.storage.guids import Guids
 from nsq_ha.devcluster.storage.queues import PlainTopic, Queued
 
 if TYPE_CHECKING:
@@ -18,35 +19,6 @@ if TYPE_CHECKING:
 
 SCAN: Final = 0.1
 """Seconds between two scans for messages that timed out or whose delay ended (``-queue-scan-interval``)."""
-_EPOCH: Final = 1288834974288
-_SEQUENCES: Final = 4096
-_TIME_SHIFT: Final = 22
-_NODE_SHIFT: Final = 12
-
-
-class Guids:
-    """Gives message ids: time, number of the node and a sequence, as 16 hexadecimal digits.
-
-    Args:
-        number: Number of the node, below 1024.
-    """
-
-    def __init__(self, number: int) -> None:
-        self._node = number << _NODE_SHIFT
-        self._last = 0, 0
-
-    def next(self) -> bytes:
-        """Return the next id. Where the real nsqd waits for the clock, this runs ahead of it."""
-        tick, sequence = self._last
-        now = time.time_ns() >> 20
-        if now > tick:
-            tick, sequence = now, 0
-        elif sequence + 1 < _SEQUENCES:
-            sequence += 1
-        else:
-            tick, sequence = tick + 1, 0
-        self._last = tick, sequence
-        return b"%016x" % ((tick - _EPOCH) << _TIME_SHIFT | self._node | sequence)
 
 
 class QueueNode(Node):
@@ -54,7 +26,7 @@ class QueueNode(Node):
 
     Args:
         name: Its name in controls, ``nsqd-0``.
-        number: Its number, from 0.
+        node_id: Part of its message ids (``-node-id``).
         host: What it runs on.
 
     Attributes:
@@ -63,19 +35,19 @@ class QueueNode(Node):
         channels_of: Returns the channels of a new topic that the nsqlookupds know.
     """
 
-    def __init__(self, name: str, number: int, host: Host) -> None:
+    def __init__(self, name: str, node_id: int, host: Host) -> None:
         super().__init__(name, host)
         self.topics: dict[str, PlainTopic] = {}
         self.changed: Callable[[str, str, bool], None] = lambda _topic, _channel, _exists: None
         self.channels_of: Callable[[str], Iterable[str]] = lambda _topic: ()
-        self._guids = Guids(number)
+        self._node_id = node_id
         self._next_scan = self._next_refresh = 0.0
 
     def topic(self, name: str) -> PlainTopic:
         """Return a topic. A new one gets the channels that the nsqlookupds know."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = PlainTopic(name, self.host.chance)
+            topic = self.topics[name] = PlainTopic(name, self.host.chance, Guids(self._node_id))
             self.changed(name, "", True)
             for channel in self.channels_of(name):
                 self.channel(topic, channel)
@@ -122,7 +94,7 @@ class QueueNode(Node):
         """
         now = self.host.now()
         for body in bodies:
-            topic.put(Queued(self._guids.next(), time.time_ns(), body, delay=delay), now)
+            topic.put(Queued(topic.guids.next(), time.time_ns(), body, delay=delay), now)
 
     # ------------------------------------------------------------ process
 

@@ -24,6 +24,8 @@ from nsq_ha.devcluster.storage.log import is_ephemeral
 if TYPE_CHECKING:
     import random
 
+    from nsq_ha.devcluster.storage.guids import Guids
+
 MEMORY_MESSAGES: Final = 10_000
 """Messages of a queue that memory holds (``-mem-queue-size``)."""
 _NEVER: Final = float("inf")
@@ -349,10 +351,12 @@ class PlainTopic:
         paused: Messages stay in the topic.
         messages: Number of messages published.
         message_bytes: Bytes of their bodies.
+        guids: Gives the ids of its messages.
     """
 
-    def __init__(self, name: str, chance: random.Random) -> None:
+    def __init__(self, name: str, chance: random.Random, guids: Guids) -> None:
         self.name = name
+        self.guids = guids
         self.ephemeral: bool = is_ephemeral(name)
         self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
         self.channels: dict[str, PlainChannel] = {}
