@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import respx
 
 LOOKUPD = "http://127.0.0.1:4161"
+SECOND = 1_700_000_000
+"""When the first message of each log was published, in seconds since 1970; the others follow, one each second."""
 
 
 @dataclass
@@ -75,7 +77,7 @@ class LaggingLog:
                 "id": found + 2,
                 "trace_id": 0,
                 "body": "",
-                "timestamp": found * 1_000_000_000,
+                "timestamp": (SECOND + found) * 1_000_000_000,
                 "attempts": 1,
                 "offset": offsets[found],
                 "queue_cnt_index": found + 1,

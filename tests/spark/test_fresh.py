@@ -14,7 +14,7 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
-from tests.spark.lagging import LOOKUPD, LaggingCluster, LaggingLog
+from tests.spark.lagging import LOOKUPD, SECOND, LaggingCluster, LaggingLog
 
 if TYPE_CHECKING:
     import respx
@@ -178,18 +178,17 @@ def test_a_batch_stays_uncut_when_its_fresh_rows_cannot_be_found(
 def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
     respx_mock: respx.MockRouter, asked: Cluster, seconds: int
 ) -> None:
-    # The rows are of second 0, 1, 2, ...
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15, flushes_after=6)})
-    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingTimestamp": str(1000 * seconds)}), asked)
+    (part,) = plan(ReadOptions.parse(OPTIONS | {"startingTimestamp": str(1000 * (SECOND + seconds))}), asked)
     assert (part.start, part.end) == (10 * seconds, 200)
-    (part,) = plan(ReadOptions.parse(OPTIONS | {"endingTimestamp": str(1000 * seconds)}), asked)
+    (part,) = plan(ReadOptions.parse(OPTIONS | {"endingTimestamp": str(1000 * (SECOND + seconds))}), asked)
     assert (part.start, part.end) == (0, 10 * seconds)
 
 
 def test_a_time_among_rows_that_are_never_flushed_is_an_error(respx_mock: respx.MockRouter, asked: Cluster) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
     with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.2 s .*not readable yet"):
-        plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"startingTimestamp": "12000"}), asked)
+        plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"startingTimestamp": str(1000 * (SECOND + 12))}), asked)
 
 
 def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is_not(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from typing import TYPE_CHECKING
 
@@ -99,13 +98,68 @@ def test_a_missing_option_is_asked_for_by_name(missing: str) -> None:
         ReadOptions.parse({name: value for name, value in LEAST.items() if name != missing})
 
 
-def test_an_unknown_option_is_warned_about_with_the_nearest_known_one(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "nsq_ha.spark"):
-        assert ReadOptions.parse({**LEAST, "startingOfsets": "latest", "zzz": "1"}) == ReadOptions.parse(LEAST)
-    assert [record.getMessage() for record in caplog.records] == [
-        "option 'startingOfsets' of format 'nsq' is unknown and ignored; did you mean 'startingOffsets'?",
-        "option 'zzz' of format 'nsq' is unknown and ignored",
-    ]
+@pytest.mark.parametrize("mode", ["batch", "stream", "write"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("startingOfsets", "is unknown: did you mean 'startingOffsets'?"),
+        ("startingoffset", "is unknown: did you mean 'startingOffsets'?"),
+        ("maxOffsetPerTrigger", "is unknown: did you mean 'maxOffsetsPerTrigger'?"),
+        ("lookup", "is unknown: did you mean 'lookupd'?"),
+        ("zzz", "is unknown: format 'nsq' has no such option, remove it"),
+        ("kafka.bootstrap.servers", "is unknown: format 'nsq' has no such option, remove it"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_nearest_known_one(mode: Mode, name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parsed(mode, {**LEAST, name: "latest"})
+    assert str(caught.value) == f"option '{name}': {said}"
+
+
+@pytest.mark.parametrize("mode", ["batch", "stream", "write"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("path", "paths", "checkpointLocation", "queryName", "outputMode", "asyncProgressTrackingEnabled"),
+        *("_asyncProgressTrackingOverrideSinkSupportCheck", "__v1_save_as_table_overwrite", "spark.sql.shuffle.x"),
+    ],
+)
+def test_options_of_spark_itself_are_left_alone(mode: Mode, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    for each in (name, name.lower()):
+        assert parsed(mode, {**LEAST, each: "x"}) == parsed(mode, LEAST)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "said"),
+    [
+        (1_795_460_000, "is 1970-01-21T18:44:20, and looks like seconds: give milliseconds, 1795460000000"),
+        (1, "is 1970-01-01T00:00:00.001000, before any message: give milliseconds since 1970"),
+        (99_999_999_999, "is 1973-03-03T09:46:39.999000, and looks like seconds: give milliseconds, 99999999999000"),
+        (1_795_460_000_000_000, "looks like microseconds: give milliseconds, 1795460000000"),
+        (1_795_460_000_000_000_000, "looks like nanoseconds: give milliseconds, 1795460000000"),
+        (253_402_300_800_000, "looks like microseconds: give milliseconds, 253402300800"),
+    ],
+)
+def test_a_time_in_another_unit_is_refused(milliseconds: int, said: str) -> None:
+    for name in ("startingTimestamp", "endingTimestamp"):
+        with pytest.raises(ConfigError) as caught:
+            ReadOptions.parse({**LEAST, name: str(milliseconds)})
+        assert str(caught.value) == f"option '{name}': {milliseconds} {said}"
+    for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(ConfigError) as caught:
+            ReadOptions.parse({**LEAST, name: f'{{"flights": {{"1": {milliseconds}}}}}'})
+        assert str(caught.value) == f"option '{name}': of flights-1 {milliseconds} {said}"
+
+
+def test_a_time_that_is_none_in_any_unit_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"of flights-1 1000000000000000000000 is after the year 9999: give milli"):
+        ReadOptions.parse({**LEAST, "startingOffsetsByTimestamp": f'{{"flights": {{"1": {10**21}}}}}'})
+
+
+@pytest.mark.parametrize("milliseconds", [0, 100_000_000_000, 1_795_460_000_000, 253_402_300_799_999])
+def test_a_time_that_can_be_is_taken(milliseconds: int) -> None:
+    assert ReadOptions.parse({**LEAST, "startingTimestamp": str(milliseconds)}).starting_times == milliseconds
 
 
 EXAMPLES = {
@@ -230,6 +284,7 @@ def test_every_option_is_taken_where_it_applies_and_named_where_not(
         ("batch", "maxRecordsPerPartition", "x"),
         ("batch", "startingTimestamp", "yesterday"),
         ("batch", "startingTimestamp", "9223372036854775807"),
+        ("batch", "startingTimestamp", "99999999999999999999"),
         ("batch", "startingOffsetsByTimestamp", '{"flights": {"0": -1}}'),
         ("batch", "startingOffsetsByTimestamp", '{"orders": {"0": 1}}'),
         ("batch", "startingOffsetsByTimestampStrategy", "newest"),

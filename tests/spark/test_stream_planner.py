@@ -264,6 +264,60 @@ def test_a_topic_that_is_gone() -> None:
     assert lossy.ranges(begin, begin) == []
 
 
+@pytest.mark.parametrize("lossy", ["true", "false"])
+@pytest.mark.parametrize(
+    ("reads", "named"),
+    [
+        ({"topic": "t"}, "'t'"),
+        ({"subscribe": "t,u"}, "'t', 'u'"),
+        ({"subscribePattern": "[tu]"}, r"topics that match '\[tu\]'"),
+        ({"assign": '{"t": [0, 1]}'}, "t-0, t-1"),
+    ],
+)
+def test_the_checkpoint_of_another_query_is_named_as_what_it_is(reads: Given, named: str, lossy: str) -> None:
+    model = two()
+    model.topics_ |= {"a": {0: Log([10])}, "u": {0: Log([10])}}
+    given = {"lookupd": "127.0.0.1:4161", "failOnDataLoss": lossy} | reads
+    plan = StreamPlanner(ReadOptions.parse(given, "stream"), model.cluster)
+    other = {"a": {"0": 10}, PLANNED: 5}
+    said = (
+        f"the checkpoint is that of another query: it has offsets of 'a', but this query reads {named}: "
+        "give each query a checkpointLocation of its own"
+    )
+    with pytest.raises(ConfigError, match=said.replace("'a'", "(a-0|'a')")) as refused:
+        plan.latest(other)
+    assert "failOnDataLoss" not in str(refused.value)
+    with pytest.raises(ConfigError, match="the checkpoint is that of another query"):
+        plan.ranges({"a": {"0": 0}}, other)
+
+
+def test_a_topic_that_a_query_reads_no_more_is_asked_about(caplog: pytest.LogCaptureFixture) -> None:
+    model = two()
+    model.topics_["a"] = {0: Log([10])}
+    begin = {"a": {"0": 10}, "t": {"0": 20, "1": 50}}
+    with pytest.raises(ConfigError) as refused:
+        planner(model).latest(begin)
+    assert str(refused.value) == (
+        "the checkpoint also has offsets of 'a', which this query no longer reads: read it as before, or give the query"
+        ' a new checkpointLocation and, to continue with the others, startingOffsets={"t": {"0": 20, "1": 50}}'
+    )
+    lossy = planner(model, failOnDataLoss="false")
+    end = lossy.latest(begin)
+    assert end == {"a": {"0": 10}, "t": {"0": 100, "1": 50}}, "its offset is kept"
+    assert bounds(lossy, begin, end) == {0: (20, 100)}
+    lossy.latest(end)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the checkpoint also has offsets of 'a', which this query no longer reads; they stay there"
+    ]
+
+
+def test_a_partition_that_a_query_reads_no_more_is_asked_about() -> None:
+    options = {"lookupd": "127.0.0.1:4161", "assign": '{"t": [0]}'}
+    plan = StreamPlanner(ReadOptions.parse(options, "stream"), two().cluster)
+    with pytest.raises(ConfigError, match="the checkpoint also has offsets of t-1, which this query no longer reads"):
+        plan.latest({"t": {"0": 20, "1": 50}})
+
+
 def test_one_look_at_a_shorter_log_moves_nothing() -> None:
     model = two()
     plan = planner(model)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, Generic, Literal, TypeVar
 
 from nsq_ha.checks import (
@@ -47,7 +48,11 @@ _SECONDS: Final = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h"
 _SIZE: Final = re.compile(r"(\d{1,19})\s*(b|k|kb|m|mb|g|gb)?")
 _BYTES: Final = {None: 1, "b": 1, "k": 2**10, "kb": 2**10, "m": 2**20, "mb": 2**20, "g": 2**30, "gb": 2**30}
 _SHOWN: Final = 80  # characters of a wrong value
-_MAX_MS: Final = MAX_INT64 // 1_000_000
+_FIRST_MS: Final = 10**11
+"""1973. Any smaller number is a time in seconds until the year 5138."""
+_LAST_MS: Final = 253_402_300_799_999  # the year 9999
+_RECENT_MS: Final = 10**11
+_SOON_MS: Final = 10**14  # the year 5138
 _MAX_PREFIX: Final = 32
 
 
@@ -208,7 +213,7 @@ ONE_TOPIC: Final = Kind("a topic", _one_topic)
 DURABLE_CHANNEL: Final = Kind("a durable channel", _durable_channel)
 CHANNEL_PREFIX: Final = Kind(f"1 to {_MAX_PREFIX} characters of a channel's name", _prefix)
 FOLDER: Final = Kind("an absolute path of a folder that driver and workers share", _folder)
-TIME_MS: Final = Kind("milliseconds since the epoch", count(0, _MAX_MS).read)
+TIME_MS: Final = Kind("milliseconds since the epoch", lambda text: _time_ms(count().read(text)))
 
 
 # ---------------------------------------------------------------- JSON by topic
@@ -233,9 +238,25 @@ def offsets(*words: str) -> Kind[OffsetBound]:
 
 
 def _time_ms(value: int) -> int:
-    if not 0 <= value <= _MAX_MS:
+    """Return a time that can be meant as milliseconds, or 0 for the beginning.
+
+    Raises:
+        ConfigError: It looks like another unit. Taken as milliseconds, it would read everything, or nothing.
+    """
+    if value == 0 or _FIRST_MS <= value <= _LAST_MS:
+        return value
+    if value < 0:
         raise ConfigError(f"must be milliseconds since the epoch, not {value!r}")
-    return value
+    for unit, meant in (("seconds", value * 1000), ("microseconds", value // 1000), ("nanoseconds", value // 10**6)):
+        if _RECENT_MS <= meant < _SOON_MS:
+            as_ms = f"is {_date(value)}, and " if value < _FIRST_MS else ""
+            raise ConfigError(f"{value} {as_ms}looks like {unit}: give milliseconds, {meant}")
+    problem = f"is {_date(value)}, before any message" if value < _FIRST_MS else "is after the year 9999"
+    raise ConfigError(f"{value} {problem}: give milliseconds since 1970")
+
+
+def _date(milliseconds: int) -> str:
+    return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).isoformat()  # noqa: DTZ001 - shown without zone
 
 
 def _by_partition(text: str, check: Callable[[int], int]) -> ByPartition:

@@ -25,7 +25,9 @@ Texts = Mapping[str, str]
 
 T = TypeVar("T")
 
-_SPARKS_OWN: Final = frozenset(("checkpointlocation", "path", "queryname"))
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "outputmode", "path", "paths", "queryname"))
+_SPARKS_PREFIXES: Final = ("_", "asyncprogresstracking", "spark.")
+"""How other options begin that Spark passes on to the source, or takes from those of the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,19 +99,19 @@ def spelled(known: Mapping[str, Option], options: Mapping[str, str], mode: Mode)
     """Return the options that apply to ``mode``, by their correct names and stripped; warn about others.
 
     Raises:
-        ConfigError: The options give a stream an end.
+        ConfigError: An option is unknown, or gives a stream an end.
     """
     spelling = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for each, value in options.items():
         name = spelling.get(each.lower())
-        if each.lower() in _SPARKS_OWN:
+        if each.lower() in _SPARKS_OWN or each.lower().startswith(_SPARKS_PREFIXES):
             continue
         if name is None:
             near = difflib.get_close_matches(each.lower(), spelling, n=1)
-            hint = f"; did you mean {spelling[near[0]]!r}?" if near else ""
-            log.warning("option %r of format 'nsq' is unknown and ignored%s", each, hint)
-        elif mode in known[name].modes:
+            hint = f"did you mean {spelling[near[0]]!r}?" if near else "format 'nsq' has no such option, remove it"
+            raise wrong(each, f"is unknown: {hint}")
+        if mode in known[name].modes:
             given[name] = value.strip()
         elif mode == "stream" and name.startswith("ending"):
             raise wrong(name, "a stream has no end: use spark.read, or the trigger availableNow")

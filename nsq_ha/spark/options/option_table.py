@@ -201,15 +201,32 @@ class ReadOptions:
         """Seconds without any progress before a task, or the plan, fails."""
         return self.fetch_timeout * (self.fetch_retries + 1)
 
+    def reads(self, topic: str, partition: int) -> bool:
+        """Return whether the options choose this partition."""
+        if self.assign is not None:
+            return partition in self.assign.get(topic, ())
+        if self.subscribe_pattern is not None:
+            return re.fullmatch(self.subscribe_pattern, topic) is not None
+        return topic in self.topics
+
+    @property
+    def choice(self) -> str:
+        """What the options choose to read, for error messages."""
+        if self.assign is not None:
+            return ", ".join(f"{topic}-{number}" for topic, numbers in self.assign.items() for number in numbers)
+        if self.subscribe_pattern is not None:
+            return f"topics that match {self.subscribe_pattern!r}"
+        return ", ".join(map(repr, self.topics))
+
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Literal["batch", "stream"] = "batch") -> ReadOptions:
         """Parse the options of a Spark user; names in any case, values as text.
 
-        Log a warning about an unknown name and about one that does not apply to ``mode``, and
-        ignore it, since Spark also passes its own options here.
+        Ignore the options of Spark itself, which it passes here too. Log a warning about an option that does not apply
+        to ``mode``, and ignore it, since a program may use the same options for reads and writes.
 
         Raises:
-            ConfigError: A value is wrong or a required one is missing; the
+            ConfigError: An option is unknown, a value is wrong or a required one is missing; the
                 message begins with the option's name.
         """
         given = spelled(KNOWN, options, mode)

@@ -11,16 +11,19 @@ cluster needs 3 s to delete, re-create and refill a topic. :class:`LossPolicy` d
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import DataLossError, NsqError
-from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log
+from nsq_ha.errors import ConfigError, DataLossError, NsqError
+from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log, to_json
 from nsq_ha.spark.plan import metadata
 from nsq_ha.spark.plan.boundaries import NotReadableError, no_progress, search_in
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nsq_ha.admin.nsqd_http import StoredMessage
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster, Extent
@@ -184,6 +187,35 @@ class LossPolicy:
         self._cluster = cluster
         self._identity = LogIdentity(options, cluster)
         self._reported: set[TopicPartition] = set()
+        self._is_warned = False
+
+    def check(self, places: Mapping[TopicPartition, int]) -> None:
+        """Check that the offsets of a checkpoint are those of this query.
+
+        Raises:
+            ConfigError: They are of another query; or some of them are of topics that this one no longer reads, and
+                data loss is not allowed.
+        """
+        others = [place for place in places if not self._options.reads(*place)]
+        if not others:
+            return
+        named = (f"{topic}-{number}" if self._options.assign else repr(topic) for topic, number in others)
+        names = ", ".join(dict.fromkeys(named))
+        if len(others) == len(places):
+            raise ConfigError(
+                f"the checkpoint is that of another query: it has offsets of {names}, but this query reads "
+                f"{self._options.choice}: give each query a checkpointLocation of its own"
+            )
+        text = f"the checkpoint also has offsets of {names}, which this query no longer reads"
+        if self._options.fail_on_data_loss:
+            rest = json.dumps(to_json({place: offset for place, offset in places.items() if place not in others}))
+            raise ConfigError(
+                f"{text}: read it as before, or give the query a new checkpointLocation and, to continue with the "
+                f"others, startingOffsets={rest}"
+            )
+        if not self._is_warned:
+            self._is_warned = True
+            log.warning("%s; they stay there", text)
 
     def lose(self, topic: str, partition: int, loss: str, remedy: str = CONTINUE) -> None:
         """Raise :class:`DataLossError`, or warn once about the partition if data loss is allowed."""

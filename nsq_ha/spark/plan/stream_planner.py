@@ -109,11 +109,13 @@ class StreamPlanner:
             limited: Whether the limits of the options apply.
 
         Raises:
+            ConfigError: ``start`` is of another query.
             DataLossError: A log ends before ``start`` or is another one, and ``failOnDataLoss`` is true.
             NsqError: No nsqlookupd answers within the patience of the read, or the query has
                 an end and makes no progress towards it for this time.
         """
         begin, origin = from_json(start or {}), Origin.of(start or {})
+        self._losses.check(begin)
         until = time.monotonic() + self._options.patience
         while True:
             batch = self._next(begin, origin, limited=limited)
@@ -148,18 +150,22 @@ class StreamPlanner:
         """Return the ranges of one micro-batch, which may have been planned before a restart.
 
         Raises:
-            ConfigError: The batch ends before it begins, without an allowed data loss: it would repeat messages.
+            ConfigError: The batch is of another query, or ends before it begins, without an allowed data loss: it would
+                repeat messages.
             DataLossError: Messages of the batch are deleted, or the log is another one, and ``failOnDataLoss`` is true.
             NsqError: As :meth:`latest`; or it remains unknown whether a log is the same.
         """
         begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
+        self._losses.check(until)
         snapshots = {snapshot.topic: snapshot for snapshot in self._snapshots.recent()}
         ranges: list[Range] = []
         searches: dict[TopicPartition, BoundarySearch] = {}
         for (topic, partition), stop in sorted(until.items()):
+            if not self._options.reads(topic, partition):
+                continue
             snapshot = snapshots.get(topic)
             if snapshot is None:
-                self._losses.lose(topic, partition, "the topic is gone")
+                self._losses.lose(topic, partition, "the topic is gone: no nsqlookupd lists it")
                 continue
             if (topic, partition) in restarted:
                 continue
@@ -246,8 +252,9 @@ class StreamPlanner:
         restarts: dict[TopicPartition, int] = {}
         unsure: dict[TopicPartition, NsqError] = {}
         for place in begin:
-            if place[0] not in {topic for topic, _ in known} and place[0] not in self._snapshots.last:
-                self._losses.lose(*place, "the topic is gone")
+            is_known = place[0] in {topic for topic, _ in known} or place[0] in self._snapshots.last
+            if not is_known and self._options.reads(*place):
+                self._losses.lose(*place, "the topic is gone: no nsqlookupd lists it")
         for place, (_, extent) in known.items():
             try:
                 at = self._losses.restart(
