@@ -10,7 +10,8 @@ The invariants:
   or at once if a signal handler raises an exception in it. Then the call is cancelled.
 * Posting takes no lock, so a signal handler may do it at any moment.
 * After a fork the child process never touches a loop of its parent: the two would
-  share its descriptors. The child starts loops of its own.
+  share its descriptors. The child starts loops of its own. While a process is forked, the
+  loops stand still between two callbacks, where they hold no lock that the child may need.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ import contextlib
 import contextvars
 import os
 import threading
-from _thread import allocate_lock
+from _thread import LockType, allocate_lock
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from threading import get_ident
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from nsq_ha.errors import ClosedError
+from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -37,6 +41,9 @@ _Result = TypeVar("_Result")
 
 GRACE: Final = 1.0
 """Seconds that the interpreter's exit waits beyond the time limits of the clients that it closes."""
+
+LONGEST_FORK: Final = 1.0
+"""Seconds that a fork waits for the loops to stand still. A loop that is blocked for longer is forked as it is."""
 
 _ROUNDS: Final = 3
 
@@ -61,9 +68,10 @@ class Portal:
         self._is_over = False
         self._closers: dict[object, tuple[Callable[[], Coroutine[Any, Any, object]], float]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        _portals.add(self)
+        self.thread: int = 0
+        _portals[id(self)] = self
         self._thread.start()
-        self.thread: int = self._thread.ident or 0
+        self.thread = self._thread.ident or 0
 
     def _run(self) -> None:
         while True:
@@ -161,6 +169,10 @@ class Portal:
         return self.wait(run(), timeout)
 
     # ------------------------------------------------------------ end
+
+    def runs_elsewhere(self) -> bool:
+        """Return whether the loop runs, in another thread of this process."""
+        return not (self.is_inherited or self.is_closing) and get_ident() != self.thread and self._thread.is_alive()
 
     def has_ended(self) -> bool:
         """Return whether the loop starts no calls any more."""
@@ -339,15 +351,17 @@ def closed() -> ClosedError:
 
 # ---------------------------------------------------------------- the loop that all clients of a process share
 
-_portals: Final[WeakSet[Portal]] = WeakSet()
+_portals: Final[WeakValueDictionary[int, Portal]] = WeakValueDictionary()
 _inherited: Final[list[Portal]] = []
 """Loops of parent processes. They are kept: closing one would change what the parent's loop listens to."""
 _shared: Portal | None = None
 _is_exiting: bool = False
-_mutex = threading.RLock()
+_mutex: Final = Mutex()
+_gates: Final[dict[int, LockType]] = {}
+"""Where the loops wait while a thread forks, by the identifier of the thread."""
 
 
-def mutex() -> threading.RLock:
+def mutex() -> Mutex:
     """Return the lock under which clients begin to start; never wait for anything while you hold it."""
     return _mutex
 
@@ -380,12 +394,46 @@ def _exit() -> None:
             portal.close(GRACE)
 
 
+def _before_fork() -> None:
+    """Wait until each loop stands still, or the time is up.
+
+    Otherwise its thread might just then hold a lock of a module that it imports, of logging or of OpenSSL, which stays
+    locked in the child for ever.
+    """
+    gate = allocate_lock()
+    gate.acquire()
+    _gates[get_ident()] = gate
+    deadline = monotonic() + LONGEST_FORK
+    halts = []
+    for reference in _portals.valuerefs():
+        portal = reference()
+        if portal is not None and portal.runs_elsewhere():
+            halt = allocate_lock()
+            halt.acquire()
+            with contextlib.suppress(ClosedError):
+                portal.post(partial(_halt, halt, gate))
+                halts.append(halt)
+    for halt in halts:
+        halt.acquire(timeout=max(0.0, deadline - monotonic()))
+
+
+def _halt(halt: LockType, gate: LockType) -> None:
+    """Stand still (in the loop) until the process has been forked."""
+    halt.release()
+    with gate:
+        pass
+
+
+def _after_fork_in_parent() -> None:
+    _gates.pop(get_ident()).release()
+
+
 def _after_fork() -> None:
-    """Let the child process begin without a loop, and without locks that threads of its parent may hold."""
-    global _mutex, _shared  # noqa: PLW0603 - one for each process
-    _mutex = threading.RLock()
+    """Let the child process begin without a loop."""
+    global _shared  # noqa: PLW0603 - one for each process
     _shared = None
-    for portal in [*_portals]:
+    _gates.clear()
+    for portal in _portals.values():
         portal.is_inherited = True
         _inherited.append(portal)
 
@@ -393,4 +441,4 @@ def _after_fork() -> None:
 # Registered when this is imported: handlers that a program registers later run earlier, and may still publish.
 atexit.register(_exit)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

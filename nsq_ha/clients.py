@@ -9,9 +9,10 @@ The invariant: a client is in here from its start to its end, and nothing here k
 from __future__ import annotations
 
 import os
-import threading
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from weakref import WeakMethod, ref
+
+from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,7 @@ class Clients:
     """Knows the open clients. Any thread may call any method."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a garbage collection inside a block here may call it again
+        self._lock = Mutex()  # a garbage collection inside a block here may call it again
         self._entries: dict[_NumberedKind, _Entry] = {}
 
     def opened(self, kind: Kind, client: Client, on_watched: Callable[[], None] | None = None) -> None:
@@ -104,8 +105,7 @@ class Clients:
                 method()
 
     def forget(self) -> None:
-        """Forget all: in a forked process the clients of its parent do not run, and a thread may hold the lock."""
-        self._lock = threading.RLock()
+        """Forget all: in a forked process the clients of its parent do not run."""
         self._entries = {}
 
     def _forget_collected(self) -> None:

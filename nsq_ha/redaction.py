@@ -10,11 +10,11 @@ The invariant: a secret passed to :func:`conceal` does not appear in the results
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 import traceback
 from typing import Final, TypeVar
+
+from nsq_ha.forks import Mutex
 
 E = TypeVar("E", bound=BaseException)
 
@@ -25,7 +25,7 @@ MAX_SECRETS: Final = 1000
 """Maximum number of secrets; the oldest is forgotten, so that new tokens every hour do not fill the memory."""
 
 _secrets: Final[dict[str, tuple[str, ...]]] = {}
-_lock = threading.Lock()
+_lock: Final = Mutex()
 _pattern: re.Pattern[str] | None = None
 
 
@@ -37,10 +37,11 @@ def conceal(secret: str | None) -> None:
     with _lock:
         while len(_secrets) >= MAX_SECRETS:
             del _secrets[next(iter(_secrets))]
-        _secrets[secret] = _forms(secret)
+        forms = _forms(secret)
         # Longest first, since a form may contain another one.
-        forms = sorted({form for each in _secrets.values() for form in each}, key=len, reverse=True)
-        _pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE)
+        all_forms = sorted({form for each in (*_secrets.values(), forms) for form in each}, key=len, reverse=True)
+        _pattern = re.compile("|".join(map(re.escape, all_forms)), re.IGNORECASE)
+        _secrets[secret] = forms  # last: who finds it here, in another thread or a forked child, relies on the pattern
 
 
 def redact(text: str) -> str:
@@ -95,12 +96,3 @@ def _forms(secret: str) -> tuple[str, ...]:
         data.hex(),
     )
     return (secret, *escaped, *encoded, quote(data, safe=""), quote_plus(data))
-
-
-def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one, and does not run here
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

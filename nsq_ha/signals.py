@@ -7,14 +7,15 @@ Python only notes a signal that comes while the main thread is about to wait, an
 loop in the main thread is woken through a socket, and a main thread that waits for a loop of another thread looks for
 signals twice a second.
 
-The invariant: a signal is never lost. One that comes too late to stop anything is sent again when the previous handlers
-are back.
+The invariants: a signal is never lost. One that comes too late to stop anything is sent again when the previous
+handlers are back. A forked child has the previous handlers from the first signal on: what runs here does not run there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -73,6 +74,7 @@ class StopSignals:
         self._hurry = hurry
         self._previous: dict[signal.Signals, Any] = {}
         self._received: list[int] = []
+        self._process = os.getpid()
         self._is_over = False
         self._has_stopped = False
         self._mutex = threading.Lock()  # the loop may be another thread's
@@ -108,6 +110,10 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Take a signal, in the main thread between any two steps."""
+        if os.getpid() != self._process:  # a forked child, where the loop does not run
+            self._restore()
+            signal.raise_signal(number)
+            return
         self._received.append(number)
         with contextlib.suppress(RuntimeError):  # the loop is closed: see __exit__
             if len(self._received) == 1:

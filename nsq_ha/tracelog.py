@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
+
+from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +42,7 @@ class TraceSwitch:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._all = False
         self._topics: frozenset[str] = frozenset()
         self._held: Counter[str] = Counter()
@@ -174,7 +175,7 @@ class _Files:
     """The open files; the first one changes the logger's settings, the last one restores them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._open = 0
         self._before = (logging.NOTSET, True)
 

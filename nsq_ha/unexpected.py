@@ -10,10 +10,9 @@ errors occur.
 
 from __future__ import annotations
 
-import os
-import threading
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from nsq_ha.forks import Mutex
 from nsq_ha.redaction import harmless, redact, trace_of
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ MAX_PLACES: Final = 1000
 """Maximum number of counted places and types; the oldest is forgotten, and later logged in full again."""
 
 _counts: dict[tuple[str, type[BaseException]], int] = {}
-_lock = threading.Lock()
+_lock: Final = Mutex()
 
 
 def report_unexpected(log: logging.Logger, where: str, error: BaseException) -> None:
@@ -88,12 +87,3 @@ def _count(where: str, error: BaseException) -> int:
             del _counts[next(iter(_counts))]
         _counts[key] = count
     return count
-
-
-def _after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread of the parent may hold the old one, and does not run here
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

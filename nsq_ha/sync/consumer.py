@@ -78,6 +78,8 @@ class Consumer(Facade[Engine]):
 
         super().__init__(make)
         self._close_limit = self.config.close_timeout
+        # A start that fails closes what it has opened.
+        self._own_limit = self.config.start_timeout + self.config.close_timeout
         self._producer = producer if isinstance(producer, Producer) else None
         self._local = threading.local()  # "handle": of each thread that iterates
         self._takers: set[Taker] = set()
@@ -194,13 +196,13 @@ class Consumer(Facade[Engine]):
 
     # ------------------------------------------------------------ life
 
-    def _start(self, call: str) -> Portal:
+    def _start(self, call: str, limit: float | None = None) -> Portal:
         if self._producer is not None:
             self._producer.start()
             with _portal.mutex():
                 if self._begun is None:
                     self._client = self._make()  # with the client that the producer has now
-        return super()._start(call)
+        return super()._start(call, limit)
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         begun = self._begun

@@ -13,16 +13,19 @@ import inspect
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
 from nsq_ha import _portal
-from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
     from nsq_ha._portal import CallFuture, Portal
+
+START_LIMIT: Final = 10.0
+"""Seconds within which the background event loop must start a client that waits for nothing itself."""
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -57,6 +60,9 @@ class Facade(Generic[_Client_co]):
     _close_limit: float = 5.0
     """Seconds that closing may take."""
 
+    _own_limit: float = 0.0
+    """Seconds that starting may take besides."""
+
     def __init__(self, make: Callable[[], _Client_co]) -> None:
         """Start nothing yet.
 
@@ -80,6 +86,8 @@ class Facade(Generic[_Client_co]):
         Raises:
             ClosedError: The client was stopped, or the interpreter exits.
             ConfigError: A parent process started the client, before it forked this one.
+            ResponseTimeoutError: It has not started 10 seconds after it should have, since a coroutine blocks the
+                background event loop, or the machine is too busy. It goes on starting; another call waits again.
         """
         self._started("start", waits=False)
         return self
@@ -106,19 +114,20 @@ class Facade(Generic[_Client_co]):
         """Close, see :meth:`stop`."""
         self._stop(kind, error, trace)
 
-    def _started(self, call: str, *, waits: bool = True) -> Portal:
+    def _started(self, call: str, *, waits: bool = True, limit: float | None = None) -> Portal:
         """Return the event loop of the started client; start it if need be.
 
         Args:
             call: The method that needs it, for the error.
             waits: Whether the method waits for the loop.
+            limit: Seconds to wait for a start, if less than usual.
         """
         portal = self._portal
         if portal is None or portal.is_inherited or self._is_stopped or (waits and get_ident() == portal.thread):
-            portal = self._start(call)
+            portal = self._start(call, limit)
         return portal
 
-    def _start(self, call: str) -> Portal:
+    def _start(self, call: str, limit: float | None = None) -> Portal:
         name = type(self).__name__
         with _portal.mutex():
             if self._is_stopped:
@@ -129,15 +138,23 @@ class Facade(Generic[_Client_co]):
                 check_thread(portal, name, call)
                 begun = self._begun = _Start(portal, portal.submit(self._open(self._client, portal)))
         check_thread(begun.portal, name, call)
+        longest = self._own_limit + (START_LIMIT if limit is None else min(limit, START_LIMIT))
         try:
-            begun.future.result()
+            begun.future.result(longest)
         except BaseException as error:
+            if isinstance(error, TimeoutError) and not begun.future.done():
+                raise ResponseTimeoutError(
+                    f"the {name} did not start within {longest:g} s: the background event loop does not answer, since a"
+                    f" coroutine blocks it or the machine is too busy; it goes on starting, and the next call waits"
+                    f" for it"
+                ) from None
             begun.future.cancel()
             with _portal.mutex():
                 if self._begun is begun and not self._is_stopped:
-                    self._begun, self._client = None, self._make()
+                    self._client = self._make()
+                    self._begun = None  # last, for a fork in between
             if isinstance(error, CancelledError):  # by stop(), or since another thread that started it was interrupted
-                return self._start(call)
+                return self._start(call, limit)
             raise
         self._portal = begun.portal
         return begun.portal
@@ -208,7 +225,7 @@ def waits(
     reads_iterators = any("Iterable" in str(parameter) for parameter in inspect.signature(method).parameters.values())
 
     def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        portal = self._started(name)
+        portal = self._started(name) if self._portal is not None else self._started(name, limit=_limit_of(kwargs))
         bound: Callable[..., Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
         if reads_iterators:
             read = [_read(each) for each in args]
@@ -216,6 +233,11 @@ def waits(
         return portal.wait(bound(*args, **kwargs))
 
     return described(call, method)
+
+
+def _limit_of(keywords: dict[str, object]) -> float | None:
+    timeout = keywords.get("timeout")
+    return timeout if isinstance(timeout, int | float) and timeout > 0 else None
 
 
 def _read(argument: object) -> object:

@@ -47,11 +47,11 @@ class WorkerConsumer(Consumer):
         """Take the loop in which the worker runs it."""
         self._adopt(portal)
 
-    def _start(self, call: str) -> Portal:
+    def _start(self, call: str, limit: float | None = None) -> Portal:
         if self._begun is None:
             name = f"{self.topic}/{self.channel}"
             raise ClosedError(f"Consumer.{call}() of {name}: its worker starts it, so call Worker.run() before")
-        return super()._start(call)
+        return super()._start(call, limit)
 
 
 class _Engine(nsq_ha.Worker):

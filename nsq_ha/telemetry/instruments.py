@@ -6,7 +6,6 @@ The invariant: instruments are made once for a provider, since the API cannot re
 from __future__ import annotations
 
 import functools
-import threading
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from opentelemetry.metrics import Observation
 
 from nsq_ha import metrics
 from nsq_ha._version import __version__
+from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, MeterProvider
@@ -38,7 +38,7 @@ class Instruments:
     def __init__(self, provider: MeterProvider | None = None) -> None:
         self.is_on: bool = False
         self._provider = api.get_meter_provider() if provider is None else provider
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._read_at = float("-inf")
         self._samples: dict[Metric, list[Sample]] = {}
         meter = api.get_meter("nsq_ha", __version__, self._provider)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha import observe
 from nsq_ha.errors import ConfigError
+from nsq_ha.forks import Mutex
 from nsq_ha.message import Message
 from nsq_ha.telemetry.instruments import Instruments
 from nsq_ha.telemetry.spans import Spans
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-_lock = threading.Lock()
+_lock: Final = Mutex()
 _instruments: Instruments | None = None
 
 

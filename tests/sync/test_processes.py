@@ -297,11 +297,11 @@ def test_forks_while_other_threads_publish(programs: Programs) -> None:
 def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs: Programs) -> None:
     ended = programs.run("""
         import logging
-        from nsq_ha import _portal, redaction, unexpected
+        from nsq_ha import _portal, redaction, tracelog, unexpected
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with _portal.mutex(), redaction._lock, unexpected._lock:
+            with _portal.mutex(), redaction._lock, unexpected._lock, tracelog.switch._lock:
                 held.set()
                 release.wait()
 
@@ -310,6 +310,7 @@ def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs:
 
         def work():
             unexpected.report_unexpected(logging.getLogger("quiet"), "here", OSError())
+            tracelog.switch.enable("another topic")
             with Producer(lookupd=lookupd, auth_secret="a new secret") as own:
                 own.publish(topic, b"child")
 

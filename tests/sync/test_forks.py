@@ -1,0 +1,372 @@
+"""Forks at unfortunate moments: the child works, or says within its limit why it cannot."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from tests.support.nsqd import LIMIT
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+HEAD = """
+import logging, os, random, select, signal, sys, threading, time, traceback
+import nsq_ha, nsq_ha.tracelog
+from nsq_ha import NsqError
+from nsq_ha.sync import AdminClient, Consumer, Producer, Worker
+lookupd, topic, *arguments = sys.argv[1:]
+
+def child(work, limit):
+    '''Run work in a forked process, and kill that after the limit; return how it ended.'''
+    near, far = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            text = work()
+        except BaseException:
+            text = traceback.format_exc().splitlines()[-1]
+        os.write(far, (text or 'fine').encode())
+        os._exit(0)
+    os.close(far)
+    if not select.select([near], [], [], limit)[0]:
+        os.kill(pid, signal.SIGKILL)
+    ended = os.read(near, 65536).decode() or 'hung'
+    os.close(near)
+    os.waitpid(pid, 0)
+    return ended
+"""
+
+
+def run(cluster: DevCluster, topic: str, text: str, *arguments: str, limit: float = 8 * LIMIT) -> list[str]:
+    """Run a program; return the lines that it prints."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", HEAD + textwrap.dedent(text)]
+    ran = subprocess.run(
+        [*command, cluster.lookupd[0], topic, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout.splitlines()
+
+
+# -- nothing is loaded once there are threads
+
+
+EVERYTHING = """
+found = set()
+sys.addaudithook(lambda event, details: event == "import" and found.add(details[0]))
+over = threading.Event()
+
+def feed(producer):
+    while not over.wait(0.02):
+        producer.publish_many(topic, [b"1", b"2", b"3"])
+
+def answer(consumer):
+    seen = []
+
+    def handle(message):
+        seen.append(message.json() if len(seen) == 3 else message.headers)
+        if len(seen) == 1:
+            raise LookupError("as told")
+        if len(seen) == 2:
+            message.requeue(0)
+        elif len(seen) > 3:
+            consumer.stop()
+
+    consumer.run(handle)
+
+def use(**options):
+    url = lookupd.replace("127.0.0.1", "localhost")
+    with Producer(lookupd=url, auth_secret="a secret", **options) as producer:
+        feeding = threading.Thread(target=feed, args=(producer,))
+        feeding.start()
+        producer.publish(topic, b"1", key=b"k", trace_id=7, timeout=60.0)
+        producer.publish_nowait(topic, b"1").result()
+        producer.flush()
+        producer.wait_ready(topic)
+        producer.stats(), producer.health()
+        consumer = Consumer(
+            topic, "ch", lookupd=url, producer=producer, on_give_up="dead_letter", dead_letter_topic=arguments[0],
+            max_attempts=1, **options
+        )
+        answer(consumer)
+        consumer.stats(), consumer.health()
+        with Consumer(topic, "ch", lookupd=url, **options) as consumer:
+            with next(consumer):
+                pass
+            next(consumer.batches(2, 0.1)).finish()
+        worker = Worker(lookupd=url)
+        worker.add(topic, "ch", lambda message: worker.stop())
+        worker.run()
+        worker.stats(), worker.health()
+        over.set()
+        feeding.join()
+        over.clear()
+    with AdminClient(url) as admin:
+        admin.topics(), admin.describe(topic), admin.stats(topic), admin.nodes(), admin.cluster()
+        admin.pause_channel(topic, "ch")
+        admin.unpause_channel(topic, "ch")
+
+logging.disable()
+with nsq_ha.tracelog.write_to(os.devnull):
+    for options in {}, {"compression": "deflate"}, {"compression": "snappy"}:
+        thread = threading.Thread(target=use, kwargs=options)
+        thread.start()
+        thread.join()
+print(*sorted(found))
+"""
+
+
+def test_the_clients_load_nothing_after_they_were_imported(cluster: DevCluster, topic: str) -> None:
+    """With the names of hosts, too, for which the system's resolver is asked in a thread."""
+    # httpcore looks for it at each request, mostly in vain. A fork waits until the loop has no search under way.
+    dead = cluster.create_topic(f"{topic}_dead", 2, 1)
+    assert run(cluster, topic, EVERYTHING, dead) in ([""], ["sniffio"])
+
+
+def test_a_fork_while_another_thread_makes_the_first_call(cluster: DevCluster, topic: str) -> None:
+    """Whatever the first call loads is held up until the process has been forked."""
+    ended = run(
+        cluster,
+        topic,
+        """
+        loading, forked = threading.Event(), threading.Event()
+
+        class Slow:
+            # Finds nothing, and lets a search by other threads wait for the fork.
+
+            def find_spec(self, name, path, target=None):
+                if threading.current_thread() is not threading.main_thread() and name != "sniffio":
+                    loading.set()
+                    forked.wait()
+
+        sys.meta_path.insert(0, Slow())
+        producer = Producer(lookupd=lookupd)
+        first = threading.Thread(target=lambda: producer.publish(topic, b"parent"))
+        first.start()
+        while first.is_alive() and not loading.is_set():
+            first.join(0.01)
+
+        def work():
+            forked.set()
+            with Producer(lookupd=lookupd) as own:
+                own.publish(topic, b"child", timeout=6.0)
+
+        print(child(work, 30.0))
+        forked.set()
+        first.join()
+        """,
+    )
+    assert ended == ["fine"]
+
+
+# -- a fork waits for the loop
+
+
+HOLD = """
+from nsq_ha import _portal
+held, release = threading.Event(), threading.Event()
+lock = threading.Lock()  # as one of OpenSSL
+
+async def hold():
+    with lock:
+        held.set()
+        release.wait()
+
+portal = _portal.shared()
+holding = portal.submit(hold())
+held.wait()
+
+def work():
+    return str(lock.acquire(timeout=0))
+"""
+
+
+def test_a_fork_waits_until_the_loop_holds_no_lock(cluster: DevCluster, topic: str) -> None:
+    ended = run(
+        cluster,
+        topic,
+        HOLD
+        + """
+os.register_at_fork(before=release.set)  # runs before those that were registered earlier
+print(child(work, 30.0))
+portal.call(lambda: print("goes on"))
+""",
+    )
+    assert ended == ["True", "goes on"]
+
+
+def test_a_fork_does_not_wait_long_for_a_blocked_loop(cluster: DevCluster, topic: str) -> None:
+    """Nor for its own loop, as in a handler of the background loop."""
+    ended = run(
+        cluster,
+        topic,
+        HOLD
+        + """
+_portal.LONGEST_FORK = 0.1
+print(child(work, 30.0))
+release.set()
+_portal.LONGEST_FORK = 3600.0
+print(portal.call(lambda: child(work, 30.0)))
+""",
+    )
+    assert ended == ["False", "True"]
+
+
+def test_threads_that_fork_at_the_same_time(cluster: DevCluster, topic: str) -> None:
+    ended = run(
+        cluster,
+        topic,
+        """
+        producer = Producer(lookupd=lookupd).start()
+        found = []
+        threads = [
+            threading.Thread(target=lambda: found.extend(child(lambda: "", 30.0) for _ in range(10)))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.publish(topic, b"x")
+        print(len(found), *set(found))
+        """,
+    )
+    assert ended == ["40 fine"]
+
+
+# -- a start has a limit
+
+
+def test_a_start_that_a_blocked_loop_holds_up_ends_with_an_error_and_goes_on_later(
+    cluster: DevCluster, topic: str
+) -> None:
+    ended = run(
+        cluster,
+        topic,
+        HOLD
+        + """
+from nsq_ha.sync import facade
+facade.START_LIMIT = 0.2
+logging.disable()
+producer = Producer(lookupd=lookupd)
+consumer = Consumer(topic, "ch", lookupd=lookupd, start_timeout=0.1, close_timeout=0.1)
+for call in producer.start, consumer.start, lambda: producer.publish(topic, b"x", timeout=0.1):
+    try:
+        call()
+    except TimeoutError as error:
+        print(type(error).__name__, str(error)[:39])
+release.set()
+facade.START_LIMIT = 60.0
+print(producer.publish(topic, b"x", timeout=60.0).topic == topic)
+with consumer:
+    print(next(consumer).body)
+""",
+    )
+    assert ended == [
+        "ResponseTimeoutError the Producer did not start within 0.2 s",
+        "ResponseTimeoutError the Consumer did not start within 0.4 s",
+        "ResponseTimeoutError the Producer did not start within 0.1 s",
+        "True",
+        "b'x'",
+    ]
+
+
+# -- signals
+
+
+def test_a_forked_child_ends_by_the_signals_that_stop_its_parent_gently(cluster: DevCluster, topic: str) -> None:
+    """As the processes of a pool do when it ends them."""
+    ended = run(
+        cluster,
+        topic,
+        """
+        consumer = Consumer(topic, "ch", lookupd=lookupd)
+        codes = []
+
+        def fork():
+            while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                time.sleep(0.01)
+            near, far = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.write(far, b"runs")
+                time.sleep(60.0)
+                os._exit(7)
+            os.read(near, 4)
+            os.kill(pid, signal.SIGTERM)
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            consumer.stop()
+
+        threading.Thread(target=fork).start()
+        consumer.run(print, install_signal_handlers=True)
+        print(*codes)
+        """,
+    )
+    assert ended == ["-15"]
+
+
+# -- at any moment
+
+
+AT_RANDOM = """
+forks, seed = int(arguments[0]), int(arguments[1])
+chance = random.Random(seed)
+LIMIT = 6.0
+
+def parent(moment):
+    '''Fork at a moment after another thread begins its first call; return how the child ended.'''
+    producer = Producer(lookupd=lookupd)
+    first = threading.Thread(target=lambda: producer.publish(topic, b"parent", timeout=60.0), daemon=True)
+
+    def work():
+        began = time.monotonic()
+        try:
+            producer.publish(topic, b"child", timeout=LIMIT)
+            shared = "works"
+        except nsq_ha.ConfigError as error:
+            assert "was started before the process was forked" in str(error)
+            shared = "says why"
+        with Producer(lookupd=lookupd) as own:
+            own.publish(topic, b"child", timeout=LIMIT)
+        return f"{shared} {time.monotonic() - began:.2f}"
+
+    first.start()
+    time.sleep(moment)
+    ended = child(work, 2 * LIMIT + 3)
+    first.join(60.0)
+    return ended + (" and the parent hung" if first.is_alive() else "")
+
+# Each parent is itself a fork, of a process without threads: a first call comes once in the life of a process.
+for _ in range(forks):
+    print(child(lambda moment=chance.random() * 0.4: parent(moment), 120.0), flush=True)
+"""
+
+
+def forks_at_random(cluster: DevCluster, topic: str, count: int, seed: int, limit: float) -> None:
+    ended = run(cluster, topic, AT_RANDOM, str(count), str(seed), limit=limit)
+    assert len(ended) == count
+    assert [how for how in ended if not how.startswith(("works ", "says why ")) or "hung" in how] == []
+
+
+def test_forks_at_random_moments_of_the_first_call(cluster: DevCluster, topic: str) -> None:
+    forks_at_random(cluster, topic, 8, seed=1, limit=8 * LIMIT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("burners", [0, 4], ids=["quiet", "busy"])
+def test_200_forks_at_random_moments(cluster: DevCluster, topic: str, burners: int) -> None:
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(burners)]
+    try:
+        forks_at_random(cluster, topic, 200, seed=2, limit=3000.0)
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
