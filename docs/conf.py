@@ -32,6 +32,7 @@ extensions = [
     "docs._ext.citations",
     "docs._ext.commands",
     "docs._ext.docstrings",
+    "docs._ext.figures",
     "docs._ext.layout",
     "docs._ext.links",
     "docs._ext.reference",

@@ -10,8 +10,9 @@ import pytest
 from docutils import nodes
 from docutils.utils import new_document
 
-from docs._ext import breaks, commands, docstrings, links, reference
+from docs._ext import breaks, commands, docstrings, figures, links, reference
 from nsq_ha.cli.app import app
+from nsq_ha.policy import timing
 
 
 def broken(word: str) -> list[str]:
@@ -127,3 +128,36 @@ def test_every_option_of_a_command_says_what_it_is_for() -> None:
         return found
 
     assert silent(app, "nsq-ha") == []
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("policy.timing.QUICK_GAP in s", f"{timing.QUICK_GAP:g} s"),
+        ("heartbeat_interval in s", "2 s"),
+        ("policy.liveness.SILENT_INTERVALS *\nheartbeat_interval\nin s", "4 s"),
+        ("protocol.server.identify.HA_LIMITS.max_body_bytes in bytes", "5 MiB"),
+        ("10000 / 60 in minutes", "167 minutes"),
+        ("10 / 3 - 1 + 1", "3.33"),
+        ("10000 * 2", "20,000"),
+    ],
+)
+def test_a_figure_of_a_page_is_that_of_the_code(written: str, shown: str) -> None:
+    assert figures.figure(written) == shown
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "policy.timing.NOT_THERE in s",
+        "nowhere.GAP",
+        "no_option",
+        "tls",
+        "'5'",
+        "max_lookup_interval",
+        "-1",
+    ],
+)
+def test_a_figure_that_the_code_does_not_have_ends_the_build(written: str) -> None:
+    with pytest.raises(LookupError):
+        figures.figure(written)

@@ -1,12 +1,17 @@
-"""The map of the tree: ``.. module-map::`` lists each module with the first line of its docstring.
+"""The map of the tree and its layers, each module with the first line of its docstring.
 
-The lines are the docstrings themselves, so that the map cannot drift. A module without one is an error of the build.
+.. module-map::   each module, by folder
+.. layers::       what is directly in the package, by layer: those of import-linter in pyproject.toml, the top one first
+
+The lines are the docstrings themselves, so that nothing can drift. A module without one is an error of the build.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
+import re
+import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 PACKAGE: Final = ROOT / "nsq_ha"
+SETTINGS: Final = ROOT / "pyproject.toml"
 
 
 def first_line(path: Path) -> str:
@@ -50,7 +56,43 @@ def module_map() -> str:
     return "\n".join(parts)
 
 
+def layers(settings: Path = SETTINGS, package: str = PACKAGE.name) -> list[list[Path]]:
+    """Return the modules and folders of each layer of a package, from the top to the bottom.
+
+    Raises:
+        LookupError: The settings have no layers of this package.
+    """
+    for contract in tomllib.loads(settings.read_text("utf-8"))["tool"]["importlinter"]["contracts"]:
+        if contract["type"] == "layers" and contract["containers"] == [package]:
+            folder = settings.parent / package
+            named = [[folder / name for name in re.findall(r"\w+", layer)] for layer in contract["layers"]]
+            # A name in parentheses may be of a module that does not exist.
+            found = [[_existing(path) for path in layer] for layer in named]
+            return [kept for layer in found if (kept := [path for path in layer if path])]
+    raise LookupError(f"{settings.name} has no layers of {package}")
+
+
+def _existing(path: Path) -> Path | None:
+    return next((found for found in (path.with_suffix(".py"), path) if found.exists()), None)
+
+
+def module_file(path: Path) -> Path:
+    """Return the file of a module or folder that has its docstring."""
+    return path if path.is_file() else path / "__init__.py"
+
+
+def layer_table() -> str:
+    """Return the layers of the package as a table."""
+    rows = [
+        (str(number) if place == 0 else "", f"``{path.stem}``", first_line(module_file(path)))
+        for number, layer in enumerate(layers(), start=1)
+        for place, path in enumerate(layer)
+    ]
+    return table(("Layer", "Module", "What it is"), rows, widths="10 20 70")
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register the directive."""
+    """Register the directives."""
     app.add_directive("module-map", type("ModuleMap", (Made,), {"make": staticmethod(module_map)}))
+    app.add_directive("layers", type("Layers", (Made,), {"make": staticmethod(layer_table)}))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

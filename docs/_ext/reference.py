@@ -152,11 +152,12 @@ def _shown(default: object, unit: str) -> str:
     if isinstance(default, enum.Enum):
         return f"``{default}``"
     if isinstance(default, int | float) and not isinstance(default, bool):
-        return _number(default, unit)
+        return number(default, unit)
     return f"``{default!r}``"
 
 
-def _number(value: float, unit: str) -> str:
+def number(value: float, unit: str) -> str:
+    """Return a number with its unit; whole kibibytes and mebibytes as such."""
     if isinstance(value, int) and unit == "bytes":
         for size, larger in ((1 << 20, "MiB"), (1 << 10, "KiB")):
             if value >= size and value % size == 0:
@@ -195,7 +196,7 @@ def constants_table(names: Iterable[str]) -> str:
         if name not in meanings:
             raise LookupError(f"{dotted} is no documented constant")
         unit = "bytes" if name.endswith("_BYTES") else ""
-        rows.append((f"``{name}``", _number(getattr(module, name), unit), meanings[name]))
+        rows.append((f"``{name}``", number(getattr(module, name), unit), meanings[name]))
     return table(("Name", "Value", "What it is"), rows)
 
 
