@@ -196,6 +196,7 @@ class Delivery:
         self._no_repeat()
         self.is_alive = False
         self._connection = None
+        self._on_freed = _nothing  # it may lead back to this object
         for message in self._unsettled.lost(self._loop.time()):
             self._on_unsettled(message)
         self.counts.returned += self.in_flight
@@ -388,6 +389,10 @@ class Delivery:
 
         handle = self._loop.call_at(look.again_at, again)
         self._held.add(handle)
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 def _no_chance() -> float:

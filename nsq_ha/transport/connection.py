@@ -91,6 +91,9 @@ class Callbacks(msgspec.Struct, frozen=True):
     stored: Callable[[int], None] | None = None
 
 
+_NO_CALLBACKS: Final = Callbacks(_ignore)
+
+
 class Connection:
     """One open connection. Call :meth:`open` to get one.
 
@@ -370,11 +373,14 @@ class Connection:
         return named
 
     async def _discard(self) -> None:
-        self._callbacks = Callbacks(_ignore)
-        self._stored = None
+        self._forget_owner()
         if self._stream is not None:
             self._stream.abort()
             await self.ended()
+
+    def _forget_owner(self) -> None:
+        """Call nothing any more. The callbacks may lead back to this object; in a cycle it would outlive its end."""
+        self._callbacks, self._stored = _NO_CALLBACKS, None
 
     def _watch(self) -> None:
         due = next_look(self._loop.time(), self.config.heartbeat_interval)
@@ -442,6 +448,8 @@ class Connection:
     def _lost(self, reason: NsqError) -> None:
         reason = self._named(reason)
         was_open, self.is_open = self.is_open, False
+        callbacks = self._callbacks
+        self._forget_owner()
         if self._watchdog is not None:
             self._watchdog.cancel()
         try:
@@ -457,4 +465,4 @@ class Connection:
             self._ended.set_result(reason)
         if was_open:
             log.debug("%s: connection ended: %s", self.name, reason, extra={"nsqd": self.node.address})
-            self._callbacks.lost(reason)
+            callbacks.lost(reason)

@@ -28,6 +28,10 @@ CLOSE_GRACE: Final = 1.0
 _WITNESS_INTERVALS: Final = 4
 
 
+def _is_done(_: float) -> Use:
+    return Use.DONE
+
+
 class Retired:
     """A replaced connection.
 
@@ -117,4 +121,5 @@ class Retired:
         self._release()
         if self._handle is not None:
             self._handle.cancel()
+        self._use = _is_done  # the owner's function may lead back to this object
         self._on_end(self, reason)

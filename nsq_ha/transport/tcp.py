@@ -74,6 +74,14 @@ REACHABLE: Final = (
 _OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
 
 
+def _always() -> bool:
+    return True
+
+
+def _ignore(_: object) -> None:
+    """Take data that nobody waits for."""
+
+
 class TcpStream(asyncio.BufferedProtocol):
     """A :class:`~nsq_ha.transport.stream.Stream` over a socket. Call :meth:`open` to get one."""
 
@@ -93,7 +101,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self.peer: str = "nsqd"  # for errors
         self.last_received: float = self._loop.time()
         self.is_paused: bool = False
-        self.is_closing: Callable[[], bool] = lambda: True
+        self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
     @classmethod
@@ -318,6 +326,9 @@ class TcpStream(asyncio.BufferedProtocol):
         """Report the end, once (called by the event loop)."""
         on_lost, self._on_lost = self._on_lost, None
         self._fd = None  # the number may become another file's
+        # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
+        self._transport = self.on_resume = None
+        self.is_closing, self.receiver = _always, _ignore
         if on_lost is None:
             return
         self._out.clear()
@@ -326,7 +337,7 @@ class TcpStream(asyncio.BufferedProtocol):
             # TLS reports an error if data of the peer arrives during an orderly close.
             lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}{trust_hint(exc)}"
             reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
-            reason.__cause__ = exc
+            reason.__cause__ = exc if exc is None else without_frames(exc)
         on_lost(reason)
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("nsq_ha.wire")
 
 
+def _ignore(_: object) -> None:
+    """Take what comes after the end."""
+
+
 def logged(open_stream: OpenStream, name: str, protocol: ClientProtocol, max_frame_bytes: int) -> OpenStream:
     """Return ``open_stream`` with a log of all data that passes through its stream.
 
@@ -154,7 +158,8 @@ class WireStream:
             self._log_state()
 
     def _lost(self, reason: NsqError) -> None:
-        self._on_lost(reason)
+        on_lost, self._on_lost, self._receiver = self._on_lost, _ignore, _ignore  # they lead back to this object
+        on_lost(reason)
         self._note(f"ended: {reason}")
 
     def _log_state(self) -> None:

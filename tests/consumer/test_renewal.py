@@ -10,10 +10,10 @@ from nsq_ha import Consumer, Message
 from nsq_ha.policy.tls_renewal import Verdict
 from nsq_ha.protocol import Close, Command, Finish, Ready, Requeue, SubAdvanced, SubOrdered
 from nsq_ha.transport import tls_limits
-from tests.support.inside import inbox_of
+from tests.support.inside import inbox_of, tls_in_memory
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import Stage
-from tests.support.tls import PARTITIONED, TLS, replaced_soon, secure
+from tests.support.tls import PARTITIONED, TLS, replaced_soon, secure, without_collector
 from tests.support.waiting import eventually
 
 
@@ -91,6 +91,20 @@ async def test_a_connection_that_is_kept_for_answers_shows_that_the_client_lives
         await secured.nsqd.until(lambda: first.nops >= nops + 3)
         message.finish()
         await secured.nsqd.until(lambda: first.of(Finish))
+
+
+@pytest.mark.real_time
+async def test_replaced_connections_do_not_stay_in_memory(secured: Stage) -> None:
+    """Without the collector, which comes rarely, there are never more than are open or being opened."""
+    with without_collector():
+        async with secured.consumer(tls=TLS) as consumer:
+            for number in range(12):
+                peer = await secured.nsqd.subscriber(number)
+                peer.message(b"x", message_id(number + 1))
+                (message,) = await held(consumer, 1)
+                message.finish()
+                assert tls_in_memory() <= 4
+        await eventually(lambda: not tls_in_memory())
 
 
 async def test_the_sum_of_ready_and_unanswered_stays_within_max_in_flight(secured: Stage) -> None:

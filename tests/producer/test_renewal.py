@@ -9,10 +9,10 @@ from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Pub
 from nsq_ha.protocol.commands import MpubExt
 from nsq_ha.transport import tls_limits
-from tests.support.inside import topics_of
+from tests.support.inside import tls_in_memory, topics_of
 from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
-from tests.support.tls import TLS, replaced_soon, secure
+from tests.support.tls import TLS, replaced_soon, secure, without_collector
 from tests.support.waiting import eventually
 
 
@@ -53,6 +53,17 @@ async def test_publishes_go_over_many_connections_and_none_is_written_twice(secu
             count += 1
     bodies = [body for peer in secured.nsqd.peers for body in written(peer)]
     assert bodies == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.real_time
+async def test_replaced_connections_do_not_stay_in_memory(secured: Stage) -> None:
+    """Without the collector, which comes rarely, there are never more than are open or being opened."""
+    with without_collector():
+        async with secured.producer(tls=TLS) as producer:
+            while len(secured.nsqd.peers) < 12:
+                await producer.publish(TOPIC, b"x")
+                assert tls_in_memory() <= 4
+        await eventually(lambda: not tls_in_memory())
 
 
 async def test_the_next_connection_is_written_to_while_the_last_one_still_answers(

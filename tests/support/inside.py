@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -70,3 +72,8 @@ def in_cluster(cluster: DevCluster, function: Callable[[], _Result]) -> _Result:
 def watched_sockets() -> int:
     """Count the sockets that the running loop watches; one is its own, by which threads wake it."""
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined]
+
+
+def tls_in_memory() -> int:
+    """Count the TLS connections of clients that are in memory, open or not; each has 256 KiB for what it reads."""
+    return sum(isinstance(each, SSLProtocol) and not each._server_side for each in gc.get_objects())

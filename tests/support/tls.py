@@ -1,5 +1,8 @@
 """TLS on the loopback, and connections that are replaced at once."""
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
 import pytest
@@ -45,3 +48,14 @@ def replaced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
             return cls(identified_at, limit, limit * Phase.DUE.value - SOON)
 
     monkeypatch.setattr(tls_limits, "Lifetime", Early)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Free nothing that is in a cycle."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
