@@ -26,7 +26,7 @@ from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.observe import SILENT
-from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, longest_interval
+from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, Urgency, longest_interval
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import Node, TopicChange, TopicMeta, TopicView, difference
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.lookupd import Access
     from nsq_ha.discovery.servers import Servers, Silence
     from nsq_ha.observe import Observer
-    from nsq_ha.policy.lookup_pace import Slot
+    from nsq_ha.policy.lookup_pace import Turn
 
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
@@ -193,16 +193,18 @@ class TopicWatch:
     async def run(self) -> None:
         """Keep looking up until cancelled. The directory's task runs this."""
         while True:
-            demanded = await self._until_due()
+            turn = await self._until_due()
             self._wanted = False
             self._begun += 1
             self._begun_at = asyncio.get_running_loop().time()
             try:
-                await self._round(demanded=demanded)
+                await self._round(demanded=turn.urgency is not Urgency.PERIODIC)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
                     raise
                 self._survive(error)
+            finally:
+                self._budget.leave(turn)
             # Let waiters whose condition is met leave first: the pace depends on those that still wait.
             await asyncio.sleep(0)
 
@@ -217,36 +219,50 @@ class TopicWatch:
         if self._closed is not None:
             raise _again(self._closed)
 
-    async def _until_due(self) -> bool:
-        """Wait until the next round is due and the budget allows it; return whether a caller requested it."""
+    async def _until_due(self) -> Turn:
+        """Wait until the next round is due and the budget allows it; return its place among those in flight."""
         loop = asyncio.get_running_loop()
         chance = random.random()  # noqa: S311 - spreads load; one draw per round: a wakeup must not draw again
-        slot: Slot | None = None
+        slot: float | None = None  # of a periodic round
+        turn: Turn | None = None
         try:
             while True:
                 now = loop.time()
-                demanded = self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)
+                urgency = self._urgency()
+                demanded = urgency is not Urgency.PERIODIC
                 if demanded and now - self._begun_at > _CALM:
                     self._streak = 0
+                if turn is not None and turn.urgency is not urgency:
+                    self._budget.leave(turn)
+                    turn = None
+                if slot is not None and demanded:
+                    self._budget.give_back(slot)
+                    slot = None
                 gap = gap_after(self._streak, lambda: chance) if demanded else self._pace.gap(chance)
                 due = self._begun_at + gap
-                if slot is not None and slot.on_demand is not demanded:
-                    slot.give_back()
-                    slot = None
+                if now >= due and not demanded:
+                    slot = due = self._budget.reserve(now) if slot is None else slot
                 if now >= due:
-                    slot = slot or self._budget.reserve(now, on_demand=demanded)
-                    due = slot.at
-                if now >= due:
-                    slot = None  # it is used
-                    return demanded
+                    turn = turn or self._budget.join(urgency, self._wake.set)
+                    if turn.has_begun:
+                        begun, turn, slot = turn, None, None  # they are used
+                        return begun
+                    due = math.inf
                 self._wake.clear()
                 # Waiters may have left meanwhile, so the due time is computed again after each wait.
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout_at(due):
+                    async with asyncio.timeout_at(due if due < math.inf else None):
                         await self._wake.wait()
         finally:
             if slot is not None:
-                slot.give_back()
+                self._budget.give_back(slot)
+            if turn is not None:
+                self._budget.leave(turn)
+
+    def _urgency(self) -> Urgency:
+        if not (self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)):
+            return Urgency.PERIODIC
+        return Urgency.FIRST if self.view is None else Urgency.DEMANDED
 
     async def _round(self, *, demanded: bool) -> None:
         result = await self._servers.look_up(self.topic, self._access)

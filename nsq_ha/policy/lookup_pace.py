@@ -22,15 +22,21 @@ budget delays them. A consumer has one topic, so it finds a new partition within
 a new partition later than that, see :func:`partition_delay`.
 
 The budget: periodic lookups of all topics of a client begin at least ``1 / CALM_RATE`` apart, so each takes its turn.
-Lookups on demand have slots of their own and never wait for periodic ones.
+Lookups on demand are as fast as the nsqlookupds answer: ``LOOKUPS_AT_ONCE`` are in flight, and the others wait in the
+order of ``Urgency``. A lookup that waits has not begun, nor has any of its time limits.
 
 Source: server failures 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
 """
 
 from __future__ import annotations
 
+import enum
 import heapq
-from typing import Final
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GROWTH: Final = 1.5
 """How many times longer an interval is than the one before."""
@@ -44,12 +50,9 @@ LONGEST_FACTOR: Final = 12.0
 CALM_RATE: Final = 10.0
 """Periodic lookups that one client begins each second, for all its topics."""
 
-DEMAND_RATE: Final = 500.0
-"""Lookups on demand that one client begins each second. The first ones of 10,000 topics take 20 s, which is less than
-the default ``publish_timeout``."""
-
-DEMAND_BURST: Final = 100
-"""Lookups on demand that may begin at the same moment."""
+LOOKUPS_AT_ONCE: Final = 16
+"""Lookups of one client that are in flight at the same moment, for all its topics. A number, not a rate: however slow
+the nsqlookupds or this machine are, their answers set the pace."""
 
 
 def longest_interval(shortest: float, longest: float | None) -> float:
@@ -127,19 +130,28 @@ class LookupPace:
         return self.interval - (self.interval - self._shortest) * chance
 
 
+class Urgency(enum.IntEnum):
+    """Why a topic is looked up; lower values come first."""
+
+    FIRST = 0
+    """A caller waits, and nothing is known about the topic yet."""
+    DEMANDED = 1
+    """A caller waits for news, or something failed."""
+    PERIODIC = 2
+    """It is time to look for changes."""
+
+
 class Slots:
     """Times at which something may begin. All times come from one monotonic clock.
 
     Args:
         rate: Slots in a second; ``math.inf`` for no limit.
-        burst: Slots at the same moment, 1 or more.
     """
 
-    __slots__ = ("_allowance", "_gap", "_next", "_returned")
+    __slots__ = ("_gap", "_next", "_returned")
 
-    def __init__(self, rate: float, burst: int = 1) -> None:
+    def __init__(self, rate: float) -> None:
         self._gap = 1 / rate
-        self._allowance = (burst - 1) * self._gap
         self._next = float("-inf")
         self._returned: list[float] = []
 
@@ -147,11 +159,11 @@ class Slots:
         """Return the earliest free slot, which belongs to the caller: a time that is not before ``now``."""
         while self._returned and self._returned[0] <= now:
             heapq.heappop(self._returned)
-        slot = max(self._next, now - self._allowance)
+        slot = max(self._next, now)
         if self._returned and self._returned[0] < slot:
             return heapq.heappop(self._returned)
         self._next = slot + self._gap
-        return max(slot, now)
+        return slot
 
     def give_back(self, slot: float) -> None:
         """Take back a slot that is not used, for the next caller."""
@@ -159,45 +171,75 @@ class Slots:
 
 
 class LookupBudget:
-    """The lookups that one client may begin.
+    """The lookups that one client may begin; several clients may share it.
 
     Args:
         shortest: ``lookup_interval``; the client may look up one topic as often.
         calm_rate: Periodic lookups in a second.
-        demand_rate: Lookups on demand in a second.
-    """
-
-    __slots__ = ("_slots",)
-
-    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, demand_rate: float = DEMAND_RATE) -> None:
-        self._slots = {False: Slots(max(calm_rate, 1 / shortest)), True: Slots(demand_rate, DEMAND_BURST)}
-
-    def reserve(self, now: float, *, on_demand: bool) -> Slot:
-        """Return the slot of the next lookup.
-
-        Args:
-            now: The time.
-            on_demand: A caller asked for the lookup, so it comes before periodic ones.
-        """
-        slots = self._slots[on_demand]
-        return Slot(slots, slots.reserve(now), on_demand=on_demand)
-
-
-class Slot:
-    """The time at which one lookup may begin.
+        most: Lookups in flight.
 
     Attributes:
-        at: The time.
-        on_demand: Whether it is one for lookups on demand.
+        in_flight: Lookups that have begun and not ended.
     """
 
-    __slots__ = ("_slots", "at", "on_demand")
+    __slots__ = ("_calm", "_most", "_waiting", "in_flight")
 
-    def __init__(self, slots: Slots, at: float, *, on_demand: bool) -> None:
-        self._slots = slots
-        self.at: float = at
-        self.on_demand: bool = on_demand
+    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, most: float = LOOKUPS_AT_ONCE) -> None:
+        self._calm = Slots(max(calm_rate, 1 / shortest))
+        self._most = most
+        self._waiting: dict[Urgency, OrderedDict[Turn, None]] = {urgency: OrderedDict() for urgency in Urgency}
+        self.in_flight: int = 0
 
-    def give_back(self) -> None:
-        """Return it unused."""
-        self._slots.give_back(self.at)
+    def reserve(self, now: float) -> float:
+        """Return when the next periodic lookup may join. If it does not, :meth:`give_back` the time."""
+        return self._calm.reserve(now)
+
+    def give_back(self, slot: float) -> None:
+        """Take back a time that is not used."""
+        self._calm.give_back(slot)
+
+    def join(self, urgency: Urgency, on_turn: Callable[[], object]) -> Turn:
+        """Begin a lookup, or queue it until another one leaves.
+
+        Args:
+            urgency: Decides which of the queued ones is next.
+            on_turn: Called when it may begin, if it was queued.
+        """
+        turn = Turn(urgency, on_turn)
+        if self.in_flight < self._most:
+            self.in_flight += 1
+            turn.has_begun = True
+        else:
+            self._waiting[urgency][turn] = None
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """End a lookup, or remove it from the queue; a second call does nothing."""
+        if not turn.has_begun:
+            self._waiting[turn.urgency].pop(turn, None)
+            return
+        turn.has_begun = False
+        queue = next(filter(None, self._waiting.values()), None)
+        if queue is None:
+            self.in_flight -= 1
+            return
+        following, _ = queue.popitem(last=False)
+        following.has_begun = True
+        following.on_turn()
+
+
+class Turn:
+    """The place of one lookup, among those in flight or in the queue.
+
+    Attributes:
+        urgency: Why the topic is looked up.
+        on_turn: See :meth:`LookupBudget.join`.
+        has_begun: Whether it is in flight.
+    """
+
+    __slots__ = ("has_begun", "on_turn", "urgency")
+
+    def __init__(self, urgency: Urgency, on_turn: Callable[[], object]) -> None:
+        self.urgency = urgency
+        self.on_turn = on_turn
+        self.has_begun: bool = False

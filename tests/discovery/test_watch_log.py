@@ -15,7 +15,7 @@ from nsq_ha.discovery import watcher
 from nsq_ha.discovery.round import Round
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
-from nsq_ha.policy.lookup_pace import LookupBudget
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupBudget, Urgency
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
@@ -298,6 +298,53 @@ async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> 
     running[90].cancel()  # its slot is for another
     await eventually(lambda: all(watch.rounds for watch in watches if watch is not watches[90]), 100.0)
     assert round(now() - began, 1) == pytest.approx(9.7, abs=0.21)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval)
+    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
+    began = now()
+    rounds = [asyncio.create_task(watch.next_round()) for watch in watches]
+    running = [asyncio.create_task(watch.run()) for watch in watches]
+    await dawdle(1.0)
+    assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(LOOKUPS_AT_ONCE)]
+    running[20].cancel()  # it leaves the queue
+    rounds[20].cancel()
+    running[3].cancel()  # it is in flight: another one begins
+    rounds[3].cancel()
+    await eventually(lambda: len(servers.asked) == LOOKUPS_AT_ONCE + 1)
+    servers.answer(led(ONE))
+    await asyncio.wait(rounds)
+    assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
+    assert now() - began < 1.1  # as fast as the answers
+    assert budget.in_flight == 0
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_a_topic_of_which_nothing_is_known_is_looked_up_before_others(servers: FakeServers) -> None:
+    servers.answer(led(ONE))
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval, most=1)
+    known, new = (TopicWatch(name, "w", servers, config, budget=budget) for name in ("known", "new"))  # type: ignore[arg-type]
+    running = [asyncio.create_task(known.run())]
+    await known.next_round()
+    place = budget.join(Urgency.FIRST, lambda: None)
+    known.refresh_soon()
+    await dawdle(1.0)
+    running.append(asyncio.create_task(new.run()))
+    servers.asked.clear()
+    rounds = asyncio.gather(new.next_round(), known.next_round())
+    await dawdle(1.0)
+    assert servers.asked == []
+    budget.leave(place)
+    await rounds
+    assert [topic for _, topic, _ in servers.asked][:2] == ["new", "known"]
     for task in running:
         task.cancel()
     await asyncio.wait(running)

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from nsq_ha.config import ProducerConfig
 from nsq_ha.policy.lookup_pace import (
     CALM_RATE,
-    DEMAND_BURST,
-    DEMAND_RATE,
     GROWTH,
+    LOOKUPS_AT_ONCE,
     LookupBudget,
     LookupPace,
     Slots,
+    Turn,
+    Urgency,
     longest_interval,
     partition_delay,
 )
@@ -153,59 +154,101 @@ def test_a_consumer_asks_before_a_producer_uses_a_new_partition(
 
 def test_periodic_lookups_take_turns() -> None:
     budget = LookupBudget(SHORTEST)
-    slots = [budget.reserve(100.0, on_demand=False).at for _ in range(30)]
+    slots = [budget.reserve(100.0) for _ in range(30)]
     assert slots == pytest.approx([100.0 + number / CALM_RATE for number in range(30)])
-    assert budget.reserve(200.0, on_demand=False).at == 200.0
-
-
-def test_a_lookup_on_demand_comes_before_those_that_wait() -> None:
-    budget = LookupBudget(SHORTEST)
-    waiting = [budget.reserve(100.0, on_demand=False).at for _ in range(10_000)]
-    assert waiting[-1] == pytest.approx(100.0 + 9_999 / CALM_RATE)
-    assert budget.reserve(100.0, on_demand=True).at == 100.0
-
-
-def test_many_lookups_on_demand_have_a_limit_too() -> None:
-    budget = LookupBudget(SHORTEST)
-    slots = [budget.reserve(100.0, on_demand=True).at for _ in range(10_000)]
-    assert slots[DEMAND_BURST - 1] == 100.0
-    assert slots[DEMAND_BURST] > 100.0
-    assert slots[-1] == pytest.approx(100.0 + (10_000 - DEMAND_BURST) / DEMAND_RATE)
-    assert slots[-1] - 100.0 < ProducerConfig().publish_timeout
+    assert budget.reserve(200.0) == 200.0
 
 
 def test_a_topic_alone_is_never_delayed() -> None:
     budget = LookupBudget(0.02)
-    slots = [budget.reserve(100.0 + number * 0.02, on_demand=False).at for number in range(50)]
+    slots = [budget.reserve(100.0 + number * 0.02) for number in range(50)]
     assert slots == pytest.approx([100.0 + number * 0.02 for number in range(50)])
 
 
 def test_without_a_limit_nothing_waits() -> None:
     budget = LookupBudget(SHORTEST, math.inf, math.inf)
-    assert {budget.reserve(7.0, on_demand=number % 2 == 0).at for number in range(10_000)} == {7.0}
+    assert {budget.reserve(7.0) for _ in range(10_000)} == {7.0}
+    assert all(budget.join(Urgency(number % 3), print).has_begun for number in range(10_000))
 
 
 def test_a_slot_that_is_given_back_goes_to_the_next() -> None:
     budget = LookupBudget(SHORTEST)
-    first, second, third = (budget.reserve(100.0, on_demand=False) for _ in range(3))
-    assert not first.on_demand
-    second.give_back()
-    third.give_back()
-    assert [budget.reserve(100.0, on_demand=False).at for _ in range(3)] == pytest.approx([100.1, 100.2, 100.3])
-    late = budget.reserve(100.0, on_demand=False)
-    late.give_back()
-    assert budget.reserve(101.0, on_demand=False).at == 101.0  # the time of that one is over
+    _, second, third = (budget.reserve(100.0) for _ in range(3))
+    budget.give_back(second)
+    budget.give_back(third)
+    assert [budget.reserve(100.0) for _ in range(3)] == pytest.approx([100.1, 100.2, 100.3])
+    budget.give_back(budget.reserve(100.0))
+    assert budget.reserve(101.0) == 101.0  # the time of that one is over
+
+
+class Lookups:
+    """Lookups that join a budget, and the order in which they began."""
+
+    def __init__(self, most: int) -> None:
+        self.budget = LookupBudget(SHORTEST, most=most)
+        self.begun: list[str] = []
+
+    def join(self, name: str, urgency: Urgency = Urgency.DEMANDED) -> Turn:
+        turn = self.budget.join(urgency, lambda: self.begun.append(name))
+        if turn.has_begun:
+            self.begun.append(name)
+        return turn
+
+
+def test_so_many_lookups_are_in_flight_and_the_others_follow_in_their_order() -> None:
+    lookups = Lookups(2)
+    turns = [lookups.join(name) for name in "abcd"]
+    assert lookups.begun == ["a", "b"]
+    assert [turn.has_begun for turn in turns] == [True, True, False, False]
+    lookups.budget.leave(turns[1])
+    lookups.budget.leave(turns[0])
+    assert lookups.begun == ["a", "b", "c", "d"]
+    assert (lookups.budget.in_flight, turns[3].has_begun) == (2, True)
+
+
+def test_the_most_urgent_lookup_is_next() -> None:
+    lookups = Lookups(1)
+    turns = [lookups.join("running")]
+    for urgency in (Urgency.PERIODIC, Urgency.DEMANDED, Urgency.FIRST):
+        turns += [lookups.join(f"{urgency.name} {number}", urgency) for number in range(2)]
+    for _ in turns:
+        (running,) = (turn for turn in turns if turn.has_begun)
+        lookups.budget.leave(running)
+    assert lookups.begun == ["running", "FIRST 0", "FIRST 1", "DEMANDED 0", "DEMANDED 1", "PERIODIC 0", "PERIODIC 1"]
+    assert lookups.budget.in_flight == 0
+
+
+def test_one_that_leaves_the_queue_never_begins() -> None:
+    lookups = Lookups(1)
+    first, second, third = (lookups.join(name) for name in "abc")
+    lookups.budget.leave(second)
+    lookups.budget.leave(second)
+    lookups.budget.leave(first)
+    lookups.budget.leave(first)
+    assert lookups.begun == ["a", "c"]
+    assert lookups.budget.in_flight == 1
+    lookups.budget.leave(third)
+    assert lookups.budget.in_flight == 0
+    assert lookups.join("d").has_begun
+
+
+def test_the_first_lookups_of_many_topics_are_as_fast_as_their_answers() -> None:
+    budget = LookupBudget(SHORTEST)
+    turns = [budget.join(Urgency.FIRST, print) for _ in range(100)]
+    assert sum(turn.has_begun for turn in turns) == LOOKUPS_AT_ONCE
+    for turn in turns:  # no time passes
+        assert turn.has_begun
+        assert budget.in_flight <= LOOKUPS_AT_ONCE
+        budget.leave(turn)
+    assert budget.in_flight == 0
 
 
 @given(
     st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans()), max_size=60),
     st.floats(0.5, 50.0),
-    st.integers(1, 5),
 )
-def test_no_stretch_of_time_has_more_slots_than_its_share(
-    events: list[tuple[float, bool]], rate: float, burst: int
-) -> None:
-    slots = Slots(rate, burst)
+def test_no_stretch_of_time_has_more_slots_than_its_share(events: list[tuple[float, bool]], rate: float) -> None:
+    slots = Slots(rate)
     now, used = 0.0, []
     for pause, is_used in events:
         now += pause
@@ -217,7 +260,7 @@ def test_no_stretch_of_time_has_more_slots_than_its_share(
             slots.give_back(slot)
     used.sort()
     for first, last in itertools.combinations(range(len(used)), 2):
-        assert last - first + 1 <= (used[last] - used[first]) * rate + burst + 1e-6
+        assert last - first + 1 <= (used[last] - used[first]) * rate + 1 + 1e-6
 
 
 # ---------------------------------------------------------------- a client with many topics, and a fleet
@@ -228,12 +271,11 @@ def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.
     budget = LookupBudget(SHORTEST)
     paces = [LookupPace(SHORTEST, LONGEST, JITTER) for _ in range(topics)]
     # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
-    due = [(budget.reserve(start, on_demand=True).at, topic, True) for topic in range(topics)]
-    heapq.heapify(due)
+    due = [(start, topic, True) for topic in range(topics)]
     while due and due[0][0] <= until:
         now, topic, has_slot = heapq.heappop(due)
         if not has_slot:
-            now = budget.reserve(now, on_demand=False).at
+            now = budget.reserve(now)
             heapq.heappush(due, (now, topic, True))
             continue
         yield now
@@ -242,10 +284,9 @@ def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.
 
 
 def test_ten_thousand_topics_of_one_producer() -> None:
-    found = Counter(int(at) for at in begun(10_000, 120.0, random.Random(1)))
-    first = sum(found[second] for second in range(20))
-    assert 10_000 <= first <= 10_000 + 20 * CALM_RATE  # each topic once
-    assert max(found[second] for second in range(21, 120)) <= CALM_RATE + 1
+    found = Counter(math.ceil(at) for at in begun(10_000, 120.0, random.Random(1)))
+    assert found[0] == 10_000  # each topic once, as fast as the answers come
+    assert max(found[second] for second in range(1, 120)) <= CALM_RATE + 1
 
 
 FLEET_REST: Final = 400.0
