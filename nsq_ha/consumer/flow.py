@@ -3,6 +3,7 @@
 The invariant: granted RDY plus the unanswered messages of earlier grants never
 exceed ``max_in_flight``. The limit is lower if bodies are so large that
 ``max_in_flight_bytes`` would be exceeded. ``policy.ready`` computes the shares.
+While nothing is delivered there is no timer, so consumers at rest cost nothing.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Flow:
         self._raise_due = False
         self._is_stopped = False
         self._look_later: asyncio.TimerHandle | None = None
+        self._is_resting = False
         self._share_later: asyncio.TimerHandle | None = None
         self.on_gathered: Callable[[], None] = self.share
 
@@ -108,6 +110,8 @@ class Flow:
 
     def seen(self, body_bytes: int) -> None:
         """Record the size of a body; called for one body of each read."""
+        if self._is_resting:
+            self._plan_look()
         if self._fitting == self.max_in_flight and body_bytes * self._fitting <= self._max_bytes:
             return
         self._body.seen(body_bytes)
@@ -167,6 +171,11 @@ class Flow:
             live[partition].set_ready(count)
         self._raise_due |= plan.is_raise_due
         if len(live) > 1 and self._look_later is None:
+            self._plan_look()
+
+    def _plan_look(self) -> None:
+        self._is_resting = False
+        if not self._is_stopped:
             self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
 
     def _wanted(self, live: Mapping[int, Subscription]) -> dict[int, int]:
@@ -197,6 +206,7 @@ class Flow:
         """Share the messages in flight by the partitions' backlogs."""
         self._look_later = None
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
+        before = self._needs.by_partition
         is_one_full = self._needs.look({p: s.seen for p, s in live.items()})
         for subscription in live.values():
             subscription.reset_peak()
@@ -204,4 +214,7 @@ class Flow:
         if is_one_full or len(live) > self._limit:
             self.share()
         elif len(live) > 1:
-            self._look_later = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+            # The same needs, and all as low as they become: nothing has been delivered for a while.
+            self._is_resting = self._needs.by_partition == before and all(need == 1 for need in before.values())
+            if not self._is_resting:
+                self._plan_look()

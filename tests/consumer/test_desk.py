@@ -711,6 +711,26 @@ async def test_backlogs_are_looked_at_while_there_are_several_partitions() -> No
     assert one.peaks == peaks
 
 
+async def test_partitions_that_deliver_nothing_are_not_looked_at() -> None:
+    """The looks of 500 idle consumers took a tenth of a core."""
+    one, two = Partition(), Partition()
+    flow = flow_of(20, one, two)
+    flow.share()
+    one.in_flight, one.delivered = 0, 100
+    await dawdle(20 * LOOK_INTERVAL)
+    peaks = one.peaks
+    await dawdle(20 * LOOK_INTERVAL)
+    assert one.peaks == peaks
+    one.delivered += 100  # messages arrive again
+    flow.seen(1)
+    await dawdle(2 * LOOK_INTERVAL)
+    assert one.peaks > peaks
+    flow.stop()
+    flow.seen(1)
+    await dawdle(2 * LOOK_INTERVAL)
+    assert one.peaks <= peaks + 2
+
+
 async def test_one_partition_is_not_looked_at() -> None:
     one = Partition()
     flow_of(20, one).share()
