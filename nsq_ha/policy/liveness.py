@@ -34,7 +34,7 @@ SILENT_INTERVALS: Final = 2
 """Heartbeat intervals without a byte after which a connection is given up."""
 
 CHECKS_PER_INTERVAL: Final = 4
-"""Checks in one interval, so that a silent peer is given up a fraction of an interval late at most."""
+"""Most checks in one interval, so that a silent peer is given up a fraction of an interval late at most."""
 
 LONGEST_INTERVAL: Final = 60.0
 """Longest interval in seconds that a server accepts by default."""
@@ -55,9 +55,16 @@ SLOW_LINK: Final = 1024 * 1024
 """Minimum bytes per second of a link, so that a large batch gets the time to arrive."""
 
 
-def next_look(now: float, interval: float) -> float:
-    """Return when to check again; pass this time to :func:`is_silent` as ``due``."""
-    return now + interval / CHECKS_PER_INTERVAL
+def next_look(now: float, last_received: float, interval: float) -> float:
+    """Return when to check again; pass this time to :func:`is_silent` as ``due``.
+
+    Args:
+        now: The time.
+        last_received: As for :func:`is_silent`. Nothing can be wrong before it is ``SILENT_INTERVALS`` old, so a
+            healthy connection is rarely checked.
+        interval: Seconds between two heartbeats of the peer.
+    """
+    return max(now + interval / CHECKS_PER_INTERVAL, last_received + SILENT_INTERVALS * interval)
 
 
 def is_silent(now: float, due: float, last_received: float, interval: float) -> bool:

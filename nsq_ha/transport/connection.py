@@ -383,7 +383,7 @@ class Connection:
         self._callbacks, self._stored = _NO_CALLBACKS, None
 
     def _watch(self) -> None:
-        due = next_look(self._loop.time(), self.config.heartbeat_interval)
+        due = next_look(self._loop.time(), self._last_heartbeat, self.config.heartbeat_interval)
         self._watchdog = self._loop.call_at(due, self._check_silence, due)
 
     def _check_silence(self, due: float) -> None:

@@ -42,11 +42,16 @@ def test_the_silence_begins_with_the_last_byte() -> None:
     assert is_silent(104.0, 104.0, 99.5, 2.0)
 
 
+def test_a_healthy_connection_is_checked_when_it_could_be_silent() -> None:
+    assert next_look(10.0, 9.0, 2.0) == 13.0
+    assert next_look(10.0, 5.0, 2.0) == 10.5
+
+
 @given(interval=st.floats(1.0, 60.0), late=st.floats(0.0, 0.4))
 def test_a_frozen_peer_is_given_up_soon_after_two_intervals(interval: float, late: float) -> None:
-    now, due = 0.0, next_look(0.0, interval)
+    now, due = 0.0, next_look(0.0, 0.0, interval)
     while not is_silent(now := due + late * interval, due, 0.0, interval):
-        due = next_look(now, interval)
+        due = next_look(now, 0.0, interval)
     assert 2 * interval < now <= 2.7 * interval
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -49,7 +50,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.asked_at: float | None = None
         self.asks = 0
         self.troubles = 0
-        self.look_at = next_look(0.0, INTERVAL)
+        self.look_at = next_look(0.0, -math.inf, INTERVAL)  # one timer stands for those of all connections
         self.told_to_end = False
         self._do()
 
@@ -222,7 +223,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             silent = self.subscribed
             if silent is not None and is_silent(self.now, self.look_at, silent.received_at, INTERVAL):
                 self._lose()
-            self.look_at = next_look(self.now, INTERVAL)
+            self.look_at = next_look(self.now, -math.inf, INTERVAL)
 
     # -- the application
 
