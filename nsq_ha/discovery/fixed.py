@@ -6,7 +6,6 @@ producers and consumers treat both kinds of server alike.
 
 from __future__ import annotations
 
-import asyncio
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,13 @@ class FixedNodes:
 
     Args:
         addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
+
+    Attributes:
+        topics: Number of topics that are looked up.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
+        self.topics: int = 0
         nodes = {}
         for number, address in enumerate(addresses):
             host, _, port = address.rpartition(":")
@@ -46,19 +49,12 @@ class FixedNodes:
         """Always empty: there is no nsqlookupd."""
         return ()
 
-    async def look_up(self, topic: str, access: Access) -> Round:
+    async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
         """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
 
     async def started(self) -> None:
         """Do nothing: there is nothing to compare."""
-
-    async def keep_lists(self, interval: float, jitter: float) -> None:
-        """Do nothing until cancelled."""
-        await asyncio.Event().wait()
-
-    async def aclose(self) -> None:
-        """Do nothing."""
 
 
 def explained(error: NsqError, topic: str) -> NsqError:

@@ -22,8 +22,9 @@ import dataclasses
 import logging
 import random
 import socket
-from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import Counter, defaultdict
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
@@ -34,17 +35,19 @@ from nsq_ha.observe import SILENT
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.one_cluster import Sight, apart, may_differ
 from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.topology import LookupAnswer, Node
 from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     import httpx
 
-    from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.discovery.answers import LookupdList, NodeInfo
     from nsq_ha.observe import Observer
-    from nsq_ha.policy.topology import LookupAnswer
+
+T = TypeVar("T")
 
 GRACE: Final = 0.08
 """Seconds that a round waits for other servers after a complete answer, but at least as long as that answer took."""
@@ -63,6 +66,9 @@ COMPARE_LIMIT: Final = 0.5
 
 MAX_LEARNT: Final = 32
 """Maximum number of nsqlookupds taken from lists, which are untrusted."""
+
+MANY_TOPICS: Final = 16
+"""Number of topics above which a plain nsqlookupd is asked for all nsqds and their topics instead of for each topic."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
 _QUESTIONS_AT_ONCE: Final = 8
@@ -96,6 +102,45 @@ class Server:
         # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
         # server.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+        self.is_plain = False  # by its last answer
+        self.listing: Listing | None = None
+        self.listed: asyncio.Task[Listing] | None = None
+
+
+class Listing:
+    """All nsqds of a plain nsqlookupd with their topics: one answer for the lookups of many topics.
+
+    Attributes:
+        began_at: When it was asked for, in the loop's time.
+    """
+
+    def __init__(self, began_at: float, lookupd: str, nodes: Sequence[NodeInfo]) -> None:
+        self.began_at = began_at
+        self._lookupd = lookupd
+        self._nodes = nodes
+        self._by_topic: defaultdict[str, list[Node]] = defaultdict(list)
+        for info in nodes:
+            for topic in info.topics:
+                if topic not in info.tombstoned:
+                    self._by_topic[topic].append(info.node)
+
+    def answer(self, topic: str, access: Access) -> LookupAnswer | None:
+        """Return the answer to a lookup. None if only the nsqlookupd itself can answer it."""
+        nodes = tuple(self._by_topic.get(topic, ()))
+        spare: tuple[Node, ...] = ()
+        if not nodes and access == "w":
+            spare = tuple(info.node for info in self._nodes if topic not in info.tombstoned)
+        if not nodes and not spare:
+            return None  # it may know the topic, though no nsqd has it
+        return LookupAnswer(
+            lookupd=self._lookupd,
+            leads=False,
+            meta=None,
+            partitions=MappingProxyType({}),
+            exists=True,
+            nodes=nodes,
+            spare=spare,
+        )
 
 
 class Silence(NamedTuple):
@@ -123,6 +168,7 @@ class Servers:
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
+        topics: Number of topics that are looked up.
     """
 
     def __init__(
@@ -139,7 +185,8 @@ class Servers:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[LookupAnswer]] = set()
         # Requests that outlived their round; until they end, the server is not asked again about the topic.
-        self._strays: dict[tuple[str, str], asyncio.Task[LookupAnswer]] = {}
+        self._strays: dict[tuple[str, str, Access], asyncio.Task[LookupAnswer]] = {}
+        self.topics: int = 0
         self._list_wanted = asyncio.Event()
         self.silence: Silence | None = None
         self.conflict: str | None = None
@@ -172,21 +219,28 @@ class Servers:
 
     async def aclose(self) -> None:
         """Cancel pending requests."""
-        tasks = list(self._tasks)
+        listed = (server.listed for server in self._servers)
+        tasks: list[asyncio.Task[Any]] = [*self._tasks, *(task for task in listed if task is not None)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def look_up(self, topic: str, access: Access) -> Round:
+    async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
         """Look a topic up, in at most about twice the time limit of a request.
+
+        Args:
+            topic: The topic.
+            access: For publishing or consuming.
+            max_age: How many seconds before this call an answer for many topics may have been asked for.
 
         If cancelled, it cancels its requests.
         """
         if self.conflict is not None:
             return Round((), LookupUnavailableError(self.conflict))
         began = self._loop.time()
-        first, rest = self._choose(topic, began)
-        asked = {self._begin(server, topic, access): server for server in first}
+        first, rest = self._choose(topic, access, began)
+        since = began - max_age
+        asked = {self._begin(server, topic, access, since): server for server in first}
         answers: list[LookupAnswer] = []
         causes: list[tuple[str, str]] = []
         until: float | None = None
@@ -203,13 +257,13 @@ class Servers:
                 if answers:
                     until = _grace_end(answers, began, self._loop.time(), until)
                 elif rest and (not asked or not done):
-                    asked |= {self._begin(server, topic, access): server for server in rest}
+                    asked |= {self._begin(server, topic, access, since): server for server in rest}
                     rest = []
         except asyncio.CancelledError:
             for task in asked:
                 task.cancel()
             raise
-        self._strays |= {(server.url, topic): task for task, server in asked.items() if not task.done()}
+        self._strays |= {(server.url, topic, access): task for task, server in asked.items() if not task.done()}
         if answers:
             return Round(tuple(answers), None)
         return Round((), LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes)))
@@ -315,56 +369,90 @@ class Servers:
         self.silence = Silence(LookupUnavailableError("no nsqlookupd gave a usable answer", causes), since)
         self._list_wanted.set()
 
-    def _choose(self, topic: str, now: float) -> tuple[list[Server], list[Server]]:
+    def _choose(self, topic: str, access: Access, now: float) -> tuple[list[Server], list[Server]]:
         """Return the servers to ask at once, and those to ask if the first give no answer."""
-        free = [server for server in self._servers if (server.url, topic) not in self._strays]
+        free = [server for server in self._servers if (server.url, topic, access) not in self._strays]
         well = [server for server in free if not server.failures]
         if not well:
             # Cancel a request that has hung since the last round: its answer would be older than this round.
             for server in self._servers:
-                stray = self._strays.pop((server.url, topic), None)
+                stray = self._strays.pop((server.url, topic, access), None)
                 if stray is not None:
                     stray.cancel()
             return list(self._servers), []
         due = [server for server in free if server.failures and server.probe_at <= now]
         return well + due, [server for server in free if server.failures and server.probe_at > now]
 
-    def _begin(self, server: Server, topic: str, access: Access) -> asyncio.Task[LookupAnswer]:
-        key = (server.url, topic)
-        task = self._loop.create_task(self._question(server, topic, access), name=f"lookup {topic} at {server.url}")
+    def _begin(self, server: Server, topic: str, access: Access, since: float) -> asyncio.Task[LookupAnswer]:
+        key = (server.url, topic, access)
+        question = self._question(server, topic, access, since)
+        task = self._loop.create_task(question, name=f"lookup {topic} at {server.url}")
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(key, ended))
         return task
 
-    def _ended(self, key: tuple[str, str], task: asyncio.Task[LookupAnswer]) -> None:
+    def _ended(self, key: tuple[str, str, Access], task: asyncio.Task[LookupAnswer]) -> None:
         self._tasks.discard(task)
         if self._strays.get(key) is task:
             del self._strays[key]
         if not task.cancelled():
             task.exception()  # else asyncio would log it; the failure is already counted
 
-    async def _question(self, server: Server, topic: str, access: Access) -> LookupAnswer:
-        async with server.slots:
-            began = self._loop.time()
-            try:
-                try:
-                    answer = await server.client.lookup(topic, access)
-                except LookupUnavailableError:
-                    # A kept connection that the server has closed fails at once; try a new one.
-                    if server.failures or self._loop.time() - began > self._timeout / 4:
-                        raise
-                    answer = await server.client.lookup(topic, access)
-            except NsqError as error:
-                self._failed(server, error)
-                raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
-            except Exception as error:  # noqa: BLE001 - mapped to ours
-                # An error caused by a server's answer counts as that server's failure and must not end anything else.
-                report_unexpected(_log, f"nsqlookupd {server.url}", error)
-                self._failed(server, error)
-                without_frames(error)
-                raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from harmless(error)
+    async def _question(self, server: Server, topic: str, access: Access, since: float) -> LookupAnswer:
+        try:
+            answer = None
+            if server.is_plain and self.topics > MANY_TOPICS:
+                answer = (await self._listing(server, since)).answer(topic, access)
+            if answer is None:
+                async with server.slots:
+                    answer = await self._ask(server, lambda: server.client.lookup(topic, access))
+        except NsqError as error:
+            self._failed(server, error)
+            raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
+        except Exception as error:  # noqa: BLE001 - mapped to ours
+            # An error caused by a server's answer counts as that server's failure and must not end anything else.
+            report_unexpected(_log, f"nsqlookupd {server.url}", error)
+            self._failed(server, error)
+            without_frames(error)
+            raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from harmless(error)
         self._succeeded(server)
+        server.is_plain = answer.nodes is not None
         return dataclasses.replace(answer, leads=server.leads)
+
+    async def _ask(self, server: Server, ask: Callable[[], Awaitable[T]]) -> T:
+        began = self._loop.time()
+        try:
+            return await ask()
+        except LookupUnavailableError:
+            # A kept connection that the server has closed fails at once; try a new one.
+            if server.failures or self._loop.time() - began > self._timeout / 4:
+                raise
+            return await ask()
+
+    async def _listing(self, server: Server, since: float) -> Listing:
+        """Return a listing that was asked for at ``since`` or later; all who wait for one share it.
+
+        Raises:
+            NsqError: No usable answer.
+        """
+        while server.listing is None or server.listing.began_at < since:
+            task = server.listed
+            if task is None:
+                task = server.listed = self._loop.create_task(self._list(server), name=f"nsqds of {server.url}")
+            await asyncio.wait({task})
+            if server.listed is task:
+                server.listed = None
+            if task.cancelled():
+                raise LookupUnavailableError("the lookups were stopped")
+            error = task.exception()
+            if isinstance(error, LookupUnavailableError):
+                raise LookupUnavailableError("no usable answer", error.causes)
+            server.listing = task.result()
+        return server.listing
+
+    async def _list(self, server: Server) -> Listing:
+        began_at = self._loop.time()
+        return Listing(began_at, server.url, await self._ask(server, server.client.nodes))
 
     def _failed(self, server: Server, error: Exception) -> None:
         server.failures += 1

@@ -26,23 +26,19 @@ from nsq_ha.discovery.fixed import FixedNodes
 from nsq_ha.errors import ClosedError, ConfigError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.observe import SILENT
-from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, Urgency, longest_interval
+from nsq_ha.policy.lookup_pace import LookupBudget, LookupPace, LookupsInFlight, Urgency, longest_interval
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import Node, TopicChange, TopicMeta, TopicView, difference
 from nsq_ha.unexpected import log_traceback, report_unexpected
 
 if TYPE_CHECKING:
-    import httpx
-
     from nsq_ha.config import ClientConfig
+    from nsq_ha.discovery.engine import Engine
     from nsq_ha.discovery.lookupd import Access
     from nsq_ha.discovery.servers import Servers, Silence
     from nsq_ha.observe import Observer
     from nsq_ha.policy.lookup_pace import Turn
-
-LIST_INTERVAL: Final = 30.0
-"""Seconds between two requests for the list of nsqlookupds."""
 
 _CALM: Final = 1.5
 _CLOSE_LIMIT: Final = 1.0
@@ -204,7 +200,7 @@ class TopicWatch:
                     raise
                 self._survive(error)
             finally:
-                self._budget.leave(turn)
+                self._budget.among.leave(turn)
             # Let waiters whose condition is met leave first: the pace depends on those that still wait.
             await asyncio.sleep(0)
 
@@ -233,7 +229,7 @@ class TopicWatch:
                 if demanded and now - self._begun_at > _CALM:
                     self._streak = 0
                 if turn is not None and turn.urgency is not urgency:
-                    self._budget.leave(turn)
+                    self._budget.among.leave(turn)
                     turn = None
                 if slot is not None and demanded:
                     self._budget.give_back(slot)
@@ -243,7 +239,7 @@ class TopicWatch:
                 if now >= due and not demanded:
                     slot = due = self._budget.reserve(now) if slot is None else slot
                 if now >= due:
-                    turn = turn or self._budget.join(urgency, self._wake.set)
+                    turn = turn or self._budget.among.join(urgency, self._wake.set)
                     if turn.has_begun:
                         begun, turn, slot = turn, None, None  # they are used
                         return begun
@@ -257,7 +253,7 @@ class TopicWatch:
             if slot is not None:
                 self._budget.give_back(slot)
             if turn is not None:
-                self._budget.leave(turn)
+                self._budget.among.leave(turn)
 
     def _urgency(self) -> Urgency:
         if not (self._wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)):
@@ -265,7 +261,8 @@ class TopicWatch:
         return Urgency.FIRST if self.view is None else Urgency.DEMANDED
 
     async def _round(self, *, demanded: bool) -> None:
-        result = await self._servers.look_up(self.topic, self._access)
+        age = 0.0 if demanded else self._config.lookup_interval
+        result = await self._servers.look_up(self.topic, self._access, max_age=age)
         if self.lookupds:  # else the nodes are fixed, and no server was asked
             took = asyncio.get_running_loop().time() - self._begun_at
             self._counts.round(took, has_failed=result.error is not None)
@@ -413,14 +410,9 @@ class Directory:
         self._observer = observer
         self._channel = channel
         self._access: Access = access
-        self._client: httpx.AsyncClient | None = None
+        self._engine: Engine | None = None
         self._servers: Servers | FixedNodes | None = None
-        # Without nsqlookupds, a lookup sends nothing.
-        self._budget = (
-            LookupBudget(config.lookup_interval, math.inf, math.inf)
-            if config.nsqd
-            else LookupBudget(config.lookup_interval)
-        )
+        self._budget = LookupBudget(config.lookup_interval)
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._watches: dict[str, TopicWatch] = {}
@@ -453,18 +445,17 @@ class Directory:
             return
         if self._config.nsqd:
             self._servers = FixedNodes(self._config.nsqd)
+            # A lookup sends nothing.
+            self._budget = LookupBudget(self._config.lookup_interval, math.inf, among=LookupsInFlight(math.inf))
         else:
             # Imported here: memory that clients with nsqd= need not pay for.
-            from nsq_ha.discovery.http import new_client  # noqa: PLC0415
-            from nsq_ha.discovery.servers import Servers  # noqa: PLC0415
+            from nsq_ha.discovery.engine import Engine  # noqa: PLC0415
 
-            config = self._config
-            self._client = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
-            self._servers = Servers(
-                config.lookupd, timeout=config.lookup_timeout, client=self._client, observer=self._observer
-            )
+            self._engine = Engine.join(self._config, self._observer, self._died)
+            self._servers = self._engine.servers
+            self._budget = LookupBudget(self._config.lookup_interval, among=self._engine.in_flight)
         ready = asyncio.Event()
-        self._supervisor = asyncio.create_task(self._supervise(self._servers, ready), name="nsq_ha directory")
+        self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha directory")
         await ready.wait()
         await self._servers.started()
 
@@ -491,10 +482,8 @@ class Directory:
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.wait([self._supervisor])
-        if self._servers is not None:
-            await self._servers.aclose()
-        if self._client is not None:
-            await self._client.aclose()
+        if self._engine is not None:
+            await self._engine.leave(self._died)
 
     def watch(self, topic: str) -> TopicWatch:
         """Return the watch of ``topic``; the first call starts its lookups.
@@ -523,6 +512,7 @@ class Directory:
             channel=self._channel,
         )
         self._watches[topic] = watch
+        self._servers.topics += 1
         self._tasks[topic] = self._group.create_task(watch.run(), name=f"watch {topic}")
         return watch
 
@@ -530,27 +520,36 @@ class Directory:
         """Stop the lookups of ``topic``; an unknown one is ignored."""
         watch = self._watches.pop(topic, None)
         if watch is not None:
+            self._leave_topics(1)
             watch.end(ClosedError(f"the lookups of topic {topic!r} were stopped"))
             self._tasks.pop(topic).cancel()
 
-    async def _supervise(self, servers: Servers | FixedNodes, ready: asyncio.Event) -> None:
+    async def _supervise(self, ready: asyncio.Event) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 ready.set()
-                await servers.keep_lists(LIST_INTERVAL, self._config.lookup_jitter)
+                await asyncio.Event().wait()
         except Exception as error:  # noqa: BLE001
-            # Servers handles all errors of servers, so this is a bug in this library: fail every caller.
+            # A watch handles all errors of servers, so this is a bug in this library: fail every caller.
             log_traceback(_log, "the lookups failed", error)
-            closed = ClosedError("the lookups failed because of an internal error")
-            closed.__cause__ = error
-            self._end(closed)
+            self._died(error)
+
+    def _died(self, error: Exception) -> None:
+        closed = ClosedError("the lookups failed because of an internal error")
+        closed.__cause__ = error
+        self._end(closed)
+
+    def _leave_topics(self, count: int) -> None:
+        if self._servers is not None:
+            self._servers.topics -= count
 
     def _end(self, cause: ClosedError) -> None:
         if self._closed is None:
             self._closed = cause
         for watch in self._watches.values():
             watch.end(cause)
+        self._leave_topics(len(self._watches))
         self._watches.clear()
         self._tasks.clear()
         self._group = None

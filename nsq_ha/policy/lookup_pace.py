@@ -171,24 +171,22 @@ class Slots:
 
 
 class LookupBudget:
-    """The lookups that one client may begin; several clients may share it.
+    """The lookups that one client may begin.
 
     Args:
         shortest: ``lookup_interval``; the client may look up one topic as often.
         calm_rate: Periodic lookups in a second.
-        most: Lookups in flight.
+        among: The lookups in flight, perhaps of several clients. None counts those of this one.
 
     Attributes:
-        in_flight: Lookups that have begun and not ended.
+        among: As given.
     """
 
-    __slots__ = ("_calm", "_most", "_waiting", "in_flight")
+    __slots__ = ("_calm", "among")
 
-    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, most: float = LOOKUPS_AT_ONCE) -> None:
+    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, *, among: LookupsInFlight | None = None) -> None:
         self._calm = Slots(max(calm_rate, 1 / shortest))
-        self._most = most
-        self._waiting: dict[Urgency, OrderedDict[Turn, None]] = {urgency: OrderedDict() for urgency in Urgency}
-        self.in_flight: int = 0
+        self.among: LookupsInFlight = LookupsInFlight() if among is None else among
 
     def reserve(self, now: float) -> float:
         """Return when the next periodic lookup may join. If it does not, :meth:`give_back` the time."""
@@ -198,6 +196,24 @@ class LookupBudget:
         """Take back a time that is not used."""
         self._calm.give_back(slot)
 
+
+class LookupsInFlight:
+    """The lookups that have begun and not ended, of all clients that share them; the others wait.
+
+    Args:
+        most: How many there may be.
+
+    Attributes:
+        count: How many there are.
+    """
+
+    __slots__ = ("_most", "_waiting", "count")
+
+    def __init__(self, most: float = LOOKUPS_AT_ONCE) -> None:
+        self._most = most
+        self._waiting: dict[Urgency, OrderedDict[Turn, None]] = {urgency: OrderedDict() for urgency in Urgency}
+        self.count: int = 0
+
     def join(self, urgency: Urgency, on_turn: Callable[[], object]) -> Turn:
         """Begin a lookup, or queue it until another one leaves.
 
@@ -206,8 +222,8 @@ class LookupBudget:
             on_turn: Called when it may begin, if it was queued.
         """
         turn = Turn(urgency, on_turn)
-        if self.in_flight < self._most:
-            self.in_flight += 1
+        if self.count < self._most:
+            self.count += 1
             turn.has_begun = True
         else:
             self._waiting[urgency][turn] = None
@@ -221,7 +237,7 @@ class LookupBudget:
         turn.has_begun = False
         queue = next(filter(None, self._waiting.values()), None)
         if queue is None:
-            self.in_flight -= 1
+            self.count -= 1
             return
         following, _ = queue.popitem(last=False)
         following.has_begun = True
@@ -233,7 +249,7 @@ class Turn:
 
     Attributes:
         urgency: Why the topic is looked up.
-        on_turn: See :meth:`LookupBudget.join`.
+        on_turn: See :meth:`LookupsInFlight.join`.
         has_begun: Whether it is in flight.
     """
 

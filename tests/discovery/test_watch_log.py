@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.config import ClientConfig
-from nsq_ha.discovery import watcher
+from nsq_ha.discovery import engine
 from nsq_ha.discovery.round import Round
 from nsq_ha.discovery.watcher import Directory, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
-from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupBudget, Urgency
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupBudget, LookupsInFlight, Urgency
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
@@ -60,7 +60,7 @@ class FakeServers:
         self.result = Round(answers, error)
         self._is_set.set()
 
-    async def look_up(self, topic: str, access: str) -> Round:
+    async def look_up(self, topic: str, access: str, *, max_age: float = 0.0) -> Round:
         self.asked.append((now(), topic, access))
         await self._is_set.wait()
         return self.result
@@ -321,7 +321,7 @@ async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: F
     await asyncio.wait(rounds)
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
     assert now() - began < 1.1  # as fast as the answers
-    assert budget.in_flight == 0
+    assert budget.among.count == 0
     for task in running:
         task.cancel()
     await asyncio.wait(running)
@@ -330,11 +330,11 @@ async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: F
 async def test_a_topic_of_which_nothing_is_known_is_looked_up_before_others(servers: FakeServers) -> None:
     servers.answer(led(ONE))
     config = ClientConfig(lookupd=(A,))
-    budget = LookupBudget(config.lookup_interval, most=1)
+    budget = LookupBudget(config.lookup_interval, among=LookupsInFlight(1))
     known, new = (TopicWatch(name, "w", servers, config, budget=budget) for name in ("known", "new"))  # type: ignore[arg-type]
     running = [asyncio.create_task(known.run())]
     await known.next_round()
-    place = budget.join(Urgency.FIRST, lambda: None)
+    place = budget.among.join(Urgency.FIRST, lambda: None)
     known.refresh_soon()
     await dawdle(1.0)
     running.append(asyncio.create_task(new.run()))
@@ -342,7 +342,7 @@ async def test_a_topic_of_which_nothing_is_known_is_looked_up_before_others(serv
     rounds = asyncio.gather(new.next_round(), known.next_round())
     await dawdle(1.0)
     assert servers.asked == []
-    budget.leave(place)
+    budget.among.leave(place)
     await rounds
     assert [topic for _, topic, _ in servers.asked][:2] == ["new", "known"]
     for task in running:
@@ -376,7 +376,7 @@ async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch,
 async def test_an_unexpected_error_is_that_of_the_round(
     watch: TopicWatch, servers: FakeServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(*_: object) -> Round:
+    async def fail(*_: object, **__: object) -> Round:
         raise ZeroDivisionError("odd")
 
     servers.answer(led(ONE))
@@ -394,7 +394,7 @@ async def test_a_cancelled_future_inside_does_not_end_the_lookups(
 ) -> None:
     servers.answer(led(ONE))
 
-    async def cancelled(*_: object) -> Round:
+    async def cancelled(*_: object, **__: object) -> Round:
         raise asyncio.CancelledError
 
     with monkeypatch.context() as patched:
@@ -426,25 +426,6 @@ async def test_each_way_to_misuse_a_directory_has_its_text() -> None:
             await attempt
 
 
-async def test_closing_closes_its_http_client_and_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[object] = []
-    directory = Directory(ClientConfig(lookupd=(A,)), access="r")
-    await directory.start()
-    client, servers = directory._client, directory._servers
-    assert client is not None
-    assert servers is not None
-
-    async def close_servers() -> None:
-        closed.append(servers)
-        assert client is not None
-        assert not client.is_closed
-
-    monkeypatch.setattr(servers, "aclose", close_servers)
-    await directory.aclose()
-    assert client.is_closed
-    assert closed == [servers]
-
-
 @pytest.mark.parametrize(("close_timeout", "limit"), [(3.0, 3.0), (0.2, 1.0)])
 async def test_closing_waits_for_the_longer_of_two_limits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, close_timeout: float, limit: float
@@ -466,4 +447,4 @@ async def test_closing_waits_for_the_longer_of_two_limits(
     ]
     may_end.set()
     await directory.aclose()
-    assert watcher.LIST_INTERVAL == 30.0
+    assert engine.LIST_INTERVAL == 30.0

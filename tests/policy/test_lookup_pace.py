@@ -21,6 +21,7 @@ from nsq_ha.policy.lookup_pace import (
     LOOKUPS_AT_ONCE,
     LookupBudget,
     LookupPace,
+    LookupsInFlight,
     Slots,
     Turn,
     Urgency,
@@ -166,9 +167,9 @@ def test_a_topic_alone_is_never_delayed() -> None:
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    budget = LookupBudget(SHORTEST, math.inf, math.inf)
+    budget = LookupBudget(SHORTEST, math.inf, among=LookupsInFlight(math.inf))
     assert {budget.reserve(7.0) for _ in range(10_000)} == {7.0}
-    assert all(budget.join(Urgency(number % 3), print).has_begun for number in range(10_000))
+    assert all(budget.among.join(Urgency(number % 3), print).has_begun for number in range(10_000))
 
 
 def test_a_slot_that_is_given_back_goes_to_the_next() -> None:
@@ -185,11 +186,11 @@ class Lookups:
     """Lookups that join a budget, and the order in which they began."""
 
     def __init__(self, most: int) -> None:
-        self.budget = LookupBudget(SHORTEST, most=most)
+        self.all = LookupsInFlight(most)
         self.begun: list[str] = []
 
     def join(self, name: str, urgency: Urgency = Urgency.DEMANDED) -> Turn:
-        turn = self.budget.join(urgency, lambda: self.begun.append(name))
+        turn = self.all.join(urgency, lambda: self.begun.append(name))
         if turn.has_begun:
             self.begun.append(name)
         return turn
@@ -200,10 +201,10 @@ def test_so_many_lookups_are_in_flight_and_the_others_follow_in_their_order() ->
     turns = [lookups.join(name) for name in "abcd"]
     assert lookups.begun == ["a", "b"]
     assert [turn.has_begun for turn in turns] == [True, True, False, False]
-    lookups.budget.leave(turns[1])
-    lookups.budget.leave(turns[0])
+    lookups.all.leave(turns[1])
+    lookups.all.leave(turns[0])
     assert lookups.begun == ["a", "b", "c", "d"]
-    assert (lookups.budget.in_flight, turns[3].has_begun) == (2, True)
+    assert (lookups.all.count, turns[3].has_begun) == (2, True)
 
 
 def test_the_most_urgent_lookup_is_next() -> None:
@@ -213,34 +214,34 @@ def test_the_most_urgent_lookup_is_next() -> None:
         turns += [lookups.join(f"{urgency.name} {number}", urgency) for number in range(2)]
     for _ in turns:
         (running,) = (turn for turn in turns if turn.has_begun)
-        lookups.budget.leave(running)
+        lookups.all.leave(running)
     assert lookups.begun == ["running", "FIRST 0", "FIRST 1", "DEMANDED 0", "DEMANDED 1", "PERIODIC 0", "PERIODIC 1"]
-    assert lookups.budget.in_flight == 0
+    assert lookups.all.count == 0
 
 
 def test_one_that_leaves_the_queue_never_begins() -> None:
     lookups = Lookups(1)
     first, second, third = (lookups.join(name) for name in "abc")
-    lookups.budget.leave(second)
-    lookups.budget.leave(second)
-    lookups.budget.leave(first)
-    lookups.budget.leave(first)
+    lookups.all.leave(second)
+    lookups.all.leave(second)
+    lookups.all.leave(first)
+    lookups.all.leave(first)
     assert lookups.begun == ["a", "c"]
-    assert lookups.budget.in_flight == 1
-    lookups.budget.leave(third)
-    assert lookups.budget.in_flight == 0
+    assert lookups.all.count == 1
+    lookups.all.leave(third)
+    assert lookups.all.count == 0
     assert lookups.join("d").has_begun
 
 
 def test_the_first_lookups_of_many_topics_are_as_fast_as_their_answers() -> None:
-    budget = LookupBudget(SHORTEST)
-    turns = [budget.join(Urgency.FIRST, print) for _ in range(100)]
+    lookups = LookupBudget(SHORTEST).among
+    turns = [lookups.join(Urgency.FIRST, print) for _ in range(100)]
     assert sum(turn.has_begun for turn in turns) == LOOKUPS_AT_ONCE
     for turn in turns:  # no time passes
         assert turn.has_begun
-        assert budget.in_flight <= LOOKUPS_AT_ONCE
-        budget.leave(turn)
-    assert budget.in_flight == 0
+        assert lookups.count <= LOOKUPS_AT_ONCE
+        lookups.leave(turn)
+    assert lookups.count == 0
 
 
 @given(
