@@ -9,13 +9,15 @@ import io
 import os
 import sys
 
+from nsq_ha.cli import INTERRUPTED
+
 
 def main() -> None:
     """Run the command line. If a required package is missing, print what to install and exit with 1."""
     try:
         _run()
     except KeyboardInterrupt:  # click reports one that comes later
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _run() -> None:

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import logging
+from typing import Final
 
 import click
 
 from nsq_ha._version import __version__
-from nsq_ha.cli.bench import bench
-from nsq_ha.cli.channel import channel
-from nsq_ha.cli.copy import copy
-from nsq_ha.cli.dashboard import dashboard
-from nsq_ha.cli.demo import demo
-from nsq_ha.cli.dev import dev
-from nsq_ha.cli.doctor import doctor
-from nsq_ha.cli.groups import Group
-from nsq_ha.cli.letters import dead_letters
-from nsq_ha.cli.lookup import lookup
-from nsq_ha.cli.node import node
+from nsq_ha.cli import INTERRUPTED, READER_GONE
+from nsq_ha.cli.groups import Group, OnDemand
 from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
-from nsq_ha.cli.pub import pub
-from nsq_ha.cli.running import READER_GONE, log_to_stderr
-from nsq_ha.cli.stat import stat
-from nsq_ha.cli.tail import tail
-from nsq_ha.cli.to_file import to_file
-from nsq_ha.cli.top import top
-from nsq_ha.cli.topic import topic
-from nsq_ha.cli.trace import trace
+
+_MODULES: Final = {
+    "demo": "demo",
+    "dev": "dev",
+    "topic": "topic",
+    "channel": "channel",
+    "node": "node",
+    "pub": "pub",
+    "tail": "tail",
+    "lookup": "lookup",
+    "stat": "stat",
+    "top": "top",
+    "doctor": "doctor",
+    "trace": "trace",
+    "to-file": "to_file",
+    "copy": "copy",
+    "dead-letters": "letters",
+    "bench": "bench",
+    "dashboard": "dashboard",
+}
+"""All commands, with their modules in ``nsq_ha.cli``; only that of the command that runs is loaded."""
 
 
 class Commands(Group):
-    """All commands; they end quietly if the reader of the output has ended, as in ``nsq-ha ... | head``."""
+    """All commands; they end quietly at Ctrl-C, and if the reader of the output has ended: ``nsq-ha ... | head``."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command that the arguments name."""
@@ -40,10 +44,13 @@ class Commands(Group):
         except BrokenPipeError:
             drop_output()
             raise click.exceptions.Exit(READER_GONE) from None
+        except KeyboardInterrupt:  # click would make it 1
+            raise click.exceptions.Exit(INTERRUPTED) from None
 
 
 @click.group(
     cls=Commands,
+    commands=OnDemand(_MODULES),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
     " 143 ended by SIGTERM.",
@@ -56,28 +63,10 @@ def app(verbose: int, context: str | None) -> None:
 
     `nsq-ha dev` starts one of either kind here, `nsq-ha demo` shows a partitioned one at work.
     """
+    import logging
+
+    from nsq_ha.cli.running import log_to_stderr
+
     log_to_stderr({0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG))
     # If only some nsqlookupds fail, the user need not know; if all fail, the command reports it.
     logging.getLogger("nsq_ha.discovery").setLevel(logging.NOTSET if verbose else logging.ERROR)
-
-
-for _command in (
-    demo,
-    dev,
-    topic,
-    channel,
-    node,
-    pub,
-    tail,
-    lookup,
-    stat,
-    top,
-    doctor,
-    trace,
-    to_file,
-    copy,
-    dead_letters,
-    bench,
-    dashboard,
-):
-    app.add_command(_command)

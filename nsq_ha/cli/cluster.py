@@ -10,11 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, Unpack, cast
 
-from nsq_ha import Consumer, Producer
-from nsq_ha.admin import AdminClient
 from nsq_ha.checks import DEFAULT_PORT
 from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
-from nsq_ha.discovery.lookupd import LookupClient
 from nsq_ha.errors import ConfigError
 from nsq_ha.option_types import TlsConfig
 from nsq_ha.settings import admin_from_env, config_from_env, settings_from_env
@@ -23,6 +20,8 @@ from nsq_ha.tls import ssl_context
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nsq_ha import Consumer, LookupClient, Producer
+    from nsq_ha.admin import AdminClient
     from nsq_ha.options import ClientOptions, ConsumerOptions, ProducerOptions
 
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
@@ -87,6 +86,8 @@ class Cluster:
         Raises:
             ConfigError: An option is wrong.
         """
+        from nsq_ha import Producer  # a command loads the client that it uses
+
         return Producer(config=config_from_env(ProducerConfig, self._with(options), self.context))
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
@@ -95,6 +96,8 @@ class Cluster:
         Raises:
             ConfigError: An option is wrong.
         """
+        from nsq_ha import Consumer
+
         return Consumer(topic, channel, config=config_from_env(ConsumerConfig, self._with(options), self.context))
 
     def admin(self) -> AdminClient:
@@ -103,6 +106,8 @@ class Cluster:
         Raises:
             ConfigError: A variable is wrong.
         """
+        from nsq_ha.admin import AdminClient
+
         given = {name: value for name, value in self._given.items() if name in ("lookupd", "lookupd_tls")}
         return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # two of its options
 
@@ -130,6 +135,8 @@ class Cluster:
         Raises:
             ConfigError: A variable is wrong.
         """
+        from nsq_ha import LookupClient
+
         tls = self.lookupd_tls if url.startswith("https:") else None
         return LookupClient(url, timeout=timeout, lookupd_tls=tls)
 

@@ -1,10 +1,14 @@
-"""Groups of commands, which list what each command does without cutting it off."""
+"""Groups of commands, which list what each command does without cutting it off, and may load each when it is named."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections import UserDict
+from importlib import import_module
+from typing import Any, Final
 
 import click
+
+from nsq_ha.cli import INTERRUPTED
 
 _WHOLE: Final = 1000
 """Characters of a first sentence; a longer line is wrapped, not cut."""
@@ -20,3 +24,23 @@ class Group(click.Group):
         if rows:
             with formatter.section("Commands"):
                 formatter.write_dl(rows)
+
+
+class OnDemand(UserDict[str, Any]):
+    """Commands by their names; each is loaded when it is first asked for.
+
+    Args:
+        modules: By the name of each command, the module in ``nsq_ha.cli`` that has it.
+    """
+
+    def __getitem__(self, name: str) -> click.Command:
+        """Return a command."""
+        found = super().__getitem__(name)
+        if isinstance(found, str):
+            try:
+                module = import_module(f"nsq_ha.cli.{found}")
+            except KeyboardInterrupt:  # click would make it 1
+                raise click.exceptions.Exit(INTERRUPTED) from None
+            found = self[name] = getattr(module, name.replace("-", "_"))
+        command: click.Command = found
+        return command

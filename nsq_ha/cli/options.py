@@ -11,12 +11,14 @@ from typing import Any, Final, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from nsq_ha.checks import MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
-from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, Cluster
+from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.settings import CONTEXT_VARIABLE, FILE_VARIABLE, context_names
 
+# As in `settings` and `cluster`, which take longer to load than click; a test compares them.
 LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
+FILE_VARIABLE: Final = "NSQ_HA_CONFIG"
+CONTEXT_VARIABLE: Final = "NSQ_HA_CONTEXT"
+DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -71,6 +73,8 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
 
 def _context_names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the name of a context."""
+    from nsq_ha.settings import context_names
+
     try:
         return [CompletionItem(name) for name in context_names() if name.startswith(begun)]
     except ConfigError:
@@ -136,6 +140,8 @@ def cluster_options_beside_keys(command: _Command) -> _Command:
 def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> _Command:
     @functools.wraps(command)
     def call(*arguments: object, lookupd: tuple[str, ...], context: str | None, **options: Any) -> object:  # noqa: ANN401
+        from nsq_ha.cli.cluster import Cluster  # loads settings and clients, which the help does not need
+
         security = {name: options.pop(name) for name in ("tls_ca", "cert", "key_file", "auth_secret_file")}
         chosen = context or click.get_current_context().find_root().params.get("context")
         try:

@@ -14,13 +14,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from nsq_ha.cli import INTERRUPTED, TERMINATED
 from nsq_ha.cli.output import drop_output, explained
 from nsq_ha.errors import NsqError
-
-INTERRUPTED: Final = 130
-TERMINATED: Final = 143
-READER_GONE: Final = 141
-"""The exit code that a shell shows for a program that SIGPIPE ended."""
 
 _ALIKE: Final = 60.0
 """Seconds for which warnings that differ only in numbers are not shown again."""

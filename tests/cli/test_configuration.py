@@ -58,8 +58,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             super().__init__(topic, channel, **options)
             configs.append(self.config)
 
-    monkeypatch.setattr("nsq_ha.cli.cluster.Producer", SpyProducer)
-    monkeypatch.setattr("nsq_ha.cli.cluster.Consumer", SpyConsumer)
+    monkeypatch.setattr("nsq_ha.Producer", SpyProducer)
+    monkeypatch.setattr("nsq_ha.Consumer", SpyConsumer)
     return configs
 
 

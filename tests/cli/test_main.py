@@ -4,7 +4,10 @@ import sys
 
 import pytest
 
+from nsq_ha import settings
 from nsq_ha._version import __version__
+from nsq_ha.cli import options
+from nsq_ha.cli.cluster import DEFAULT_LOOKUPD
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -35,6 +38,36 @@ from nsq_ha.cli.__main__ import main
 sys.argv = ["nsq-ha", *{arguments!r}]
 main()
 """
+
+
+INTERRUPTED = """
+import sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupts())
+from nsq_ha.cli.__main__ import main
+sys.argv = ["nsq-ha", *{arguments!r}]
+main()
+"""
+
+LOADED = """
+import sys
+from nsq_ha.cli.__main__ import main
+sys.argv = ["nsq-ha", *{arguments!r}]
+try:
+    main()
+finally:
+    print(*sys.modules, file=sys.stderr)
+"""
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """Return the modules that a run of the command line loads."""
+    code = LOADED.format(arguments=list(arguments))
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    return set(ran.stderr.split())
 
 
 def without(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -141,3 +174,41 @@ def test_the_second_v_shows_each_frame(invoke: Invoke, topic: str) -> None:
         rf"^debug: wire: c\d+ 127\.0\.0\.1:\d+ > PUB {topic} \d: 8 bytes b'two\\x1b\[31m'$", result.stderr, re.MULTILINE
     )
     assert result.stderr.count("< response b'OK'") == 1
+
+
+def test_the_version_loads_no_command() -> None:
+    loaded = loaded_by("--version")
+    assert {"nsq_ha.cli.app", "click"} <= loaded
+    assert loaded.isdisjoint({"asyncio", "logging", "ssl", "httpx", "rich", "nsq_ha.config"})
+    assert loaded.isdisjoint(f"nsq_ha.cli.{name}" for name in ("topic", "cluster", "running", "bench"))
+
+
+def test_a_command_loads_no_other() -> None:
+    loaded = loaded_by("topic", "list", "--help")
+    assert "nsq_ha.cli.topic" in loaded
+    others = {"nsq_ha.cli.pub", "nsq_ha.cli.demo", "nsq_ha.demo", "nsq_ha.consumer", "nsq_ha.producer", "httpx", "rich"}
+    assert loaded.isdisjoint(others)
+
+
+def test_a_wrong_command_is_told_which_there_are(invoke: Invoke) -> None:
+    assert "'topic'" in invoke("topik").stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("nsq_ha.cli.app", ["--version"]),
+        ("nsq_ha.cli.topic", ["--help"]),
+        ("nsq_ha.cli.topic", ["topic", "list"]),
+        ("nsq_ha.cli.cluster", ["topic", "list"]),
+    ],
+)
+def test_ctrl_c_while_it_loads_ends_with_130(module: str, arguments: list[str]) -> None:
+    code = INTERRUPTED.format(module=module, arguments=arguments)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_the_help_names_what_is_read() -> None:
+    assert (options.FILE_VARIABLE, options.CONTEXT_VARIABLE) == (settings.FILE_VARIABLE, settings.CONTEXT_VARIABLE)
+    assert options.DEFAULT_LOOKUPD == DEFAULT_LOOKUPD
