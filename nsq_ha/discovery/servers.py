@@ -163,6 +163,7 @@ class Servers:
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
         observer: The client's, for servers that fail and recover.
+        level: The level of the log lines about servers that fail.
 
     Attributes:
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
@@ -178,8 +179,10 @@ class Servers:
         timeout: float,
         client: httpx.AsyncClient,
         observer: Observer = SILENT,
+        level: int = logging.WARNING,
     ) -> None:
         self._observer = observer
+        self._level = level
         self._timeout = timeout
         self._client = client
         self._loop = asyncio.get_running_loop()
@@ -460,9 +463,8 @@ class Servers:
         if server.failures == 1:
             reason = _reason_of(error)
             others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
-            _log.warning(
-                "nsqlookupd %s gave no usable answer: %s; %s", server.url, reason, others, extra={"lookupd": server.url}
-            )
+            text = "nsqlookupd %s gave no usable answer: %s; %s"
+            _log.log(self._level, text, server.url, reason, others, extra={"lookupd": server.url})
             self._observer.event(LookupdFailed(lookupd=server.url, reason=reason))
             self._list_wanted.set()
 

@@ -4,12 +4,17 @@ This module runs the asynchronous clients of ``discovery`` in a private event lo
 by call: Spark runs driver and task code in its own Python processes, where no loop runs.
 It does not decide what the answers mean for a read (``plan``, ``read``).
 
+Leaders that are known are asked directly. nsqlookupds say what has changed; while none of
+them answers, what they said last counts, and they are asked only now and then.
+
 **Source:** Spark design 1.1, 1.2.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -22,7 +27,7 @@ from nsq_ha.policy.topology import merge
 from nsq_ha.start_from import StartFrom
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
     import httpx
@@ -32,6 +37,13 @@ if TYPE_CHECKING:
 
 TIMEOUT: Final = 2.0
 """Seconds for one request; short, since a task retries."""
+
+ROUTINE: Final = 2.0
+"""Seconds after which the nsqlookupds are asked again although nothing shows that their answer has changed."""
+
+_ROUTINE_TIMEOUT: Final = 0.5  # of a lookup whose answer is probably known
+_PAUSE: Final = 2.0  # without an answer; but if nothing shows a change:
+_ROUTINE_PAUSE: Final = 15.0
 
 T = TypeVar("T")
 
@@ -58,15 +70,22 @@ class Cluster:
     Args:
         lookupd: Base URLs of nsqlookupds; they list the others.
         timeout: Seconds for one request.
+
+    Attributes:
+        silence: Why the last lookup had no answer. None if it had one.
     """
 
     def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
+        self.silence: LookupUnavailableError | None = None
         self._lookupd = lookupd
         self._timeout = timeout
         self._runner = asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | None = None
         self._views: dict[str, TopicView] = {}
+        self._topics: tuple[str, ...] | None = None
+        self._answered_at: dict[str | None, float] = {}  # by topic; None for their list
+        self._failed_at = 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -82,17 +101,46 @@ class Cluster:
             self._runner.run(self._aclose())
         self._runner.close()
 
-    def view(self, topic: str) -> TopicView:
+    def view(self, topic: str, max_age: float = 0.0) -> TopicView:
         """Ask the nsqlookupds once about ``topic``.
 
+        Args:
+            topic: The topic.
+            max_age: Seconds for which an earlier answer counts, since nothing shows that it is out of date.
+
         Returns:
-            The merged view of this and earlier answers.
+            The merged view of this and earlier answers; the last one while no nsqlookupd answers, see :attr:`silence`.
 
         Raises:
-            LookupUnavailableError: No nsqlookupd gave a usable answer; try again.
+            LookupUnavailableError: No nsqlookupd gave a usable answer, and none did before; try again.
             ConfigError: The nsqlookupds belong to several clusters.
         """
-        return self._runner.run(self._view(topic))
+        known = self._views.get(topic)
+        usable = known if known is not None and known.leaders else None
+        return self._answer(topic, usable, max_age, lambda: self._view(topic))
+
+    def leader(self, topic: str, partition: int, known: Node | None = None) -> Node:
+        """Ask who leads a partition.
+
+        Args:
+            topic: The topic.
+            partition: The partition.
+            known: The last known leader, which counts while no nsqlookupd answers.
+
+        Raises:
+            NoLeaderError: It has no leader.
+            LookupUnavailableError: No nsqlookupd gave a usable answer, and none is known; try again.
+        """
+        try:
+            view = self.view(topic)
+        except LookupUnavailableError:
+            if known is None:
+                raise
+            return known
+        leader = view.leaders.get(partition)
+        if leader is None:
+            raise NoLeaderError(f"{topic}-{partition} has no leader{view.cause}")
+        return leader
 
     def extents(self, topic: str, node: Node) -> Mapping[int, Extent]:
         """Ask a node for the extent of each partition of ``topic`` that it leads.
@@ -126,13 +174,10 @@ class Cluster:
         """
         return self._ask(node, self._nsqd(node).clock())
 
-    def topics(self) -> tuple[str, ...]:
-        """Return the names of all topics.
-
-        Raises:
-            LookupUnavailableError: No nsqlookupd gave a usable answer; try again.
-        """
-        return self._runner.run(self._topics())
+    def topics(self, max_age: float = 0.0) -> tuple[str, ...]:
+        """Return the names of all topics; arguments, answer and errors are as for :meth:`view`."""
+        self._topics = self._answer(None, self._topics, max_age, self._names)
+        return self._topics
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         """Create ``channel`` on the partition's leader and set it to ``offset``.
@@ -181,9 +226,33 @@ class Cluster:
             # nsqd's HTTP API has no error code for a partition that moved, only text.
             raise NoLeaderError(f"nsqd {node.address} refused the request: {error}") from error
 
+    def _answer(
+        self, key: str | None, known: T | None, max_age: float, question: Callable[[], Coroutine[None, None, T]]
+    ) -> T:
+        """Return the answer of the nsqlookupds, or the known one if it counts or if they do not answer now."""
+        now = time.monotonic()
+        pause = _ROUTINE_PAUSE if max_age else _PAUSE
+        is_paused = self.silence is not None and now - self._failed_at < pause
+        if known is not None and (is_paused or now - self._answered_at.get(key, -max_age) < max_age):
+            return known
+        limit = _ROUTINE_TIMEOUT if known is not None and max_age else None
+        try:
+            found = self._runner.run(asyncio.wait_for(question(), limit))
+        except (LookupUnavailableError, TimeoutError) as error:
+            if not isinstance(error, LookupUnavailableError):
+                causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self._lookupd)
+                error = LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
+            self.silence, self._failed_at = error, time.monotonic()
+            if known is None:
+                raise error from None
+            return known
+        self.silence, self._answered_at[key] = None, now
+        return found
+
     async def _view(self, topic: str) -> TopicView:
         if self._servers is None:
-            self._servers = Servers(self._lookupd, timeout=self._timeout, client=self._http())
+            # Who asks knows what a failure means, and says so.
+            self._servers = Servers(self._lookupd, timeout=self._timeout, client=self._http(), level=logging.INFO)
             await self._servers.refresh_lists()
         self._servers.check()
         found = await self._servers.look_up(topic, "r")
@@ -192,7 +261,7 @@ class Cluster:
         view = self._views[topic] = merge(self._views.get(topic), found.answers, topic=topic)
         return view
 
-    async def _topics(self) -> tuple[str, ...]:
+    async def _names(self) -> tuple[str, ...]:
         error: NsqError = LookupUnavailableError("no nsqlookupd lists the topics")
         for url in self._lookupd:
             try:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
-from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
@@ -32,6 +31,8 @@ from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, Row, RowConverter
 if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql.types import StructType
+
+    from nsq_ha.spark.cluster import Cluster
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
@@ -62,11 +63,11 @@ class _Writer:
         self._run = uuid.uuid4().hex
         check_columns(schema, self._options)
         self._targets: dict[str, Target] = {}
-        if self._options.topic is not None:
-            with Cluster(self._options.lookupd) as cluster:
+        # Spark creates a writer for the plan and another one for the commit of each micro-batch.
+        with worker_cluster(self._options.lookupd) as cluster:
+            if self._options.topic is not None:
                 self._add_target(self._options.topic, cluster)
-        if (dead_letters := self._options.dead_letter_topic) is not None:
-            with Cluster(self._options.lookupd) as cluster:
+            if (dead_letters := self._options.dead_letter_topic) is not None:
                 self._targets[dead_letters] = self._target(dead_letters, cluster)
 
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
@@ -113,10 +114,13 @@ class _Writer:
 
     def _target(self, topic: str, cluster: Cluster) -> Target:
         needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
-        meta = complete_snapshot(topic, needs, cluster, self._options.publish_timeout).meta
-        if meta.partition_num < 1:
+        found = complete_snapshot(topic, needs, cluster, self._options.publish_timeout)
+        if found.meta.partition_num < 1:
             raise NoLeaderError(f"no nsqlookupd named a partition of topic {topic!r}")
-        return Target(topic, meta.partition_num, meta.ordered, meta.extend_support)
+        # A plain dict: the writer is pickled for the tasks.
+        return Target(
+            topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, dict(found.leaders)
+        )
 
     def _seed(self) -> TraceSeed:
         """Return the seed of a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""

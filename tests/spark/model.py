@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from nsq_ha.admin.nsqd_http import StoredMessage
-from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, NsqError
+from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, LookupUnavailableError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
 from nsq_ha.spark.plan.boundaries import BoundarySearch
@@ -62,15 +62,27 @@ class Model:
     opened: list[tuple[str, int, str, int]] = field(default_factory=list)
     asked: int = 0
     now: float | None = None
+    silence: LookupUnavailableError | None = None
+    known: dict[str, TopicView] = field(default_factory=dict)
 
     @property
     def cluster(self) -> Cluster:
         return cast("Cluster", self)
 
-    def view(self, topic: str) -> TopicView:
+    def view(self, topic: str, max_age: float = 0.0) -> TopicView:
         self.asked += 1
-        if self.silent:
-            raise ConnectError("no nsqlookupd answers")
+        if self._is_silent() and topic in self.known:
+            return self.known[topic]
+        self.known[topic] = self._view(topic)
+        return self.known[topic]
+
+    def _is_silent(self) -> bool:
+        self.silence = LookupUnavailableError("none of them answers") if self.silent else None
+        return self.silent
+
+    def _view(self, topic: str) -> TopicView:
+        if self.silence is not None:
+            raise self.silence
         logs = self.topics_.get(topic)
         if logs is None:
             return TopicView(topic, None, {}, complete=True, exists=False)
@@ -90,9 +102,9 @@ class Model:
         self._hear(node)
         return self.now
 
-    def topics(self) -> tuple[str, ...]:
-        if self.silent:
-            raise ConnectError("no nsqlookupd answers")
+    def topics(self, max_age: float = 0.0) -> tuple[str, ...]:
+        if self._is_silent() and self.known:
+            return tuple(sorted(self.known))
         return tuple(sorted(self.topics_))
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,3 +64,11 @@ def write(frame: DataFrame, dev_cluster: DevCluster, topic: str, **options: str)
 
 def read(spark: SparkSession, dev_cluster: DevCluster, topic: str, **options: str) -> DataFrame:
     return spark.read.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic, **options).load()
+
+
+def until(done: Callable[[], object], limit: float = 20.0) -> None:
+    """Wait for what nothing announces."""
+    end = time.monotonic() + limit
+    while not done():
+        assert time.monotonic() < end
+        threading.Event().wait(0.02)

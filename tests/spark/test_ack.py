@@ -21,6 +21,7 @@ from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Ready, Sub, layout_for
 from nsq_ha.spark.ack import draining, puller
+from nsq_ha.spark.ack import planner as ack_planner
 from nsq_ha.spark.ack.draining import Verdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
 from nsq_ha.spark.ack.puller import Puller
@@ -28,6 +29,7 @@ from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ReadOptions
 from tests.spark.logs import Source
+from tests.spark.streams import until
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster
@@ -47,13 +49,6 @@ def values(spool: Spool, start: int, end: int) -> list[bytes]:
 def bodies(path: str) -> list[bytes]:
     found: list[bytes] = read_file(path).column("value").to_pylist()
     return found
-
-
-def until(done: Callable[[], object], limit: float = 20.0) -> None:
-    end = time.monotonic() + limit
-    while not done():
-        assert time.monotonic() < end
-        threading.Event().wait(0.02)
 
 
 # ---------------------------------------------------------------- the folder
@@ -527,6 +522,36 @@ def test_plain_nsqlookupds_name_the_nsqds_and_their_http_ports(tmp_path: Path) -
             assert sorted(body for batch in drained(planner) for body in batch) == numbered(100)
         finally:
             planner.close()
+
+
+def test_without_nsqlookupds_the_known_nsqds_are_read_and_one_warning_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ack_planner, "_LOOK_UP", 0.0)
+    monkeypatch.setattr(ack_planner, "_SILENT_LOOK_UP", 0.1)
+    with DevCluster(plain=True, nsqds=1, time_scale=0.02) as cluster:
+        base = cluster.http_address(next(iter(cluster.nsqds)))
+        for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):
+            assert httpx.post(base + path).status_code == 200
+        until(lambda: all(producers(url) for url in cluster.lookupd))
+        given = {"lookupd": ",".join(cluster.lookupd), "topic": "t", "channel": "c", "delivery": "ack"}
+        given |= {"spool": str(tmp_path), "fetchTimeout": "100ms", "fetchRetries": "0"}
+        planner = AckPlanner(ReadOptions.parse(given, "stream"))
+        try:
+            end = planner.latest(planner.initial())
+            for number, _ in enumerate(cluster.lookupd):
+                cluster.kill(f"nsqlookupd-{number}")
+            for number in range(10):
+                start = end
+                assert httpx.post(f"{base}/pub?topic=t", content=b"%d" % number).status_code == 200
+                until(lambda: planner.latest(start) != start)  # noqa: B023 - called at once
+                end = planner.latest(start)
+                assert read(planner, start, end) == [b"%d" % number]
+        finally:
+            planner.close()
+    said = [record.getMessage() for record in caplog.records if "nsqlookupd" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith("no nsqlookupd answers, going on with the nsqds known so far: ")
 
 
 def producers(lookupd: str) -> list[object]:

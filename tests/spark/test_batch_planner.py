@@ -43,7 +43,7 @@ class Answers:
     committed: int = 10**9
     asked: int = 0
 
-    def view(self, topic: str) -> TopicView:
+    def view(self, topic: str, max_age: float = 0.0) -> TopicView:
         self.asked += 1
         view = self.views.pop(0) if len(self.views) > 1 else self.views[0]
         if isinstance(view, NsqError):
@@ -164,7 +164,7 @@ def test_a_pattern_is_asked_again_while_no_nsqlookupd_answers() -> None:
     answers = Answers()
     given: list[NsqError | tuple[str, ...]] = [LookupUnavailableError("none"), LookupUnavailableError("none")]
 
-    def topics() -> tuple[str, ...]:
+    def topics(max_age: float) -> tuple[str, ...]:
         found = given.pop(0) if given else ("flights", "other")
         if isinstance(found, NsqError):
             raise found

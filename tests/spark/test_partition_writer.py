@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.errors import AuthError, MessageRefusedError, NsqError, PublishError
+from nsq_ha.errors import AuthError, MessageRefusedError, NoLeaderError, NsqError, PublishError
 from nsq_ha.option_types import Backoff
-from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
@@ -20,6 +20,9 @@ from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter, Written
 from tests.spark.test_replay import OK, ScriptedNsqd, error
+
+if TYPE_CHECKING:
+    from nsq_ha.policy.topology import Node
 
 OPTIONS = WriteOptions(lookupd=("http://127.0.0.1:4161",), topic="flights", publish_timeout=10.0)
 HANDSHAKE = (b"}", OK)
@@ -32,11 +35,12 @@ class Leaders:
     nodes: list[Node | None] = field(default_factory=list)
     asked: int = 0
 
-    def view(self, topic: str) -> TopicView:
+    def leader(self, topic: str, partition: int, known: Node | None) -> Node:
         self.asked += 1
         node = self.nodes.pop(0) if len(self.nodes) > 1 else self.nodes[0]
-        leaders = {} if node is None else {3: node}
-        return TopicView(topic, TopicMeta(partition_num=4), leaders, complete=False, exists=True)
+        if node is None:
+            raise NoLeaderError(f"{topic}-{partition} has no leader")
+        return node
 
 
 Start = Callable[..., ScriptedNsqd]
@@ -92,6 +96,18 @@ def test_batches_go_one_after_the_other_over_one_connection(nsqd: Start) -> None
     assert write(writer(leaders), batch(b"one", b"1"), batch(b"two")) == Written(rows=3, size=7, batches=2)
     assert leaders.asked == 1
     assert server.heard.index(b"one") < server.heard.index(b"two")
+
+
+def test_the_planned_leader_comes_first_and_nobody_is_asked_until_it_fails(nsqd: Start) -> None:
+    planned = nsqd(HANDSHAKE, (b"one", OK), (b"two", error(b"E_FAILED_ON_NOT_LEADER moved")))
+    after = nsqd(HANDSHAKE, (b"two", OK))
+    leaders = Leaders([after.node])
+    writing = PartitionWriter("flights", 3, OPTIONS, leaders, planned.node)  # type: ignore[arg-type]
+    writing.send(batch(b"one"))
+    writing.settle()
+    assert leaders.asked == 0
+    assert write(writing, batch(b"two")) == Written(rows=2, size=6, batches=2)
+    assert leaders.asked == 1
 
 
 def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None:

@@ -19,6 +19,7 @@ from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
     DataLossError,
+    LookupUnavailableError,
     NotLeaderError,
     NsqError,
     RemoteProtocolError,
@@ -65,11 +66,14 @@ class Server:
     script: list[list[Step] | NsqError] = field(default_factory=list)
     extent: Extent | None = None
     faultless: bool = True
+    silent: bool = False
     leaders: dict[int, Node] = field(default_factory=lambda: {PARTITION: NEW})
     opened: list[tuple[Node, int]] = field(default_factory=list)
     finished: list[int | None] = field(default_factory=list)
 
     def view(self, topic: str) -> TopicView:
+        if self.silent:
+            raise LookupUnavailableError("none of them answers")
         return TopicView(topic, META, self.leaders, complete=True, exists=True)
 
     def extents(self, topic: str, node: Node) -> dict[int, Extent]:
@@ -190,6 +194,17 @@ def test_the_first_channel_is_at_the_planned_leader_and_the_next_where_the_look_
     assert len(rows(reader)) == 3
     assert server.opened == [(OLD, 0), (NEW, 40)]
     assert reader.opened == 2
+
+
+@pytest.mark.usefixtures("scripted_replay")
+def test_without_any_nsqlookupd_the_known_leader_is_tried_again() -> None:
+    log = log_of([40, 50, 60])
+    server = Server(log, [[log[:1]], ConnectError("refused")], Extent(0, 150), silent=True)
+    assert rows(reader_of(server, 0, 150)) == log
+    assert server.opened == [(OLD, 0), (OLD, 40), (OLD, 40)]
+    unplanned = Range("flights", PARTITION, 0, 150, None, ordered=False, extended=False)
+    with pytest.raises(ResponseTimeoutError, match="none of them answers"):
+        rows(RangeReader(unplanned, OPTIONS, Server(log, [], Extent(0, 150), silent=True)))  # type: ignore[arg-type]
 
 
 @pytest.mark.usefixtures("scripted_replay")

@@ -25,7 +25,7 @@ class Sent:
 
     batches: list[tuple[int, EncodedMpub]]
 
-    def __init__(self, topic: str, partition: int, options: WriteOptions, cluster: Cluster) -> None:
+    def __init__(self, topic: str, partition: int, *_: object) -> None:
         self.partition = partition
         self.written = Written()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError, ConnectError, DataLossError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, ConnectError, DataLossError, LookupUnavailableError, TopicNotFoundError
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated, restarted_in, undated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
@@ -397,23 +397,50 @@ def test_topics_of_a_pattern_come_and_go() -> None:
     assert plan.latest(begin) == {**begin, "t2": {"0": 5}}
 
 
-def test_nobody_answers_for_a_while_and_then_for_too_long(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("reads", [{"topic": "t"}, {"subscribePattern": "t.*"}])
+def test_without_any_nsqlookupd_the_known_leaders_are_read(reads: Given, caplog: pytest.LogCaptureFixture) -> None:
     model = two()
-    plan = planner(model)
+    given = {"lookupd": "127.0.0.1:4161", "startingOffsets": "earliest", "metadataRefresh": "0"} | reads
+    plan = StreamPlanner(
+        ReadOptions.parse(given | {"fetchTimeout": "50ms", "fetchRetries": "0"}, "stream"), model.cluster
+    )
     begin = plan.initial()
-    end = plan.latest(begin)
     model.silent = True
-    assert plan.latest(end) == end, "what is known goes on"
-    assert "planning with the last known one" in caplog.text
+    until = time.monotonic() + 0.5  # ten times the patience of the read
+    with caplog.at_level(logging.INFO):
+        while time.monotonic() < until:
+            log = model.topics_["t"][0]
+            log.sizes = [*log.sizes, 10]
+            end = plan.latest(begin)
+            assert end["t"]["0"] == log.extent.end
+            assert bounds(plan, begin, end)[0] == (begin["t"]["0"], log.extent.end)
+            begin = end
+        # A leader that dies now stops its partition, and no query.
+        model.deaf.add(NODES[1])
+        model.topics_["t"][1].sizes = [10] * 9
+        assert plan.latest(begin) == begin
+        model.deaf.clear()
+        model.silent = False
+        assert plan.latest(begin)["t"]["1"] == 90
+    said = [record.getMessage() for record in caplog.records if "nsqlookupd answers" in record.getMessage()]
+    assert said == [
+        "no nsqlookupd answers, going on with the leaders known so far: none of them answers",
+        "an nsqlookupd answers again",
+    ]
 
-    def ask_on() -> None:
-        while True:
-            plan.latest(end)
 
-    with pytest.raises(ConnectError, match="no nsqlookupd answers"):
-        ask_on()
+def test_a_query_that_knows_no_leader_waits_for_an_nsqlookupd_but_not_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = two()
+    model.silent = True
+    begin = {"t": {"0": 20, "1": 20}}
+    plan = planner(model)
+    with pytest.raises(LookupUnavailableError, match="none of them answers"):
+        plan.latest(begin)
+    assert caplog.text.count("no nsqlookupd answers, going on") == 1
     model.silent = False
-    assert plan.latest(end) == end
+    assert plan.latest(begin)["t"]["0"] == 100
 
 
 def test_a_leader_that_goes_between_two_questions_gives_no_batch_for_now() -> None:

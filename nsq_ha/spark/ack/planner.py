@@ -42,6 +42,7 @@ TASK_BYTES: Final = 64 * 1024 * 1024
 
 _MSG_TIMEOUT: Final = 60.0  # an nsqd's default
 _LOOK_UP: Final = 5.0
+_SILENT_LOOK_UP: Final = 30.0
 _LOOK: Final = 0.05
 
 
@@ -66,6 +67,7 @@ class AckPlanner:
         self._since = time.monotonic()
         self._moved_at = time.monotonic()
         self._reported: str | None = None
+        self._is_silent = False
 
     def close(self) -> None:
         """Stop pulling and unlock the folder."""
@@ -218,8 +220,14 @@ class AckPlanner:
         except NsqError as error:
             if not error.retriable or (not self._pullers and time.monotonic() - self._since >= self._options.patience):
                 raise
-            log.info("lookup failed, continuing with the known nsqds: %s", error)
+            if self._pullers:
+                # A lookup without an answer takes seconds, in which the spool's files wait.
+                self._looked_at = time.monotonic() + _SILENT_LOOK_UP - _LOOK_UP
+            if not self._is_silent:
+                log.warning("no nsqlookupd answers, going on with the nsqds known so far: %s", error)
+            self._is_silent = True
             return
+        self._is_silent = False
         for place, node in found.items():
             if place not in self._pullers:
                 puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
+from nsq_ha.spark.cluster import ROUTINE
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
@@ -46,13 +47,14 @@ class TopicSnapshot:
     extents: Mapping[int, Extent]
 
 
-def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> tuple[str, ...]:
+def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0, max_age: float = 0.0) -> tuple[str, ...]:
     """Return the topics of ``options``: the listed ones, or those that match the pattern now.
 
     Args:
         options: The options of the read.
         cluster: The cluster.
         patience: Seconds to wait for an nsqlookupd that answers.
+        max_age: As for :meth:`nsq_ha.spark.cluster.Cluster.view`.
 
     Raises:
         LookupUnavailableError: No nsqlookupd lists the topics within ``patience``.
@@ -63,7 +65,7 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0) -> 
     until = time.monotonic() + patience
     while True:
         try:
-            return tuple(topic for topic in cluster.topics() if pattern.fullmatch(topic))
+            return tuple(topic for topic in cluster.topics(max_age) if pattern.fullmatch(topic))
         except NsqError as error:
             if not error.retriable or time.monotonic() >= until:
                 raise
@@ -88,9 +90,10 @@ def complete_snapshot(
         LookupUnavailableError: No nsqlookupd answers within ``patience``.
     """
     until = time.monotonic() + (options.patience if patience is None else patience)
+    max_age = ROUTINE
     while True:
         try:
-            view = cluster.view(topic)
+            view = cluster.view(topic, max_age)
             meta = _checked(view, options)
             wanted = _partitions(topic, meta, options)
             if missing := [number for number in wanted if number not in view.leaders]:
@@ -101,17 +104,34 @@ def complete_snapshot(
             # Reading and publishing never create a topic, so waiting for a missing one is pointless.
             if not error.retriable or isinstance(error, TopicNotFoundError) or time.monotonic() >= until:
                 raise
+        max_age = 0.0
         time.sleep(PAUSE)
 
 
-def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster) -> TopicSnapshot:
+def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster, max_age: float = 0.0) -> TopicSnapshot:
     """Ask once; leave out each partition that has no leader, or whose leader does not answer.
+
+    Args:
+        topic: The topic.
+        options: Options of the read: its partitions.
+        cluster: The cluster.
+        max_age: Seconds for which the known leaders count, unless one of them does not answer or no longer leads.
 
     Raises:
         NsqError: As :func:`complete_snapshot`, but not for single partitions.
     """
-    view = cluster.view(topic)
-    meta = _checked(view, options)
+    view = cluster.view(topic, max_age)
+    snapshot = _available(view, options, cluster)
+    if max_age and any(number not in snapshot.leaders for number in _partitions(topic, snapshot.meta, options)):
+        newer = cluster.view(topic)
+        if newer != view:
+            return _available(newer, options, cluster)
+    return snapshot
+
+
+def _available(view: TopicView, options: ReadOptions, cluster: Cluster) -> TopicSnapshot:
+    """Return the partitions whose leaders answer."""
+    topic, meta = view.topic, _checked(view, options)
     wanted = [number for number in _partitions(topic, meta, options) if number in view.leaders]
     leaders: dict[int, Node] = {}
     extents: dict[int, Extent] = {}
@@ -144,7 +164,7 @@ class Snapshots:
         self.taken_at: float = 0.0
         self._options = options
         self._cluster = cluster
-        self._silent_since: float | None = None
+        self._is_silent = False
 
     def complete(self) -> list[TopicSnapshot]:
         """Take and return a snapshot of each topic with all its partitions.
@@ -157,51 +177,55 @@ class Snapshots:
         return self._keep([complete_snapshot(topic, options, cluster) for topic in topics])
 
     def recent(self) -> list[TopicSnapshot]:
-        """Return snapshots that are not older than ``metadataRefresh``, or the last ones if no nsqlookupd answers.
+        """Return snapshots that are not older than ``metadataRefresh``.
 
         Raises:
-            NsqError: No nsqlookupd has answered for the patience of the read.
+            NsqError: No nsqlookupd has answered since the query began, for the patience of the read.
         """
         if time.monotonic() - self.taken_at < self._options.metadata_refresh:
             return list(self.last.values())
+        # Without a time for which answers count, those of the nsqlookupds do not count either.
+        max_age = ROUTINE if self._options.metadata_refresh else 0.0
+        until = time.monotonic() + self._options.patience
         while True:
             try:
-                topics = topics_of(self._options, self._cluster)
-                return self._keep([found for topic in topics if (found := self._available(topic)) is not None])
+                topics = topics_of(self._options, self._cluster, max_age=max_age)
+                found = [self._available(topic, max_age) for topic in topics]
+                return self._keep([snapshot for snapshot in found if snapshot is not None])
             except NsqError as error:
-                if not error.retriable or self._is_silent_too_long(error):
+                if not error.retriable or time.monotonic() >= until:
                     raise
-            if self.last:
-                return list(self.last.values())
+            self._report_silence()
+            time.sleep(PAUSE)
 
     def by_partition(self) -> dict[TopicPartition, tuple[Node, Extent]]:
         """Return leader and extent of each partition in the last snapshots."""
         return by_partition(self.last.values())
 
     def _keep(self, found: list[TopicSnapshot]) -> list[TopicSnapshot]:
-        self._silent_since = None
         self.last = {snapshot.topic: snapshot for snapshot in found}
         self.taken_at = time.monotonic()
+        self._report_silence()
         return found
 
-    def _available(self, topic: str) -> TopicSnapshot | None:
+    def _available(self, topic: str, max_age: float) -> TopicSnapshot | None:
         options = self._options
         try:
-            return available_snapshot(topic, options, self._cluster)
+            return available_snapshot(topic, options, self._cluster, max_age)
         except TopicNotFoundError:
             # A deleted topic that was read before is handled with its offsets; it may be one of many.
             if topic in self.last or options.subscribe_pattern is not None or not options.fail_on_data_loss:
                 return None
             raise
 
-    def _is_silent_too_long(self, error: NsqError) -> bool:
-        """Record that no nsqlookupd answers; return whether this has lasted longer than the patience of the read."""
-        now = time.monotonic()
-        if self._silent_since is None:
-            self._silent_since = now
-            log.warning("no new state of the topics, planning with the last known one: %s", error)
-        time.sleep(PAUSE)
-        return now - self._silent_since >= self._options.patience
+    def _report_silence(self) -> None:
+        """Warn once that no nsqlookupd answers, and log that one answers again."""
+        error = self._cluster.silence
+        if error is not None and not self._is_silent:
+            log.warning("no nsqlookupd answers, going on with the leaders known so far: %s", error)
+        elif error is None and self._is_silent:
+            log.info("an nsqlookupd answers again")
+        self._is_silent = error is not None
 
 
 def by_partition(snapshots: Iterable[TopicSnapshot]) -> dict[TopicPartition, tuple[Node, Extent]]:

@@ -23,7 +23,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.errors import DataLossError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.connection import ConnectionExpiredError
@@ -168,6 +168,8 @@ class RangeReader:
         self.opened: int = 0
         self._subscriptions = subscriptions
         self._asked = asked
+        self._node = asked.leader
+        self._is_doubtful = False
         self._options = options
         self._cluster = cluster
         self._chain = Chain(asked.start, asked.end, asked.partition)
@@ -252,15 +254,21 @@ class RangeReader:
                 at_end.pop_all()
 
     def _leader(self) -> Node:
-        """Return the planned leader first, and the current one after a failure."""
-        if not self.opened and self._asked.leader is not None:
-            return self._asked.leader
-        view = self._cluster.view(self._asked.topic)
+        """Return the planned leader, and after a failure the current one, as far as an nsqlookupd answers."""
+        if self._node is not None and not self._is_doubtful:
+            return self._node
+        try:
+            view = self._cluster.view(self._asked.topic)
+        except LookupUnavailableError:
+            if self._node is None:
+                raise
+            return self._node
         leader = view.leaders.get(self._asked.partition)
         if leader is None:
             raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader{view.cause}")
         if view.meta is not None:
             self._asked = dataclasses.replace(self._asked, ordered=view.meta.ordered, extended=view.meta.extend_support)
+        self._node, self._is_doubtful = leader, False
         return leader
 
     def _taken(self) -> Rows:
@@ -299,6 +307,7 @@ class RangeReader:
         """Decide whether to continue, and wait a little."""
         self._has_progressed()
         self._failures += 1
+        self._is_doubtful = True
         limit = self._options.patience
         spent = time.monotonic() - self._progress_at >= limit
         # An open channel without messages: the log may have changed since the range was planned.

@@ -90,8 +90,8 @@ _idle: Final[dict[tuple[int, tuple[str, ...]], Cluster]] = {}
 def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[Cluster]:
     """Lend a cluster to one task, with the connections of the last task of this process if it had the same servers.
 
-    Its answers are as new as those of any other: only connections are kept, and they are closed after a failure.
-    Outside a worker process that Spark uses again, it is closed at the end.
+    Its answers are as new as those of any other, unless no nsqlookupd answers: then the last ones count. It is closed
+    after a failure, and at the end outside of a worker process that Spark uses again.
     """
     key = os.getpid(), lookupd
     cluster = _idle.pop(key, None) or Cluster(lookupd)
@@ -110,9 +110,5 @@ def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[Cluster]:
 
 
 def _is_worker() -> bool:
-    """Return whether this is a task in a process that Spark uses for others afterwards."""
-    if os.environ.get(_REUSED) != "1":
-        return False
-    from pyspark import TaskContext  # noqa: PLC0415 - pyspark is an extra, and slow to import
-
-    return TaskContext.get() is not None
+    """Return whether Spark uses this process for other tasks or plans afterwards."""
+    return os.environ.get(_REUSED) == "1"

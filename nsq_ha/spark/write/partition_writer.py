@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import NoLeaderError, NsqError, PublishError, RemoteProtocolError, ServerError
+from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Traced, decode_traced
@@ -72,13 +72,18 @@ class PartitionWriter:
         partition: The partition.
         options: Options of the write.
         cluster: Used for lookups; the caller closes it.
+        leader: The leader at the time of the plan. None if it is not known.
 
     Attributes:
         written: The messages acknowledged so far.
     """
 
-    def __init__(self, topic: str, partition: int, options: WriteOptions, cluster: Cluster) -> None:
+    def __init__(
+        self, topic: str, partition: int, options: WriteOptions, cluster: Cluster, leader: Node | None = None
+    ) -> None:
         self.written: Written = Written()
+        self._leader = leader
+        self._is_doubtful = leader is None
         self._topic = topic
         self._partition = partition
         self._options = options
@@ -157,6 +162,7 @@ class PartitionWriter:
     def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
         """Close the connection; raise unless another attempt makes sense."""
         self.close()
+        self._is_doubtful = True
         if not error.retriable:
             raise error
         if time.monotonic() >= until:
@@ -168,7 +174,10 @@ class PartitionWriter:
         """Connect to the current leader and send ``batch``; keep a failure for the next attempt."""
         connection: BlockingConnection | None = None
         try:
-            connection = BlockingConnection(self._leader(), self._options.connection)
+            if self._leader is None or self._is_doubtful:
+                self._leader = self._cluster.leader(self._topic, self._partition, self._leader)
+                self._is_doubtful = False
+            connection = BlockingConnection(self._leader, self._options.connection)
             connection.open()
         except NsqError as error:
             if connection is not None:
@@ -179,13 +188,6 @@ class PartitionWriter:
             return
         self._connection = connection
         self._failure = self._try_to_send(connection, batch)
-
-    def _leader(self) -> Node:
-        view = self._cluster.view(self._topic)
-        leader = view.leaders.get(self._partition)
-        if leader is None:
-            raise NoLeaderError(f"{self._topic}-{self._partition} has no leader{view.cause}")
-        return leader
 
     @staticmethod
     def _try_to_send(connection: BlockingConnection, batch: EncodedMpub) -> NsqError | None:
@@ -258,7 +260,7 @@ class TaskWriter:
             mpub = block.mpub(at, at + most, self._options.batch_bytes)
             if mpub is None:
                 break
-            self._writer(place).send(mpub)
+            self._writer(place, targets).send(mpub)
             at += most
         return at - start
 
@@ -302,10 +304,11 @@ class TaskWriter:
             return
         topic, partition = place
         mpub = encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace)
-        self._writer(place).send(mpub)
+        self._writer(place, targets).send(mpub)
 
-    def _writer(self, place: tuple[str, int]) -> PartitionWriter:
+    def _writer(self, place: tuple[str, int], targets: Mapping[str, Target]) -> PartitionWriter:
         writer = self._writers.get(place)
         if writer is None:
-            writer = self._writers[place] = PartitionWriter(*place, self._options, self._cluster)
+            leader = targets[place[0]].leaders.get(place[1])
+            writer = self._writers[place] = PartitionWriter(*place, self._options, self._cluster, leader)
         return writer

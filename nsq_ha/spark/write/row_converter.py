@@ -27,6 +27,7 @@ from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
 from nsq_ha.spark.options import DEAD_LETTER, FAIL
 
 if TYPE_CHECKING:
+    from nsq_ha.policy.topology import Node
     from nsq_ha.spark.options import WriteOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")
@@ -56,6 +57,7 @@ class Target(NamedTuple):
     partitions: int
     ordered: bool
     extended: bool
+    leaders: Mapping[int, Node] = MappingProxyType({})
 
 
 class Row(NamedTuple):

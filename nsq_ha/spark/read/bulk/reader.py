@@ -147,11 +147,7 @@ class BulkReader:
         """Return the planned leader first, and the current one after a failure."""
         if not self._failures and not self.opened and self._asked.leader is not None:
             return self._asked.leader
-        view = self._cluster.view(self._asked.topic)
-        leader = view.leaders.get(self._asked.partition)
-        if leader is None:
-            raise NoLeaderError(f"{self._asked.topic}-{self._asked.partition} has no leader{view.cause}")
-        return leader
+        return self._cluster.leader(self._asked.topic, self._asked.partition, self._asked.leader)
 
     def _extent(self, node: Node) -> Extent:
         """Return the extent of the log, from a node that leads it.

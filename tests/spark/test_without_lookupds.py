@@ -1,0 +1,194 @@
+"""Without any nsqlookupd: known leaders are read and written, nothing ends, and one warning says so.
+
+The cluster is silent for many times as long as a read is patient; the real one was for ten minutes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import LookupUnavailableError
+from nsq_ha.protocol.encoding import MAGIC, encode_mpub
+from nsq_ha.spark import cluster as cluster_module
+from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.options import ReadOptions
+from nsq_ha.spark.read import reuse
+from nsq_ha.spark.read.columns import Projection
+from nsq_ha.spark.sink import NsqBatchWriter, TaskWritten
+from nsq_ha.spark.stream import NsqStreamReader
+from tests.spark.streams import until
+
+if TYPE_CHECKING:
+    from nsq_ha.policy.topology import Node, TopicView
+
+VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())
+PATIENCE = 0.3
+SILENCE = 10 * PATIENCE
+LOOKUPDS = ("nsqlookupd-0", "nsqlookupd-1")
+names = (f"silent_{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module")
+def lonely() -> Iterator[DevCluster]:
+    with DevCluster(nsqlookupds=2, time_scale=0.02) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["freeze", "kill"])
+def silence(request: pytest.FixtureRequest, lonely: DevCluster) -> Iterator[Callable[[], None]]:
+    """Freeze or kill all nsqlookupds; they come back after the test."""
+    act: Callable[[str], None] = getattr(lonely, request.param)
+    back = lonely.thaw if request.param == "freeze" else lonely.start
+
+    def silenced() -> None:
+        for each in LOOKUPDS:
+            act(each)
+
+    yield silenced
+    for each in LOOKUPDS:
+        if not lonely.is_up(each):
+            back(each)
+    until(lambda: all(lonely.is_up(each) for each in LOOKUPDS))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a client lose patience with nsqlookupds as quickly as with everything else here."""
+    monkeypatch.setattr(cluster_module, "_ROUTINE_TIMEOUT", 0.05)
+    monkeypatch.setattr(cluster_module, "ROUTINE", 0.05)
+    monkeypatch.setattr(cluster_module, "_ROUTINE_PAUSE", 0.5)
+
+
+def view_of(lonely: DevCluster, topic: str) -> TopicView:
+    with Cluster(tuple(lonely.lookupd)) as asked:
+        until(lambda: len(asked.view(topic).leaders) == 2)
+        return asked.view(topic)
+
+
+def publish(topic: str, partition: int, leader: Node, bodies: list[bytes]) -> None:
+    with socket.create_connection((leader.host, leader.tcp_port), 10) as connection:
+        connection.sendall(MAGIC + encode_mpub(topic, partition, bodies))
+        assert b"OK" in connection.recv(100)
+
+
+def options(lonely: DevCluster, topic: str, **more: str) -> dict[str, str]:
+    given = {"lookupd": ",".join(lonely.lookupd), "topic": topic, "startingOffsets": "earliest"}
+    return given | {"fetchTimeout": f"{PATIENCE:g}s", "fetchRetries": "0"} | more
+
+
+def reader_of(given: dict[str, str]) -> NsqStreamReader:
+    return NsqStreamReader(ReadOptions.parse(given, "stream"), Projection(StructType([VALUE, PARTITION])))
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("more", [{}, {"topic": "", "subscribePattern": "{topic}.*"}], ids=["topic", "pattern"])
+def test_a_stream_reads_on_and_warns_once(
+    lonely: DevCluster, silence: Callable[[], None], caplog: pytest.LogCaptureFixture, more: dict[str, str]
+) -> None:
+    topic = lonely.create_topic(next(names), 2)
+    view = view_of(lonely, topic)
+    given = {name: text.format(topic=topic) for name, text in (options(lonely, topic) | more).items()}
+    reader = reader_of({name: text for name, text in given.items() if text})
+    seen: list[tuple[int, bytes]] = []
+    sent: list[tuple[int, bytes]] = []
+    at = reader.initialOffset()
+
+    def batch() -> None:
+        nonlocal at
+        number = len(sent)
+        for partition in (0, 1):
+            bodies = [b"%06d" % (number + each) for each in range(3)]
+            publish(topic, partition, view.leaders[partition], bodies)
+            sent.extend((partition, body) for body in bodies)
+        while len(seen) < len(sent):
+            end = json.loads(json.dumps(reader.latestOffset(at)))
+            for part in reader.partitions(at, end):
+                for rows in reader.read(part):
+                    seen.extend(
+                        zip(rows.column("partition").to_pylist(), rows.column("value").to_pylist(), strict=True)
+                    )
+            at = end
+
+    with caplog.at_level(logging.WARNING):
+        batch()
+        silence()
+        end = time.monotonic() + SILENCE
+        while time.monotonic() < end:
+            batch()
+    reader.stop()
+    assert sorted(seen) == sorted(sent)
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warned) == 1, warned
+    assert warned[0].startswith("no nsqlookupd answers, going on with the leaders known so far: ")
+
+
+@pytest.mark.usefixtures("quick")
+def test_micro_batches_are_written_on(
+    lonely: DevCluster, silence: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark creates a writer for each plan and each commit, in processes that it uses again."""
+    topic = lonely.create_topic(next(names), 2)
+    view_of(lonely, topic)
+    monkeypatch.setattr(reuse, "_is_worker", lambda: True)
+    idle: dict[Any, Cluster] = {}
+    monkeypatch.setattr(reuse, "_idle", idle)
+    given = {"lookupd": ",".join(lonely.lookupd), "topic": topic, "publishTimeout": f"{PATIENCE:g}s"}
+    numbers = itertools.count()
+    schema = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
+
+    def batch() -> None:
+        parts = [b"%06d" % next(numbers) for _ in range(10)]
+        rows = pa.RecordBatch.from_pydict({"value": parts, "partition": [0, 1] * 5}, schema)
+        written: Any = NsqBatchWriter(given, StructType([VALUE, PARTITION]), overwrite=False).write(iter([rows]))
+        assert isinstance(written, TaskWritten)
+        assert sum(part.rows for part in written.parts.values()) == 10
+        NsqBatchWriter(given, StructType([VALUE, PARTITION]), overwrite=False).commit([written])
+
+    batch()
+    with caplog.at_level(logging.WARNING):
+        silence()
+        end = time.monotonic() + SILENCE
+        while time.monotonic() < end:
+            batch()
+    assert not caplog.records, "the reader of the stream warns"
+    for each in idle.values():
+        each.close()
+
+
+def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevCluster) -> None:
+    topic = lonely.create_topic(next(names), 2)
+    view_of(lonely, topic)
+    with Cluster(tuple(lonely.lookupd)) as asked:
+        first = asked.view(topic, 60.0)
+        assert asked.view(topic, 60.0) is first, "nothing was asked"
+        assert asked.view(topic) is not first
+        assert asked.topics(60.0) is asked.topics(60.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_nobody_has_answered_is_an_error(lonely: DevCluster, silence: Callable[[], None]) -> None:
+    topic = lonely.create_topic(next(names), 2)
+    known = view_of(lonely, topic).leaders[1]
+    with Cluster(tuple(lonely.lookupd), timeout=0.2) as asked:
+        before = asked.view(topic)
+        silence()
+        for _ in range(3):
+            assert asked.view(topic) == before, "the last answer"
+            assert asked.leader(topic, 1) == known
+        assert isinstance(asked.silence, LookupUnavailableError)
+        with pytest.raises(LookupUnavailableError):
+            asked.view("another")
+        with pytest.raises(LookupUnavailableError):
+            asked.leader("another", 0)
+        assert asked.leader("another", 0, known) == known
