@@ -44,6 +44,33 @@ async def test_messages_go_to_all_nsqds_and_come_from_all(
     assert {message.nsqd for message in messages} == nsqds
 
 
+async def test_equal_ids_of_two_nsqds_are_two_messages(consume: Consumers, ordinary: str, mark: bytes) -> None:
+    """Those of one host have one node id by default: what they get in one millisecond has equal ids."""
+    handled: dict[bytes, tuple[str, int]] = {}
+
+    async def handle(message: Message) -> None:
+        if message.body.startswith(mark):
+            await dawdle(0.05)  # with so many that wait, each message is checked
+            handled[message.body] = (message.nsqd, message.internal_id)
+
+    async def fill(nsqd: str) -> None:
+        async with Producer(nsqd=nsqd) as one:
+            for number in range(20):
+                await one.publish_many(ordinary, [mark + f"{nsqd} {number} {n}".encode() for n in range(20)])
+
+    async with consume(ordinary, max_in_flight=200, msg_timeout=2.0) as consumer:
+        nsqds = {leader for each in consumer.stats().partitions if (leader := each.leader) is not None}
+        running = asyncio.create_task(consumer.run(handle, concurrency=20))
+        await asyncio.gather(*map(fill, nsqds))
+        await eventually(lambda: len(handled) == 400 * len(nsqds))
+        await consumer.aclose()
+        await running
+    ids = {internal_id for _, internal_id in handled.values()}
+    assert len(set(handled.values())) == len(handled)
+    if len({internal_id >> 12 & 1023 for internal_id in ids}) == 1:
+        assert len(ids) < len(handled)
+
+
 async def test_a_requeued_message_comes_again(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:
