@@ -5,7 +5,7 @@ Source: nsqio/nsq ``nsqlookupd/http.go``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.routing import Route
@@ -15,10 +15,14 @@ from nsq_ha.devcluster.http.envelope import HttpError, not_found, plain, wrong_m
 from nsq_ha.devcluster.http.plain_args import argument, name_argument, routes, topic_and_channel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
     from nsq_ha.devcluster.control.registrations import Peer
+
+_Listed = TypeVar("_Listed")
 
 
 def plain_lookupd_app(lookupd: PlainNsqlookupd) -> Starlette:
@@ -51,6 +55,13 @@ class PlainLookupdRoutes:
     def __init__(self, lookupd: PlainNsqlookupd) -> None:
         self._lookupd = lookupd
         self._known = lookupd.known
+        self._chance = lookupd.host.chance
+
+    def _in_any_order(self, listed: Iterable[_Listed]) -> list[_Listed]:
+        """Return what the real one reads from a map of Go, which gives another order each time."""
+        found = list(listed)
+        self._chance.shuffle(found)
+        return found
 
     async def ping(self, _request: Request) -> str:
         """``/ping``."""
@@ -67,21 +78,24 @@ class PlainLookupdRoutes:
         producers = self._known.producers(topic)
         if producers is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
-        return {"channels": self._known.channels(topic), "producers": [_described(peer) for peer in producers]}
+        return {
+            "channels": self._in_any_order(self._known.channels(topic)),
+            "producers": [_described(peer) for peer in self._in_any_order(producers)],
+        }
 
     async def topics(self, _request: Request) -> dict[str, Any]:
         """``/topics``."""
-        return {"topics": self._known.topics()}
+        return {"topics": self._in_any_order(self._known.topics())}
 
     async def channels(self, request: Request) -> dict[str, Any]:
         """``/channels``."""
-        return {"channels": self._known.channels(argument(request, "topic"))}
+        return {"channels": self._in_any_order(self._known.channels(argument(request, "topic")))}
 
     async def nodes(self, _request: Request) -> dict[str, Any]:
         """``/nodes``."""
         nodes = []
-        for peer in self._known.nodes():
-            topics = self._known.topics_of(peer)
+        for peer in self._in_any_order(self._known.nodes()):
+            topics = self._in_any_order(self._known.topics_of(peer))
             tombstones = [self._known.is_tombstoned(topic, peer) for topic in topics]
             nodes.append({**_described(peer), "tombstones": tombstones, "topics": topics})
         return {"producers": nodes}

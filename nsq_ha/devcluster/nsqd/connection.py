@@ -39,12 +39,15 @@ class Manner:
         silent_intervals: Heartbeat intervals without a byte of the client after which the connection ends.
         flushes_at_zero: Gathering for 0 seconds means writing at once. Otherwise it means waiting for a reason to
             write: a full buffer, a client that can take no more messages, an answer or a heartbeat.
+        has_write_deadline: A write that the client does not read within a heartbeat interval fails, as do all later
+            ones: no message and no heartbeat comes any more, and an answer ends the connection.
     """
 
     settings: SessionSettings
     consumer_buffer: int
     silent_intervals: int
     flushes_at_zero: bool = True
+    has_write_deadline: bool = False
 
 
 HA_MANNER: Final = Manner(settings=SessionSettings(), consumer_buffer=4096, silent_intervals=3)
@@ -114,6 +117,7 @@ class Connection(asyncio.Protocol):
         self._last_read = node.host.now()
         self._tls_task: asyncio.Task[None] | None = None
         self._deadline: float | None = None  # every write from this time on fails
+        self._full_since = 0.0
         self._answering = False  # the gathered frames include an answer
         self._heartbeat = 0.0
         self.settle(manner.settings)
@@ -163,10 +167,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Execute no more commands: the client reads too slowly."""
+        self._full_since = self._host.now()
         self._pause("writing")
 
     def resume_writing(self) -> None:
         """Continue: the client has read."""
+        self._last_read = self._host.now()
         self._resume("writing")
 
     # ------------------------------------------------------------ input
@@ -322,6 +328,11 @@ class Connection(asyncio.Protocol):
         """Send a heartbeat when it is due; disconnect a client that was silent for three intervals."""
         interval = self._heartbeat
         if interval <= 0 or self._transport is None:
+            return
+        if "writing" in self._pauses:  # the real nsqd reads on, so what the client says in the meantime counts
+            if self._manner.has_write_deadline and now - self._full_since > interval:
+                self._deadline = now
+                self.reader.fall_silent()
             return
         if now >= self._next_heartbeat:
             self._next_heartbeat = max(self._next_heartbeat + interval, now)

@@ -34,6 +34,7 @@ PLAIN_MANNER: Final = Manner(
     consumer_buffer=PLAIN_SETTINGS.output_buffer_size,
     silent_intervals=2,
     flushes_at_zero=False,
+    has_write_deadline=True,
 )
 _NO_HEARTBEATS: Final = b"E_INVALID cannot SUB with heartbeats disabled"
 _HEAD: Final = struct.Struct(">iiqH16s")

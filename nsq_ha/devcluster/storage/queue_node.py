@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.queues import PlainChannel, Queue
 
 SCAN: Final = 0.1
-"""Seconds between two scans for messages that timed out or whose delay ended (``-queue-scan-interval``)."""
+"""Seconds between two scans for messages that timed out or whose delay ended (``QueueScanInterval``)."""
+SCANNED: Final = 20
+"""Channels of a scan, chosen by chance (``-queue-scan-selection-count``)."""
+BUSY_SHARE: Final = 0.25
+"""Share of them with such messages above which others are scanned at once (``QueueScanDirtyPercent``)."""
+SYNC_TIMEOUT: Final = 2.0
+"""Seconds after which a backend keeps its position (``-sync-timeout``)."""
 
 
 class QueueNode(Node):
@@ -41,7 +47,8 @@ class QueueNode(Node):
         self.changed: Callable[[str, str, bool], None] = lambda _topic, _channel, _exists: None
         self.channels_of: Callable[[str], Iterable[str]] = lambda _topic: ()
         self._node_id = node_id
-        self._next_scan = self._next_refresh = 0.0
+        self._next_scan = self._next_refresh = self._next_sync = 0.0
+        self._scanned: list[PlainChannel] = []  # a new channel is added with the next refresh
 
     def topic(self, name: str) -> PlainTopic:
         """Return a topic. A new one gets the channels that the nsqlookupds know."""
@@ -104,20 +111,25 @@ class QueueNode(Node):
         Args:
             act: What happens to each queue: it is flushed, or loses what was in memory.
         """
+        self._scanned.clear()
+        self._next_refresh = 0.0
         self.topics = {name: topic for name, topic in self.topics.items() if not topic.ephemeral}
         for topic in self.topics.values():
             topic.restart(act)
 
     def tick(self, now: float) -> None:
-        """Let time pass: timeouts and delays of messages."""
+        """Let time pass: timeouts and delays of messages, and the positions of the backends."""
+        if now >= self._next_sync:
+            self._next_sync = now + SYNC_TIMEOUT * self.host.timing.scale
+            for topic in self.topics.values():
+                topic.sync()
         if now < self._next_scan:
             return
         self._next_scan = now + SCAN
-        refreshes = now >= self._next_refresh
-        if refreshes:
+        if now >= self._next_refresh:
             self._next_refresh = now + self.host.timing.scan_refresh
-        for topic in self.topics.values():
-            for channel in topic.channels.values():
-                channel.scanned |= refreshes
-                if channel.scanned:
-                    channel.tick(now)
+            self._scanned = [channel for topic in self.topics.values() for channel in topic.channels.values()]
+        number = min(SCANNED, len(self._scanned))
+        busy = number
+        while busy > number * BUSY_SHARE:
+            busy = sum(channel.tick(now) for channel in self.host.chance.sample(self._scanned, number))

@@ -2,12 +2,13 @@
 
 A queue has room for some messages in memory; the others go to its backend, which
 a killed process leaves behind. Which of the two gives the next message is a matter
-of chance, so there is no order. A message that was finished is gone.
+of chance, so there is no order. A message that was finished is gone, but a killed
+process gives again what its backend gave since it last kept its position.
 
 The invariants: a message of a channel is in its queue, in flight or deferred, and
 never in two of them; a topic keeps messages only while it has no channel or is paused.
 
-Source: nsqio/nsq ``nsqd/topic.go``, ``nsqd/channel.go``.
+Source: nsqio/nsq ``nsqd/topic.go``, ``nsqd/channel.go``; nsqio/go-diskqueue ``ioLoop``; seen with a real nsqd.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 MEMORY_MESSAGES: Final = 10_000
 """Messages of a queue that memory holds (``-mem-queue-size``)."""
+SYNC_EVERY: Final = 2500
+"""Reads and writes of a backend after which it keeps its position (``-sync-every``)."""
 _NEVER: Final = float("inf")
 _MAX_ATTEMPTS: Final = 2**16
 
@@ -94,6 +97,8 @@ class Queue:
         self.from_memory: int = 0
         self._memory: deque[Queued] = deque()
         self._backend: deque[Queued] = deque()
+        self._given: list[Queued] = []  # by the backend, since it kept its position
+        self._changes = 0
 
     def __len__(self) -> int:
         return len(self._memory) + len(self._backend)
@@ -115,26 +120,45 @@ class Queue:
         if self._memory and (not self._backend or self._chance.random() < 0.5):
             self.from_memory += 1
             return self._memory.popleft()
-        return self._backend.popleft()
+        message = self._backend.popleft()
+        self._given.append(replace(message))  # as it is on disk
+        self._changed()
+        return message
 
     def store(self, messages: Iterable[Queued]) -> None:
         """Write messages to the backend."""
         if not self._ephemeral:
-            self._backend.extend(replace(message, delay=0.0) if message.delay else message for message in messages)
+            for message in messages:
+                self._backend.append(replace(message, delay=0.0) if message.delay else message)
+                self._changed()
+
+    def sync(self) -> None:
+        """Keep the backend's position."""
+        self._given.clear()
+        self._changes = 0
 
     def flush(self) -> None:
         """Write the messages in memory to the backend, as a clean exit does."""
         self.store(self._memory)
         self._memory.clear()
+        self.sync()
 
     def forget_memory(self) -> None:
-        """Lose the messages in memory, as a killed process does."""
+        """Lose the messages in memory and the backend's latest position, as a killed process does."""
         self._memory.clear()
+        self._backend.extendleft(reversed(self._given))
+        self.sync()
 
     def clear(self) -> None:
         """Remove all messages."""
         self._memory.clear()
         self._backend.clear()
+        self.sync()
+
+    def _changed(self) -> None:
+        self._changes += 1
+        if self._changes >= SYNC_EVERY:
+            self.sync()
 
 
 @dataclass(slots=True, eq=False)
@@ -161,7 +185,6 @@ class PlainChannel:
         received: Number of messages that the topic gave.
         requeued: Number of REQs.
         timed_out: Number of timeouts.
-        scanned: The node's scans include the channel.
     """
 
     def __init__(self, name: str, chance: random.Random) -> None:
@@ -175,7 +198,6 @@ class PlainChannel:
         self.received: int = 0
         self.requeued: int = 0
         self.timed_out: int = 0
-        self.scanned: bool = False
         self._due: list[tuple[float, int, Queued]] = []  # heap: due, number, message
         self._numbers = itertools.count()
         self._turn = 0
@@ -278,8 +300,8 @@ class PlainChannel:
 
     # ------------------------------------------------------------ time
 
-    def tick(self, now: float) -> None:
-        """Queue messages that timed out or whose delay ended."""
+    def tick(self, now: float) -> bool:
+        """Queue messages that timed out or whose delay ended; return whether there were any."""
         moved = False
         while self._due and self._due[0][0] <= now:
             message = heapq.heappop(self._due)[2]
@@ -290,6 +312,7 @@ class PlainChannel:
             moved |= self._time_out(now)
         if moved:
             self.dispatch(now)
+        return moved
 
     def _time_out(self, now: float) -> bool:
         late = [held for held in self.in_flight.values() if held.deadline <= now]
@@ -332,7 +355,6 @@ class PlainChannel:
         """Begin again with what the backend has: no consumers, no counts."""
         self.consumers.clear()
         self.received = self.requeued = self.timed_out = self.queue.from_memory = 0
-        self.scanned = False
 
     def drop_consumers(self) -> None:
         """Disconnect all consumers without an error."""
@@ -395,6 +417,12 @@ class PlainTopic:
         """Create a channel. The first one gets all that the topic has, with the next :meth:`pump`."""
         channel = self.channels[name] = PlainChannel(name, self._chance)
         return channel
+
+    def sync(self) -> None:
+        """Keep the positions of all backends."""
+        self.queue.sync()
+        for channel in self.channels.values():
+            channel.queue.sync()
 
     def restart(self, act: Callable[[Queue | PlainChannel], None]) -> None:
         """Begin again with what the backends have: no consumers, no counts, no ephemeral channels.
