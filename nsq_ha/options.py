@@ -104,3 +104,4 @@ class AdminOptions(TypedDict, total=False):
     lookupd: str | Iterable[str]
     question_timeout: float
     lookupd_tls: TlsConfig | ssl.SSLContext | None
+    tls: TlsConfig | ssl.SSLContext | None

@@ -33,7 +33,10 @@ class AdminClient(TopicAdmin, ChannelAdmin, ClusterAdmin, StatsAdmin):
         lookupd: HTTP address of one nsqlookupd or several. The client discovers the others of a partitioned cluster.
         question_timeout: Seconds for one request to one server.
         lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
+        tls: TLS for the HTTPS of nsqds that refuse plain HTTP because they run with ``-tls-required``. None trusts the
+            system's authorities. A plain nsqd names the port. The partitioned one does not: its ``-https-address``
+            must have the port after that of its ``-http-address``, as by default (4152 and 4151).
 
     Raises:
-        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` cannot be used.
+        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` or ``tls`` cannot be used.
     """

@@ -264,6 +264,7 @@ class PartitionDescription:
         writable: nsqlookupd names the leader for writing, too.
         replicas: The cluster's names of the nodes in sync, including the leader; empty if the leader did not answer.
         stats: The leader's statistics. None if it did not answer.
+        error: Why it did not answer; empty if it did, or if there is no leader.
     """
 
     partition: int
@@ -271,6 +272,7 @@ class PartitionDescription:
     writable: bool
     replicas: tuple[str, ...]
     stats: PartitionStats | None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

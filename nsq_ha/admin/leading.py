@@ -17,6 +17,7 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from nsq_ha.admin.https import Https
 from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.discovery.http import ask, new_client
 from nsq_ha.discovery.lookupd import Access, LookupClient
@@ -72,13 +73,22 @@ class Leading:
     Args:
         urls: Base URLs of the configured nsqlookupds.
         timeout: Seconds for one request to one server.
-        tls: For https. None trusts the system's authorities.
+        tls: For nsqlookupds' https. None trusts the system's authorities.
+        nsqd_tls: For the HTTPS of nsqds that refuse plain HTTP. None trusts the system's authorities.
     """
 
-    def __init__(self, urls: Iterable[str], *, timeout: float, tls: TlsConfig | ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        urls: Iterable[str],
+        *,
+        timeout: float,
+        tls: TlsConfig | ssl.SSLContext | None = None,
+        nsqd_tls: TlsConfig | ssl.SSLContext | None = None,
+    ) -> None:
         configured = tuple(urls)
         self.timeout = timeout
         self.http: httpx.AsyncClient = new_client(configured, tls)
+        self._https = Https(nsqd_tls)
         self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
         self._recent: dict[str, tuple[float, TopicView]] = {}
         self._comparing: asyncio.Task[None] | None = None
@@ -101,6 +111,7 @@ class Leading:
             await asyncio.gather(self._comparing, return_exceptions=True)
         await self.servers.aclose()
         await self.http.aclose()
+        await self._https.aclose()
 
     async def change(
         self,
@@ -251,7 +262,7 @@ class Leading:
 
     def nsqd(self, node: Node) -> NsqdHttp:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
-        return NsqdHttp(node, timeout=self.timeout, client=self.http)
+        return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https)
 
     async def _ask(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> tuple[T, bool]:
         """Return the answer, and whether the nsqlookupd lists others."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from nsq_ha.admin.https import refuses_http
 from nsq_ha.admin.stats_answer import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic
 from nsq_ha.discovery.body import decode_json
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
+    from nsq_ha.admin.https import Https
+    from nsq_ha.discovery.body import Body
     from nsq_ha.start_from import StartFrom
 
 Search = Literal["id", "count", "virtual_offset"]
@@ -119,6 +122,7 @@ class NsqdHttp(HttpPeer):
         timeout: Seconds for one request, from connecting to the end of the answer.
         client: An HTTP client to share. None creates a private one.
         local_addr: Host of the source address, without ``client``. None lets the system choose.
+        https: Asked if the node refuses plain HTTP. None raises :class:`TlsRequiredError` then.
     """
 
     def __init__(
@@ -128,7 +132,9 @@ class NsqdHttp(HttpPeer):
         timeout: float = 1.0,
         client: httpx.AsyncClient | None = None,
         local_addr: str | None = None,
+        https: Https | None = None,
     ) -> None:
+        self._https = https
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
@@ -346,16 +352,25 @@ class NsqdHttp(HttpPeer):
 
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
         try:
-            body = await self._exchange(method, path, params, content)
+            body = await self._answer(method, path, params, content)
         except (TransportError, RemoteProtocolError) as error:
             raise type(error)(f"nsqd {self.url}: {error}") from error
         if body.status == 200:
             return body.data
-        if body.status == 403 and body.message == "TLS_REQUIRED":
+        if refuses_http(body):
             raise TlsRequiredError("", f"nsqd {self.url} refuses plain HTTP because it runs with -tls-required")
         if body.status == 403 and "not registered" in body.message:
             raise ChannelNotRegisteredError("", body.message)
         raise server_error((body.message or f"HTTP status {body.status}").encode())
+
+    async def _answer(self, method: str, path: str, params: dict[str, str], content: bytes | None) -> Body:
+        https, refusal = self._https, None
+        if https is None or not https.is_known(self.url):
+            refusal = await self._exchange(method, path, params, content)
+            if https is None or not refuses_http(refusal):
+                return refusal
+        limit = self._timeout
+        return await https.ask(self.url, refusal, method, path, timeout=limit, params=params, content=content)
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:

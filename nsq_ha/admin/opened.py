@@ -11,7 +11,7 @@ from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
 from nsq_ha.checks import is_number, lookupd_urls, shown
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.option_types import check_lookupd_tls
+from nsq_ha.option_types import TLS, check_lookupd_tls
 from nsq_ha.settings import admin_from_env
 from nsq_ha.tls import ssl_context
 
@@ -31,9 +31,11 @@ class Opened:
         lookupd: HTTP address of one nsqlookupd or several.
         question_timeout: Seconds for one request to one server.
         lookupd_tls: TLS for ``https://`` addresses. None trusts the system's authorities.
+        tls: TLS for the HTTPS of nsqds that refuse plain HTTP (``-tls-required``). None trusts the system's
+            authorities.
 
     Raises:
-        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` cannot be used.
+        ConfigError: An address or ``question_timeout`` is not legal, or ``lookupd_tls`` or ``tls`` cannot be used.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Opened:
         *,
         question_timeout: float = 2.0,
         lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+        tls: TlsConfig | ssl.SSLContext | None = None,
     ) -> None:
         self._urls = lookupd_urls(lookupd)
         if not self._urls:
@@ -49,11 +52,15 @@ class Opened:
         check_lookupd_tls(lookupd_tls, self._urls)
         if lookupd_tls is not None:
             ssl_context(lookupd_tls, "lookupd_tls")
+        if tls is not None:
+            TLS("tls", tls)
+            ssl_context(tls)
         if not is_number(question_timeout) or not 0 < question_timeout <= MAX_TIMEOUT:
             raise ConfigError(
                 f"question_timeout must be a number of seconds above 0 and up to a day, not {shown(question_timeout)}"
             )
         self._lookupd_tls = lookupd_tls
+        self._tls = tls
         self._question_timeout = question_timeout
         self._opened: Leading | None = None
 
@@ -61,7 +68,7 @@ class Opened:
     def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
         """Create a client with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
 
-        They are those that clients have, too: ``lookupd`` and ``lookupd_tls``.
+        They are those that clients have, too: ``lookupd``, ``lookupd_tls`` and ``tls``.
 
         Args:
             **overrides: Arguments that win over both.
@@ -78,7 +85,7 @@ class Opened:
         Raises:
             ConfigError: The nsqlookupds belong to several clusters.
         """
-        self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls)
+        self._opened = Leading(self._urls, timeout=self._question_timeout, tls=self._lookupd_tls, nsqd_tls=self._tls)
         try:
             await self._opened.start()
         except BaseException:

@@ -167,15 +167,15 @@ def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
 
 
 async def _describe(leading: Leading, topic: str, slot: int, node: Node, *, clients: bool) -> PartitionDescription:
-    stats = None
+    stats, failure = None, ""
     try:
         found = await leading.nsqd(node).stats(topic, clients=clients)
-    except NsqError:
-        pass
+    except NsqError as error:
+        failure = str(error)
     else:
         own = (entry for entry in found if entry.topic == topic)
         stats = next((dataclasses.replace(entry, partition=slot, nsqd=node.address) for entry in own), None)
-    return PartitionDescription(slot, node, writable=True, replicas=(), stats=stats)
+    return PartitionDescription(slot, node, writable=True, replicas=(), stats=stats, error=failure)
 
 
 async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:

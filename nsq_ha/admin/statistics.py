@@ -80,7 +80,7 @@ class StatsAdmin(Opened):
     async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.
 
-        Only the nsqlookupds must answer; ``stats`` is None for nsqds that do not.
+        Only the nsqlookupds must answer; for nsqds that do not, ``stats`` is None and ``error`` says why.
 
         Args:
             topic: The topic.
@@ -160,6 +160,7 @@ class StatsAdmin(Opened):
         leader = readable.leaders.get(partition)
         replicas: tuple[str, ...] = ()
         stats: PartitionStats | None = None
+        error = ""
         if leader is not None:
             nsqd = self._leading.nsqd(leader)
             members, entries = await asyncio.gather(
@@ -170,11 +171,13 @@ class StatsAdmin(Opened):
                     raise outcome
             if not isinstance(members, BaseException):
                 replicas = members
-            if not isinstance(entries, BaseException):
+            if isinstance(entries, BaseException):
+                error = str(entries)
+            else:
                 own = (entry for entry in entries if (entry.topic, entry.partition) == (topic, partition))
                 stats = next((dataclasses.replace(entry, nsqd=leader.address) for entry in own), None)
         return PartitionDescription(
-            partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats
+            partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats, error=error
         )
 
 

@@ -223,7 +223,8 @@ def _warn_about_silence(found: TopicDescription) -> None:
     silent = [entry for entry in found.partitions if entry.stats is None]
     if silent:
         names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
-        click.echo(f"warning: no statistics of {clean(names)}: what is there is missing below", err=True)
+        reason = next((f" ({entry.error})" for entry in silent if entry.error), "")
+        click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
 
 
 def _as_dict(each: ChannelStats, now: float) -> dict[str, object]:

@@ -14,6 +14,7 @@ from nsq_ha.checks import DEFAULT_PORT
 from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
 from nsq_ha.errors import ConfigError
 from nsq_ha.option_types import TlsConfig
+from nsq_ha.options import AdminOptions
 from nsq_ha.settings import admin_from_env, config_from_env, settings_from_env
 from nsq_ha.tls import ssl_context
 
@@ -108,8 +109,8 @@ class Cluster:
         """
         from nsq_ha.admin import AdminClient
 
-        given = {name: value for name, value in self._given.items() if name in ("lookupd", "lookupd_tls")}
-        return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # two of its options
+        given = {name: value for name, value in self._given.items() if name in AdminOptions.__annotations__}
+        return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # its options
 
     @property
     def tls(self) -> TlsConfig | None:

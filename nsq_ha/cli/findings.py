@@ -147,7 +147,7 @@ def _nsqds_answer(facts: Facts) -> Finding:
         return Finding(check, "failed", "the nsqlookupds list no nsqd", remedy)
     silent = [f"{node.node.http_url} ({node.error})" for node in facts.stats.silent]
     if silent:
-        remedy = "start it, or open its HTTP port; with -tls-required=true, use -tls-required=tcp-https"
+        remedy = "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
         return Finding(check, "failed", f"no answer from {_some(silent)}", remedy)
     ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
     if ill:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from nsq_ha import StartFrom
+from nsq_ha.cli.output import clean
 from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
 from nsq_ha.errors import ConfigError
 
@@ -125,7 +126,10 @@ async def _ends(cluster: Cluster, topic: str) -> dict[int, int]:
     ends = {}
     for entry in described.partitions:
         if entry.stats is None:
-            click.echo(f"warning: {topic}-{entry.partition} has no leader that answers, and is left out", err=True)
+            reason = f" ({clean(entry.error)})" if entry.error else ""
+            click.echo(
+                f"warning: {topic}-{entry.partition} has no leader that answers{reason}, and is left out", err=True
+            )
         elif entry.stats.end_offset > entry.stats.begin_offset:
             ends[entry.partition] = entry.stats.end_offset
     return ends

@@ -31,6 +31,7 @@ class _Envelope(msgspec.Struct):
 
 class _Refusal(msgspec.Struct):
     message: str
+    https_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class Body:
         status: The true status; a wrapped 404 arrives as 500.
         data: The content as JSON; empty for a refusal.
         message: The text of a refusal, shortened; empty for a success.
+        https_port: The port that a plain nsqd names in its refusal of plain HTTP. None in other answers.
     """
 
     status: int
     data: bytes
     message: str = ""
+    https_port: int | None = None
 
 
 def unwrap(status: int, body: bytes) -> Body:
@@ -69,7 +72,7 @@ def unwrap(status: int, body: bytes) -> Body:
         return Body(status, body)
     refusal = try_json(body, _Refusal)
     text = refusal.message if refusal is not None else body[:_READ].decode("utf-8", "replace")
-    return Body(status, b"", _shown(text))
+    return Body(status, b"", _shown(text), None if refusal is None else refusal.https_port)
 
 
 def decode_json(data: bytes, shape: type[T]) -> T:

@@ -28,10 +28,13 @@ class AdminClient(Facade[admin.AdminClient]):
         *,
         question_timeout: float = 2.0,
         lookupd_tls: TlsConfig | ssl.SSLContext | None = None,
+        tls: TlsConfig | ssl.SSLContext | None = None,
     ) -> None:
         """Check the arguments; connect to nothing yet."""
         urls = (lookupd,) if isinstance(lookupd, str) else tuple(lookupd)
-        super().__init__(lambda: admin.AdminClient(urls, question_timeout=question_timeout, lookupd_tls=lookupd_tls))
+        super().__init__(
+            lambda: admin.AdminClient(urls, question_timeout=question_timeout, lookupd_tls=lookupd_tls, tls=tls)
+        )
 
     @classmethod
     def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:
