@@ -2,7 +2,7 @@
 
 A timer for each publish would cost more than the rest of the publish. Publishes
 with equal limits expire in the order in which they began, so only the oldest one
-of each limit has to be checked.
+of each limit has to be checked, and of the limits only those that may be over.
 
 The invariants: a publish is in here exactly while its caller waits. A stored one
 is removed at once (:meth:`PendingPublishes.stored`); any other when its caller's
@@ -15,15 +15,35 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy.producer_limits import has_room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.message import Receipt
     from nsq_ha.producer.requests import Request
+
+
+_UNUSED_LIMITS: Final = 64
+"""Limits that nobody uses anymore which are kept before they are removed all at once."""
+
+
+class _Group:
+    """The publishes with one time limit, oldest first.
+
+    Attributes:
+        requests: The publishes.
+        due: When to check the group: the deadline of the oldest one, or of one before it. Infinite if all are over.
+    """
+
+    __slots__ = ("due", "requests")
+
+    def __init__(self) -> None:
+        self.requests: dict[Request, None] = {}
+        self.due: float = math.inf
 
 
 class PendingPublishes:
@@ -53,7 +73,8 @@ class PendingPublishes:
         self._clock = self.loop.time
         self._usual_timeout = usual_timeout
         self.usual: dict[Request, None] = {}
-        self._others: dict[float, dict[Request, None]] = {}
+        self._others: dict[float, _Group] = {}
+        self._order: list[tuple[float, float]] = []  # a heap: when each of these groups is due, and its limit
         self._due = math.inf
         self._handle: asyncio.TimerHandle | None = None
         self.full_buffers: dict[PartitionBuffer, None] = {}
@@ -70,13 +91,25 @@ class PendingPublishes:
         """
         if timeout is None:
             self.usual[request] = None
-            timeout = self._usual_timeout
+            deadline = request.deadline = self._clock() + self._usual_timeout
         else:
             request.timeout = timeout
-            self._others.setdefault(timeout, {})[request] = None
-        deadline = request.deadline = self._clock() + timeout
+            deadline = request.deadline = self._clock() + timeout
+            self._add_other(request, timeout, deadline)
         if deadline < self._due:
             self._check_at(deadline)
+
+    def _add_other(self, request: Request, timeout: float, deadline: float) -> None:
+        group = self._others.get(timeout)
+        if group is None:
+            group = self._others[timeout] = _Group()
+            if len(self._order) > 2 * len(self._others) + _UNUSED_LIMITS:
+                self._order = [(each.due, limit) for limit, each in self._others.items() if each.due < math.inf]
+                heapify(self._order)
+        group.requests[request] = None
+        if deadline < group.due:
+            group.due = deadline
+            heappush(self._order, (deadline, timeout))
 
     def stored(self, request: Request, receipts: list[Receipt]) -> None:
         """Return ``receipts`` to the caller, if it still waits, and remove the publish."""
@@ -118,7 +151,8 @@ class PendingPublishes:
         if not request.future.done() or request.future.cancelled():
             request.give_up()
         if request.timeout is not None:
-            if request not in self._others.get(request.timeout, ()):
+            group = self._others.get(request.timeout)
+            if group is None or request not in group.requests:
                 return
             self._remove_other(request, request.timeout)
         elif request in self.usual:
@@ -129,10 +163,10 @@ class PendingPublishes:
             self._free(request)
 
     def _remove_other(self, request: Request, timeout: float) -> None:
-        group = self._others[timeout]
-        del group[request]
+        requests = self._others[timeout].requests
+        del requests[request]
         # Callers may use many different limits: keep no group for unused ones.
-        if not group:
+        if not requests:
             del self._others[timeout]
 
     async def until_queued(self, request: Request) -> None:
@@ -143,7 +177,8 @@ class PendingPublishes:
 
     def futures(self) -> list[asyncio.Future[list[Receipt]]]:
         """Return the futures of the pending publishes."""
-        return [request.future for group in (self.usual, *self._others.values()) for request in group]
+        groups = (self.usual, *(group.requests for group in self._others.values()))
+        return [request.future for requests in groups for request in requests]
 
     def close(self) -> None:
         """Stop expiring publishes, and stop queueing those that wait for space."""
@@ -164,20 +199,36 @@ class PendingPublishes:
         # Timers may fire a tick of the clock early.
         now = max(self.loop.time(), self._due)
         self._handle, self._due = None, math.inf
-        expired = []
-        following = math.inf
-        for group in (self.usual, *self._others.values()):
-            for request in group:
-                if request.deadline > now:
-                    following = min(following, request.deadline)
-                    break
-                if not request.future.done():
-                    expired.append(request)
+        expired: list[Request] = []
+        following = _expired(self.usual, now, expired)
+        while self._order:
+            due, timeout = self._order[0]
+            group = self._others.get(timeout)
+            if group is None or group.due != due:
+                heappop(self._order)
+            elif due <= now:
+                heappop(self._order)
+                group.due = _expired(group.requests, now, expired)
+                if group.due < math.inf:
+                    heappush(self._order, (group.due, timeout))
+            else:
+                following = min(following, due)
+                break
         for request in expired:
             if request.place is not None:  # else it waits in its topic's queue, which checks the limit itself
                 request.place.expire(request)
         if following < math.inf:
             self._check_at(following)
+
+
+def _expired(requests: Iterable[Request], now: float, expired: list[Request]) -> float:
+    """Append those that are over to ``expired``; return the deadline of the first other one, or infinity."""
+    for request in requests:
+        if request.deadline > now:
+            return request.deadline
+        if not request.future.done():
+            expired.append(request)
+    return math.inf
 
 
 class PartitionBuffer:

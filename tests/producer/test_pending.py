@@ -1,6 +1,7 @@
 """What is being published now: bytes, ends and time limits, without a connection."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -8,6 +9,7 @@ from nsq_ha.errors import PublishError
 from nsq_ha.message import Receipt
 from nsq_ha.producer.pending import PendingPublishes
 from nsq_ha.producer.requests import Request
+from tests.support.inside import limits_kept
 from tests.support.waiting import eventually
 
 USUAL = 30.0
@@ -92,6 +94,55 @@ async def test_each_ends_at_its_own_limit_the_others_go_on(pending: PendingPubli
     assert set(expired) == {early, late}
     assert early.deadline < late.deadline < usual.deadline
     assert not usual.future.done()
+    pending.close()
+
+
+class Looked(Request, eq=False, kw_only=True):
+    """Counts how often it is looked at."""
+
+    looks: list[None]
+
+    def __getattribute__(self, name: str) -> object:
+        if name == "deadline":
+            object.__getattribute__(self, "looks").append(None)
+        return object.__getattribute__(self, name)
+
+
+async def test_many_different_limits_take_no_more_work_than_equal_ones(
+    pending: PendingPublishes, expired: Expired
+) -> None:
+    looks: list[None] = []
+    count = 400
+    limits = [1.0 + number / 100 for number in range(count)]
+    random.Random(1).shuffle(limits)
+    requests = [Looked(topic="orders", future=pending.new_future(), size=0, place=expired, looks=looks) for _ in limits]
+    for one, limit in zip(requests, limits, strict=True):
+        pending.add(one, limit)
+    for one in requests[: count // 2]:  # most are answered before
+        pending.stored(one, RECEIPTS)
+    looks.clear()
+    await eventually(lambda: len(expired) == count // 2)
+    assert len(looks) <= 4 * count
+    for one in requests:
+        pending.let_go(one)
+    in_order = [one.deadline for one in expired]
+    assert in_order == sorted(in_order)
+    assert pending.futures() == []
+    pending.close()
+
+
+async def test_limits_that_are_over_are_not_kept(pending: PendingPublishes, expired: Expired) -> None:
+    waiting = request(pending, expired)
+    pending.add(waiting, 1000.0)
+    for number in range(10_000):
+        one = request(pending, expired)
+        pending.add(one, 500.0 + number / 1000)
+        pending.stored(one, RECEIPTS)
+        assert limits_kept(pending) <= 100
+    again = request(pending, expired)
+    pending.add(again, 500.0)
+    await eventually(lambda: expired == [again], 600.0)
+    await eventually(lambda: expired == [again, waiting], 600.0)
     pending.close()
 
 

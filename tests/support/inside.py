@@ -44,6 +44,11 @@ def pending_of(producer: Producer) -> PendingPublishes:
     return producer._pending
 
 
+def limits_kept(pending: PendingPublishes) -> int:
+    """Return how many time limits are remembered besides the usual one."""
+    return len(pending._order)
+
+
 def topics_of(producer: Producer) -> dict[str, TopicPublisher]:
     """Return the topics of a producer, by name."""
     return producer._topics
