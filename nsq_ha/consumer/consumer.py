@@ -424,7 +424,7 @@ class Consumer(SingleUseClient):
     ) -> None:
         """Call ``handler`` for each message until the consumer is closed; one call at a time.
 
-        When a handler returns, its message is finished. If it raises, the message is requeued after
+        When a handler returns, its message is finished, whatever it returns. If it raises, the message is requeued after
         ``requeue_backoff``. If the handler answered the message itself, nothing is added. If it raises ``SystemExit``
         or another ``BaseException`` that is no ``Exception``, the message is requeued at once and this call ends.
         Plain functions run in threads; this call starts up to ``concurrency`` of its own. On an ordered topic the

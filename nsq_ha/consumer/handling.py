@@ -120,6 +120,7 @@ class Handling:
         self._seconds = 0.0
         self._threads = HandlerThreads(1)
         self._is_failing = False
+        self._is_warned = False
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is running the handler now."""
@@ -216,9 +217,9 @@ class Handling:
         try:
             try:
                 if self._is_async and not _watched.is_any:
-                    await self._handler(message)  # type: ignore[misc]
+                    outcome = await self._handler(message)  # type: ignore[misc]
                 else:
-                    await self._call(message)
+                    outcome = await self._call(message)
             finally:
                 self._ended = now = monotonic()
                 self._seconds += now - began
@@ -239,22 +240,32 @@ class Handling:
             raise
         else:
             if not message.answered:
+                if outcome is False and not self._is_warned:
+                    self._warn_of_false(message)
                 message.finish()
         finally:
             del self._busy[worker]
 
-    async def _call(self, message: Message) -> None:
+    async def _call(self, message: Message) -> object:
         """Call a handler that is watched, or is a plain function."""
         with observe.processing((message,)) if _watched.is_any else contextlib.nullcontext():
             if self._is_async:
-                await self._handler(message)  # type: ignore[misc]
-            else:
-                await self._call_in_thread(message)
+                return await self._handler(message)  # type: ignore[misc]
+            return await self._call_in_thread(message)
 
-    async def _call_in_thread(self, message: Message) -> None:
+    async def _call_in_thread(self, message: Message) -> object:
         outcome = await self._threads.call(self._handler, message)
-        if inspect.isawaitable(outcome):
-            await outcome
+        return await outcome if inspect.isawaitable(outcome) else outcome
+
+    def _warn_of_false(self, message: Message) -> None:
+        self._is_warned = True
+        log.warning(
+            "%s/%s: the handler %s returned False, and the message was finished, as after any return: to requeue a"
+            " message, raise an exception or call message.requeue()",
+            message.topic,
+            message.source.channel,
+            self._name,
+        )
 
     def _report(self, message: Message, began: float) -> None:
         if self._ended - began > _LONG:

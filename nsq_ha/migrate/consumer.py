@@ -223,13 +223,13 @@ class MigratingConsumer(Pair):
 
         def wrapped(cluster: Cluster) -> Handler:
             @functools.wraps(handler)
-            async def handle(message: Message) -> None:
+            async def handle(message: Message) -> object:
                 task = asyncio.current_task()
                 async with room:
                     self._clusters[id(message)] = cluster
                     self._handlers.add(task)
                     try:
-                        await handler(message)  # type: ignore[misc]  # is_async() says so
+                        return await handler(message)  # type: ignore[misc]  # is_async() says so
                     finally:
                         self._handlers.discard(task)
                         self._clusters.pop(id(message), None)

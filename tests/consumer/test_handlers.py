@@ -141,3 +141,49 @@ async def test_workers_that_wait_for_nothing_take_messages_in_one_turn(stage: St
         assert len(peer.reads) - before < 100
     await running
     assert handled == [b"%d" % number for number in range(400)]
+
+
+async def returns_false(message: Message) -> bool:
+    return message.body != b"bad"
+
+
+def returns_false_in_a_thread(message: Message) -> bool:
+    return message.body != b"bad"
+
+
+def returns_a_coroutine(message: Message) -> Awaitable[bool]:
+    return returns_false(message)
+
+
+def answers_and_returns_false(message: Message) -> bool:
+    message.requeue(0)
+    return False
+
+
+@pytest.mark.parametrize("handler", [returns_false, returns_false_in_a_thread, returns_a_coroutine])
+async def test_a_handler_that_returns_false_is_warned_about_once(
+    stage: Stage, handler: Callable[[Message], Awaitable[bool] | bool], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In pynsq that requeues. Here it finishes, which nobody would notice."""
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        peer = await stage.nsqd.subscriber()
+        for number, body in enumerate([b"fine", b"bad", b"bad"], start=2):
+            peer.message(body, message_id(number))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 3)
+    await running
+    (warning,) = (record.getMessage() for record in caplog.records if "returned False" in record.getMessage())
+    assert warning.startswith(f"orders/ch: the handler {handler.__qualname__} returned False")
+    assert "to requeue a message, raise an exception or call message.requeue()" in warning
+
+
+async def test_a_handler_that_answers_and_returns_false_is_not_warned_about(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(answers_and_returns_false))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"1", message_id(2))
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 1)
+    await running
+    assert "returned False" not in caplog.text
