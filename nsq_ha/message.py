@@ -234,7 +234,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
         Args:
             delay: Seconds until the redelivery; 0 requeues at once. None uses the consumer's
                 ``requeue_backoff``. On an ordered topic the client waits itself, since
-                the server ignores the delay there.
+                the server ignores the delay there. On other partitioned topics nsqd looks for
+                messages whose delay has passed only twice a second, and less often if it has
+                many channels: 0.2 s may take 0.5 to 4 s. A plain nsqd looks ten times a second.
 
         Raises:
             LocalProtocolError: It was already finished or requeued.

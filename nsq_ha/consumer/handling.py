@@ -216,10 +216,8 @@ class Handling:
         began = self._ended  # set just now: the previous handler ended, or the message was taken
         try:
             try:
-                if self._is_async and not _watched.is_any:
-                    outcome = await self._handler(message)  # type: ignore[misc]
-                else:
-                    outcome = await self._call(message)
+                call = self._handler if self._is_async and not _watched.is_any else self._call
+                outcome = await call(message)  # type: ignore[misc]  # if it is async
             finally:
                 self._ended = now = monotonic()
                 self._seconds += now - began
@@ -240,7 +238,7 @@ class Handling:
             raise
         else:
             if not message.answered:
-                if outcome is False and not self._is_warned:
+                if outcome is False:
                     self._warn_of_false(message)
                 message.finish()
         finally:
@@ -258,6 +256,8 @@ class Handling:
         return await outcome if inspect.isawaitable(outcome) else outcome
 
     def _warn_of_false(self, message: Message) -> None:
+        if self._is_warned:
+            return
         self._is_warned = True
         log.warning(
             "%s/%s: the handler %s returned False, and the message was finished, as after any return: to requeue a"
