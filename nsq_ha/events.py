@@ -244,19 +244,23 @@ class Recovered(Event, frozen=True, kw_only=True):
 
 
 class LoopBlocked(Event, frozen=True, kw_only=True):
-    """The application blocked the event loop of a consumer for long, and no heartbeat was answered meanwhile.
+    """The event loop of a consumer stood still for long, and no heartbeat was answered meanwhile.
+
+    The application blocked it, or, if ``waited`` is most of the time, the machine was too busy.
 
     Attributes:
         topic: The topic.
         channel: The channel.
         seconds: How long.
-        handler: Name of the handler that ran. None if unknown.
+        handler: Name of the handler that ran. None if unknown, or if the machine was too busy.
+        waited: Seconds for which it could have run and waited for a CPU. None if the system does not tell.
     """
 
     topic: str
     channel: str
     seconds: float
     handler: str | None
+    waited: float | None
 
 
 class LookupdFailed(Event, frozen=True, kw_only=True):

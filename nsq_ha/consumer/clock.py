@@ -1,13 +1,16 @@
-"""Detect that the application blocks the event loop, and for how long.
+"""Detect that the event loop stands still, for how long and why.
 
-During a block no heartbeat is answered and nothing is read.
+Meanwhile no heartbeat is answered and nothing is read. The effect is the same whether the application blocks the loop
+or a busy machine gives it no CPU; what the application should do about it is not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from time import monotonic
+import math
+from pathlib import Path
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.events import LoopBlocked
@@ -28,8 +31,16 @@ HOGGED: Final = 0.05
 """Seconds after which a task that takes messages without a pause lets other tasks run."""
 
 _LONG: Final = 1.0
+_UNKNOWN: Final = math.nan
+
+_MOST: Final = 0.5
+"""Share of the time that the cause must have taken to be named."""
+
 _REST: Final = 0.02
 """Seconds to pause after a block of ``_LONG``: opening a connection takes some round trips."""
+
+_SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds for which the thread ran, and for which it could have run and waited for a CPU (Linux)."""
 
 _TURNS: Final = 4
 """Turns of the loop that it takes to read, close and report a lost connection."""
@@ -39,21 +50,24 @@ class LoopClock:
     """Checks the time twice a second while the event loop runs, from :meth:`start` on.
 
     Args:
-        on_blocked: Called with the seconds for which the loop was blocked, and with ``suspect``.
+        on_blocked: Called with the seconds for which the loop was blocked, with ``suspect``, and with the seconds for
+            which its thread waited for a CPU meanwhile (NaN if unknown).
 
     Attributes:
         suspect: Name of the handler that ran while the loop was blocked. None if unknown.
     """
 
-    def __init__(self, on_blocked: Callable[[float, str | None], None]) -> None:
+    def __init__(self, on_blocked: Callable[[float, str | None, float], None]) -> None:
         self._on_blocked = on_blocked
         self._ticked = self._turned = monotonic()
+        self._ran, self._waited = 0.0, _UNKNOWN
         self._timer: asyncio.TimerHandle | None = None
         self.suspect: str | None = None
 
     def start(self) -> None:
         """Start checking."""
         self._ticked = self._turned = monotonic()
+        self._ran, self._waited = cpu_times()
         self._plan()
 
     def stop(self) -> None:
@@ -98,8 +112,20 @@ class LoopClock:
         self._ticked = self._turned = now
         self._plan()
         suspect, self.suspect = self.suspect, None
+        ran, waited = self._ran, self._waited
+        self._ran, self._waited = cpu_times()
         if blocked:
-            self._on_blocked(blocked, suspect)
+            by_code = self._ran - ran > _MOST * blocked
+            self._on_blocked(blocked, suspect, 0.0 if by_code else self._waited - waited)
+
+
+def cpu_times() -> tuple[float, float]:
+    """Return the seconds for which this thread has run, and for which it has waited for a CPU (NaN if unknown)."""
+    try:
+        ran, waited = map(int, _SCHEDSTAT.read_bytes().split()[:2])
+    except (OSError, ValueError):
+        return thread_time(), _UNKNOWN
+    return thread_time(), waited / 1e9 if ran else _UNKNOWN  # a kernel that counts nothing says 0
 
 
 class Heartbeats:
@@ -116,45 +142,47 @@ class Heartbeats:
         self._observer = observer
         self._configured = configured
         self._blocks = Blocks(configured)
-        self._is_warned = False
+        self._warned: set[bool] = set()  # of a busy machine, of code that blocks
 
     @property
     def interval(self) -> float:
         """Seconds to request."""
         return self._blocks.interval(monotonic())
 
-    def blocked(self, seconds: float, suspect: str | None) -> None:
-        """Record that the event loop was blocked for ``seconds``."""
+    def blocked(self, seconds: float, suspect: str | None, waited: float = 0.0) -> None:
+        """Record that the event loop stood still for ``seconds``, and ``waited`` for a CPU so long (NaN if unknown)."""
         before = self.interval
         if not self._blocks.blocked(monotonic(), seconds):
             return
         topic, _, channel = self._name.partition("/")
-        self._observer.event(LoopBlocked(topic=topic, channel=channel, seconds=seconds, handler=suspect))
-        if not self._is_warned:
-            self._is_warned = True
-            if suspect:
-                who = f"the handler {suspect} blocked the event loop"
-                advice = "Make the handler a plain function (def), or run blocking code with asyncio.to_thread"
-            else:
-                who = "the event loop was blocked"
-                advice = "Run blocking code, as in the body of a loop over messages, with asyncio.to_thread"
+        is_starved = waited > _MOST * seconds
+        if is_starved:
+            suspect = None
+            what = f"the event loop had to wait {waited:.1f} of {seconds:.1f} s for a CPU"
+            advice = "Give the process more CPU: the machine is too busy, or the container's limit too low"
+        elif suspect:
+            what = f"the handler {suspect} blocked the event loop for {seconds:.1f} s"
+            advice = "Make the handler a plain function (def), or run blocking code with asyncio.to_thread"
+        else:
+            what = f"the event loop was blocked for {seconds:.1f} s"
+            advice = "Run blocking code, as in the body of a loop over messages, with asyncio.to_thread"
+        if math.isnan(waited):
+            advice += ". If no code blocks it, the machine is too busy"
+        known = None if math.isnan(waited) else waited
+        self._observer.event(LoopBlocked(topic=topic, channel=channel, seconds=seconds, handler=suspect, waited=known))
+        if is_starved not in self._warned:
+            self._warned.add(is_starved)
             log.warning(
-                "%s: %s for %.1f s. No heartbeat is answered during that time, and nsqd closes a connection after 2 or"
+                "%s: %s. No heartbeat is answered during that time, and nsqd closes a connection after 2 or"
                 " 3 heartbeat intervals (%g s each). %s. New connections ask for heartbeats every %.1f s",
                 self._name,
-                who,
-                seconds,
+                what,
                 self._configured,
                 advice,
                 self.interval,
             )
         elif self.interval != before:
-            log.info(
-                "%s: the event loop was blocked for %.1f s: new connections ask for heartbeats every %.1f s",
-                self._name,
-                seconds,
-                self.interval,
-            )
+            log.info("%s: %s: new connections ask for heartbeats every %.1f s", self._name, what, self.interval)
 
     def refused(self) -> None:
         """Record that a server refused an interval longer than the configured one."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import sys
 import time
 from collections import Counter
 
@@ -122,7 +124,7 @@ def test_a_longer_block_is_noted(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:
     seen = []
-    clock = LoopClock(lambda seconds, suspect: seen.append((seconds, suspect)))
+    clock = LoopClock(lambda *block: seen.append(block))
     clock.start()
     began = time.monotonic()
     assert clock.arrival(began) == began
@@ -131,9 +133,10 @@ async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:
     assert clock.arrival(time.monotonic()) <= began
     await eventually(lambda: seen)
     clock.stop()
-    ((seconds, suspect),) = seen
+    ((seconds, suspect, waited),) = seen
     assert seconds >= 2 * TICK
     assert suspect == "handle"
+    assert waited < seconds
     assert clock.blocked_for(time.monotonic()) == 0.0
 
 
@@ -201,3 +204,41 @@ async def test_a_message_that_is_taken_while_the_consumer_closes_is_given_back(
         await closing
         assert not inbox_of(consumer).waiting
     assert peer.of(Finish) == []
+
+
+STARVED = """
+import asyncio, os, subprocess, sys
+from nsq_ha.consumer.clock import LoopClock
+
+async def main():
+    over = asyncio.Event()
+
+    def on_blocked(seconds, suspect, waited):
+        for process in burning:
+            process.kill()
+        print(waited > 0.5 * seconds)
+        over.set()
+
+    clock = LoopClock(on_blocked)
+    clock.start()
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # only what nobody else wants of this CPU
+    try:
+        await over.wait()
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+    clock.stop()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="not Linux")
+async def test_a_program_without_cpu_is_not_said_to_block() -> None:
+    """A real one, on one CPU with others that never rest."""
+    starved = await asyncio.create_subprocess_exec(sys.executable, "-c", STARVED, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(starved.communicate(), 8 * LIMIT)
+    assert output == b"True\n"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nsq_ha.consumer.backlog import IN_TIME, Backlog
-from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock
+from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock, cpu_times
 from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.watched import Watched
 from nsq_ha.errors import ConfigError
@@ -465,7 +467,7 @@ async def test_answers_from_another_thread_go_to_the_loop() -> None:
 
 async def test_a_block_is_reported_with_its_length_and_its_suspect() -> None:
     seen: list[tuple[float, str | None]] = []
-    clock = LoopClock(lambda seconds, suspect: seen.append((round(seconds, 1), suspect)))
+    clock = LoopClock(lambda seconds, suspect, _: seen.append((round(seconds, 1), suspect)))
     block(50.0)
     clock.start()
     began = now()
@@ -542,10 +544,76 @@ async def test_the_first_block_that_matters_is_a_warning(
             f"orders/ch: {who} for 8.0 s. No heartbeat is answered during that time, and nsqd closes a connection after"
             f" 2 or 3 heartbeat intervals (2 s each). {advice}. New connections ask for heartbeats every 6.0 s"
         ),
-        "orders/ch: the event loop was blocked for 12.0 s: new connections ask for heartbeats every 9.0 s",
+        f"orders/ch: {who} for 12.0 s: new connections ask for heartbeats every 9.0 s",
         "orders/ch: nsqd refused a heartbeat interval of 9.0 s; asking for 2 s again",
     ]
     assert heartbeats.interval == 2.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "waited"),
+    [
+        ((1.0, 1.0), (1.1, 3.0), 2.0),
+        ((1.0, 1.0), (1.1, 1.1), pytest.approx(0.1)),
+        ((1.0, 1.0), (2.5, 3.0), 0.0),  # code of its own took most of the time
+        ((1.0, math.nan), (1.1, math.nan), pytest.approx(math.nan, nan_ok=True)),
+    ],
+)
+async def test_a_block_is_reported_with_the_time_without_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, before: tuple[float, float], after: tuple[float, float], waited: object
+) -> None:
+    times = [before, after]
+    monkeypatch.setattr("nsq_ha.consumer.clock.cpu_times", lambda: times.pop(0) if len(times) > 1 else times[0])
+    seen: list[float] = []
+    clock = LoopClock(lambda seconds, suspect, waited: seen.append(waited))
+    clock.start()
+    block(3.0)
+    await dawdle(0.1)
+    clock.stop()
+    assert seen == [waited]
+
+
+def test_a_system_that_does_not_count_the_time_without_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "schedstat"
+    monkeypatch.setattr("nsq_ha.consumer.clock._SCHEDSTAT", path)
+    assert math.isnan(cpu_times()[1])
+    for text in ("0 0 0\n", "odd"):
+        path.write_text(text)
+        assert math.isnan(cpu_times()[1])
+    path.write_text("2000000000 1500000000 7\n")
+    assert cpu_times()[1] == 1.5
+
+
+async def test_a_machine_that_is_too_busy_is_not_taken_for_code_that_blocks(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    heartbeats = Heartbeats("orders/ch", 2.0)
+    heartbeats.blocked(8.0, "handle", 7.5)
+    heartbeats.blocked(8.0, "handle", 0.5)
+    heartbeats.blocked(12.0, "handle", 11.0)
+    assert heartbeats.interval == 9.0
+    assert caplog.messages == [
+        (
+            "orders/ch: the event loop had to wait 7.5 of 8.0 s for a CPU. No heartbeat is answered during that time,"
+            " and nsqd closes a connection after 2 or 3 heartbeat intervals (2 s each). Give the process more CPU: the"
+            " machine is too busy, or the container's limit too low. New connections ask for heartbeats every 6.0 s"
+        ),
+        (
+            "orders/ch: the handler handle blocked the event loop for 8.0 s. No heartbeat is answered during that time,"
+            " and nsqd closes a connection after 2 or 3 heartbeat intervals (2 s each). Make the handler a plain"
+            " function (def), or run blocking code with asyncio.to_thread. New connections ask for heartbeats every"
+            " 6.0 s"
+        ),
+        (
+            "orders/ch: the event loop had to wait 11.0 of 12.0 s for a CPU: new connections ask for heartbeats every"
+            " 9.0 s"
+        ),
+    ]
+
+
+async def test_a_block_on_a_system_that_does_not_tell_names_both_causes(caplog: pytest.LogCaptureFixture) -> None:
+    heartbeats = Heartbeats("orders/ch", 2.0)
+    heartbeats.blocked(8.0, None, math.nan)
+    assert "with asyncio.to_thread. If no code blocks it, the machine is too busy. New" in caplog.text
 
 
 # ---------------------------------------------------------------- RDY
