@@ -116,7 +116,7 @@ class LoopClock:
         self._ran, self._waited = cpu_times()
         if blocked:
             by_code = self._ran - ran > _MOST * blocked
-            self._on_blocked(blocked, suspect, 0.0 if by_code else self._waited - waited)
+            self._on_blocked(blocked, suspect, 0.0 if by_code else min(self._waited - waited, blocked))
 
 
 def cpu_times() -> tuple[float, float]:
