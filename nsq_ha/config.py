@@ -350,9 +350,9 @@ class ProducerConfig(ClientConfig):
     """Time without publishes after which a connection is closed, and a topic is no longer looked up until the next
     publish. A topic that does not exist is forgotten after 10 s."""
     max_connections: int = 1024
-    """Maximum number of connections, so that many topics do not use up descriptors; those being opened or closed count,
-    too. Above it, partitions share connections by nsqd. TLS connections of partitioned nsqds are not shared: the longest
-    idle one is closed first; one that is being replaced counts twice, so at the limit publishes wait for its
+    """Maximum number of connections, so that many topics do not use up descriptors. Those being opened or closed count,
+    too. Above it, partitions share connections by nsqd. TLS connections of partitioned nsqds are not shared: the
+    longest idle one is closed first. One that is being replaced counts twice, so at the limit publishes wait for its
     replacement."""
     max_message_bytes: int = 1024 * 1024
     """Largest message that nsqd accepts, with trace id and headers: the value of nsqd's ``--max-msg-size``, which nsqd
