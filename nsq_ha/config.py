@@ -34,6 +34,7 @@ from nsq_ha.checks import (
     number,
     one_of,
     optional,
+    own_name,
     seconds,
     several,
     shown,
@@ -262,8 +263,9 @@ class ClientConfig:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
                 for other, owner in ((ProducerConfig, "producers"), (ConsumerConfig, "consumers")):
-                    if name in {entry.name for entry in dataclasses.fields(other)}:
-                        hint = f": it is an option of {owner}"
+                    own = own_name(name)
+                    if own not in known and {own, name} & {entry.name for entry in dataclasses.fields(other)}:
+                        hint = f": it is an option of {owner}" + (f", {own!r}" if own else "")
                 if issubclass(cls, ConsumerConfig) and name in _ARGUMENTS_OF_RUN:
                     hint = f": it is no option but an argument: give it to {_ARGUMENTS_OF_RUN[name]}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
@@ -279,6 +281,7 @@ _ARGUMENTS_OF_RUN: Final = {
     "concurrency": "run() of a consumer, or to add() of a worker",
     "handler": "run() of a consumer, or to add() of a worker",
     "install_signal_handlers": "run()",
+    "message_handler": "run() of a consumer, or to add() of a worker",
 }
 """What people give to a consumer, and where it belongs."""
 

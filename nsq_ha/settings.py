@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
-from nsq_ha.checks import did_you_mean, shown
+from nsq_ha.checks import did_you_mean, own_name, shown
 from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, check_option
 from nsq_ha.errors import ConfigError
 from nsq_ha.options import AdminOptions
@@ -329,8 +329,11 @@ def _check_unknown(name: str, known: Mapping[str, str]) -> None:
         return
     import difflib  # noqa: PLC0415 - most processes have no unknown variable
 
+    own = f"{PREFIX}{own_name(name.removeprefix(PREFIX)) or ''}".upper()
     endings = [each.removeprefix(PREFIX) for each in (*known, FILE_VARIABLE, CONTEXT_VARIABLE)]
     near = difflib.get_close_matches(name.removeprefix(PREFIX), endings, cutoff=_RESEMBLES)
+    if own in known:
+        near = [own.removeprefix(PREFIX)]
     if near:
         meant = " or ".join(PREFIX + ending for ending in near)
         raise ConfigError(f"unknown environment variable {shown(name)[1:-1]}: did you mean {meant}?")

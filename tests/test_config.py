@@ -7,6 +7,7 @@ import re
 import ssl
 import traceback
 from collections.abc import Iterator
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
+from nsq_ha.checks import OTHER_NAMES
 from nsq_ha.tls import ssl_context
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
@@ -191,6 +193,13 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         (ProducerConfig, {"max_in_flight": 5}, "unknown option 'max_in_flight': it is an option of consumers"),
         (ConsumerConfig, {"window": 5}, "unknown option 'window': it is an option of producers"),
         (ConsumerConfig, {"attempts": 5}, "did you mean 'max_attempts'"),
+        (ConsumerConfig, {"lookupd_http_addresses": []}, r"'lookupd_http_addresses': did you mean 'lookupd'\?$"),
+        (ProducerConfig, {"nsqd_tcp_addresses": []}, r"did you mean 'nsqd'\?$"),
+        (ConsumerConfig, {"lookupd-http-address": ""}, r"did you mean 'lookupd'\?$"),
+        (ConsumerConfig, {"max_tries": 5}, r"did you mean 'max_attempts'\?$"),
+        (ConsumerConfig, {"max_backoff_duration": 128}, r"did you mean 'handler_backoff'\?$"),
+        (ProducerConfig, {"max_tries": 5}, "'max_tries': it is an option of consumers, 'max_attempts'$"),
+        (ConsumerConfig, {"message_handler": print}, r"'message_handler': it is no option but an argument: give it to"),
         (ConsumerConfig, {"concurrency": 4}, "'concurrency': it is no option but an argument: give it to run"),
         (ConsumerConfig, {"install_signal_handlers": True}, r"but an argument: give it to run\(\)$"),
         (ProducerConfig, {"concurrency": 4}, "unknown option 'concurrency'; known are: "),
@@ -207,6 +216,12 @@ def test_a_wrong_option_gets_a_hint(kind: type[ClientConfig], options: dict[str,
     with pytest.raises(ConfigError, match=text) as caught:
         kind.of(options)
     assert "as documented" not in str(caught.value)
+
+
+def test_each_name_of_another_client_stands_for_an_option() -> None:
+    options = {entry.name for kind in (ConsumerConfig, ProducerConfig) for entry in fields(kind)}
+    assert set(OTHER_NAMES.values()) <= options
+    assert options.isdisjoint(OTHER_NAMES)
 
 
 def test_times_have_a_unit_in_errors() -> None:

@@ -354,6 +354,7 @@ def test_the_names_of_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ({}, "[backoff]\ninitial = -1", r"^backoff\.initial in nsq\.toml: Backoff needs "),
         ({}, "producer = 1", r"^producer in nsq\.toml must be a table, as in \[producer\], not int$"),
         ({}, "windou = 1", r"^unknown option 'windou' in nsq\.toml: did you mean 'window'\?$"),
+        ({}, 'lookupd_http_addresses = ["a"]', r"^unknown option .* in nsq\.toml: did you mean 'lookupd'\?$"),
         ({}, "[tls]\nca_fil = 1", r"^unknown option 'tls\.ca_fil' in nsq\.toml: did you mean 'tls\.ca_file'"),
         ({}, "[producer]\nmax_in_flight = 1", r"^unknown option 'producer\.max_in_flight' in nsq\.toml"),
         ({}, "[consumer]\nwindow = 1", r"^unknown option 'consumer\.window' in nsq\.toml"),
@@ -405,6 +406,8 @@ def test_options_that_do_not_fit_each_other_are_all_named() -> None:
         ("NSQ_HA_MAX_INFLIGHT", "NSQ_HA_MAX_IN_FLIGHT"),
         ("NSQ_HA_CONFIGS", "NSQ_HA_CONFIG"),
         ("NSQ_HA_CONTEX", "NSQ_HA_CONTEXT"),
+        ("NSQ_HA_LOOKUPD_HTTP_ADDRESSES", r"NSQ_HA_LOOKUPD\?$"),
+        ("NSQ_HA_MAX_TRIES", r"NSQ_HA_MAX_ATTEMPTS\?$"),
     ],
 )
 @pytest.mark.parametrize("kind", [*KINDS, ClientConfig])
