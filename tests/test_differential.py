@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import get_args
 
@@ -12,10 +12,11 @@ import pytest
 
 from integration.differential import commands
 from integration.differential.__main__ import run_cases
-from integration.differential.commands import Kind
+from integration.differential.commands import UPSTREAM, Kind
 from integration.differential.comparing import TOLERANCES, Difference, compare, lasting
 from integration.differential.known import KNOWN, why
 from integration.differential.observing import Event, Observation
+from integration.differential.plain import PlainSide
 from integration.differential.running import Found, Runner
 from integration.differential.side import Side
 from nsq_ha.devcluster import DevCluster
@@ -150,3 +151,70 @@ def test_the_docs_tell_of_each_known_difference() -> None:
         assert known.command in {cls.__name__ for cls in get_args(commands.Command)}
     found = Found(PLAIN, [commands.Stats()], Difference(1, "answer", "nothing of the kind", "either"))
     assert why(found) is None
+
+
+# ---------------------------------------------------------------- two plain clusters
+
+
+@contextmanager
+def two_plain_sides(monkeypatch: pytest.MonkeyPatch, node_ids: Sequence[int] = ()) -> Iterator[Runner]:
+    """Two embedded plain clusters with one topic each; the second one has these node ids."""
+    monkeypatch.setattr("integration.differential.plain._REFRESH", 0.3)
+    with (
+        DevCluster(plain=True, nsqds=2, time_scale=0.02) as one,
+        DevCluster(plain=True, nsqds=2, time_scale=0.02, node_ids=node_ids) as two,
+    ):
+        sides = PlainSide("real", one.lookupd[0]), PlainSide("embedded", two.lookupd[0])
+        for side in sides:
+            side.use(side.make(UPSTREAM, 1), UPSTREAM)
+        runner = Runner(*sides, lambda line: None, time.monotonic() + 60.0)
+        try:
+            yield runner
+        finally:
+            runner.close()
+            for side in sides:
+                side.drop(side.topic)
+                side.close()
+
+
+def test_two_embedded_plain_clusters_do_not_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_plain_sides(monkeypatch) as runner:
+        run_cases(runner, UPSTREAM, 2, seeded=7)
+        assert runner.tally.cases == 2
+        assert [str(found) for found in runner.tally.found] == []
+
+
+def test_nsqds_with_node_ids_of_their_own_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers = [commands.Subscribe(connection, "SUB", 0, 10) for connection in range(2)]
+    with two_plain_sides(monkeypatch, node_ids=(1, 2)) as runner:
+        runner.check(UPSTREAM, [*readers, commands.Publish("MPUB", 3), commands.Stats()])
+        (found,) = runner.tally.found
+    assert found.difference.kind == "answer"
+    assert '"node ids": 1' in found.difference.real
+    assert '"node ids": 2' in found.difference.embedded
+
+
+def test_each_nsqd_answers_for_its_own_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    with two_plain_sides(monkeypatch) as runner:
+        case: list[commands.Command] = [
+            *(commands.Subscribe(connection, "SUB", 0, 10) for connection in range(2)),
+            commands.Publish("MPUB", 2),
+            commands.Answer("FIN", 0, "oldest"),
+            commands.Answer("FIN", 0, "finished"),
+            commands.Answer("REQ", 0, "newest"),
+            commands.Lookup("r"),
+            commands.Operate("/channel/empty", 0),
+            commands.Leave(1, "CLS"),
+            commands.Settle(),
+            commands.Stats(),
+        ]
+        runner.check(UPSTREAM, case)
+        assert [str(found) for found in runner.tally.found] == []
+
+
+def test_a_plain_cluster_needs_two_nsqds() -> None:
+    with (
+        DevCluster(plain=True, nsqds=1) as cluster,
+        pytest.raises(RuntimeError, match="lists 1 nsqds, but 2 are needed"),
+    ):
+        PlainSide("real", cluster.lookupd[0])

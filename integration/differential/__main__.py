@@ -1,7 +1,8 @@
 """``python -m integration.differential [--lookupd URL] [--cases N] [--seconds S] [--seed N] [--report FILE]``.
 
-Give a real cluster and an embedded one, at the real pace, the same random commands, and report differences. The exit
-status is 1 if there are differences that ``docs/reference/devcluster.md`` does not list.
+Give a real cluster and an embedded one, at the real pace, the same random commands, and report differences. The cluster
+may be a plain one with two nsqds or more. The exit status is 1 if there are differences that
+``docs/reference/devcluster.md`` does not list.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from integration.cluster import LOOKUPD_VARIABLE
-from integration.differential.commands import KINDS, case
+from integration.differential.commands import KINDS, UPSTREAM, case
 from integration.differential.comparing import TOLERANCES
 from integration.differential.known import why
+from integration.differential.plain import PlainSide
 from integration.differential.running import Runner, Tally
 from integration.differential.side import Side
 from nsq_ha.devcluster import DevCluster
@@ -55,11 +58,13 @@ def main() -> int:
         lines.append(line)
         print(line, flush=True)  # noqa: T201 - it is a program
 
+    is_plain = httpx.get(f"{arguments.lookupd}/listlookup").status_code == 404
     wanted = [kind for kind in KINDS if not arguments.kinds or kind.name in arguments.kinds]
+    wanted = [UPSTREAM] if is_plain else wanted
     if arguments.other:
         tally = _run(arguments, wanted, arguments.other, tell)
     else:
-        with DevCluster(time_scale=1.0) as cluster:
+        with DevCluster(plain=is_plain, time_scale=1.0, nsqds=2 if is_plain else 3) as cluster:
             tally = _run(arguments, wanted, cluster.lookupd[0], tell)
     unknown = _summary(tally, tell)
     if arguments.report:
@@ -68,7 +73,8 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace, kinds: list[Kind], other: str, tell: Callable[[str], None]) -> Tally:
-    real, embedded = Side("real", arguments.lookupd), Side("embedded", other)
+    kind_of_side = PlainSide if kinds == [UPSTREAM] else Side
+    real, embedded = kind_of_side("real", arguments.lookupd), kind_of_side("embedded", other)
     runner = Runner(real, embedded, tell, time.monotonic() + arguments.seconds)
     made: list[tuple[Side, str]] = []
     try:

@@ -31,12 +31,14 @@ class Kind:
         sync_every: Acknowledged messages that may wait in the buffer (``syncdisk``); 0 flushes each.
         ordered: Only ordered subscriptions.
         extended: Messages may carry headers.
+        is_plain: The cluster is one of upstream's servers.
     """
 
     name: str
     sync_every: int = 0
     ordered: bool = False
     extended: bool = False
+    is_plain: bool = False
 
 
 KINDS: Final = (
@@ -46,6 +48,8 @@ KINDS: Final = (
     Kind("ordered-buffered", sync_every=1000, ordered=True),
     Kind("extended", extended=True),
 )
+UPSTREAM: Final = Kind("upstream", is_plain=True)
+"""The only kind of a plain cluster."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ Command = (
 _CONNECTION: Final = st.integers(0, CONNECTIONS - 1)
 _CHANNEL: Final = st.sampled_from((0, 0, 0, CHANNELS - 1))
 _PATHS: Final = ("create", "delete", "pause", "unpause", "skip", "unskip", "empty", "emptydelayed")
+_PLAIN_PATHS: Final = ("create", "pause", "unpause", "empty")
 _STARTS: Final = (
     *("special:-1", "special:-2", "msgcount:1", "msgcount:3", "msgcount:6", "msgcount:99"),
     *("virtual_queue:0", "virtual_queue:33", "virtual_queue:99999", "timestamp:9000000000"),
@@ -162,6 +167,8 @@ _STARTS: Final = (
 
 
 def _publish(kind: Kind) -> SearchStrategy[Command]:
+    if kind.is_plain:
+        return st.builds(Publish, st.sampled_from(("PUB", "PUB", "MPUB", "DPUB")), st.integers(1, 4))
     words = ["PUB", "PUB", "PUB", "PUB_TRACE", "MPUB", "MPUB_TRACE"]
     words += ["PUB_EXT", "MPUB_EXT"] if kind.extended else ["PUB_EXT"]
     return st.builds(Publish, st.sampled_from(words), st.integers(1, 4))
@@ -169,6 +176,8 @@ def _publish(kind: Kind) -> SearchStrategy[Command]:
 
 def _subscribe(kind: Kind) -> SearchStrategy[Command]:
     ready = st.sampled_from((1, 1, 2, 10))
+    if kind.is_plain:
+        return st.builds(Subscribe, _CONNECTION, st.just("SUB"), _CHANNEL, ready)
     if kind.ordered:
         return st.builds(Subscribe, _CONNECTION, st.sampled_from(("SUB_ORDERED",) * 8 + ("SUB",)), _CHANNEL, ready)
     word = st.sampled_from(("SUB", "SUB", "SUB", "SUB_ADVANCED", "SUB_ORDERED"))
@@ -178,7 +187,8 @@ def _subscribe(kind: Kind) -> SearchStrategy[Command]:
 
 def _opening(kind: Kind) -> SearchStrategy[list[Command]]:
     """Return commands that set up a channel with messages, or a reader."""
-    several = st.builds(Publish, st.sampled_from(("MPUB", "MPUB_TRACE")), st.integers(2, 5))
+    words = ("MPUB",) if kind.is_plain else ("MPUB", "MPUB_TRACE")
+    several = st.builds(Publish, st.sampled_from(words), st.integers(2, 5))
     made = st.just(Operate("/channel/create", 0))
     word = "SUB_ORDERED" if kind.ordered else "SUB"
     reader = st.builds(Subscribe, st.just(0), st.just(word), st.just(0), st.sampled_from((1, 3)))
@@ -200,17 +210,23 @@ def command(kind: Kind) -> SearchStrategy[Command]:
         st.sampled_from(("oldest", "oldest", "newest", "finished", "unknown")),
         st.sampled_from((0, 0, 400)),
     )
-    operate = st.builds(Operate, st.sampled_from([f"/channel/{path}" for path in _PATHS]), _CHANNEL)
+    paths = _PLAIN_PATHS if kind.is_plain else _PATHS
+    operate = st.builds(Operate, st.sampled_from([f"/channel/{path}" for path in paths]), _CHANNEL)
+    common = (
+        st.builds(Ready, _CONNECTION, st.sampled_from((0, 1, 3))),
+        st.builds(Leave, _CONNECTION, st.sampled_from(("CLS", "close"))),
+        st.builds(Wait, st.sampled_from((0.5, 1.6))),
+        st.builds(Lookup, st.sampled_from(("r", "w"))),
+    )
+    if kind.is_plain:
+        return st.one_of(publish, publish, subscribe, answer, answer, answer, operate, st.builds(Stats), *common)
     offset = st.builds(Operate, st.just("/channel/setoffset"), _CHANNEL, st.just(""), st.sampled_from(_STARTS))
     order = st.builds(Operate, st.just("/channel/setorder"), _CHANNEL, st.sampled_from(("true", "false", "x")))
     find = st.builds(Find, st.sampled_from(("count", "count", "virtual_offset", "id")), st.integers(-1, 9))
     return st.one_of(
         *(publish, publish, subscribe, answer, answer, answer, operate, offset, order, find),
         *(st.builds(Stats), st.builds(Stats), st.builds(Settle)),
-        st.builds(Ready, _CONNECTION, st.sampled_from((0, 1, 3))),
-        st.builds(Leave, _CONNECTION, st.sampled_from(("CLS", "close"))),
-        st.builds(Wait, st.sampled_from((0.5, 1.6))),
-        st.builds(Lookup, st.sampled_from(("r", "w"))),
+        *common,
         st.builds(Move),
     )
 

@@ -11,11 +11,11 @@ from integration.differential import commands
 from integration.differential.observing import Observation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     import httpx
 
-    from integration.differential.side import Held, Side
+    from integration.differential.side import Channel, Held, Side
 
 _UNKNOWN: Final = bytes(15) + b"\x07"
 _PREFIXES: Final = {"PUB": b"", "PUB_TRACE": struct.pack(">Q", 77), "PUB_EXT": struct.pack(">H", 7) + b'{"a":1}'}
@@ -33,7 +33,7 @@ class Performer:
 
     def perform(self, command: commands.Command) -> Observation:
         """Perform one command and read until it is quiet."""
-        answer = _ACTS[type(command)](self, command)
+        answer: str = getattr(self, _ACTS[type(command)])(command)
         return Observation(answer, self._side.listen(self._began), self._side.is_shared(), self._now())
 
     def _now(self) -> float:
@@ -100,9 +100,9 @@ class Performer:
         reader.wire.send(command.word.encode() + b" " + message_id + delay + b"\n")
         known = side.channel(name)
         if command.word != "TOUCH":
-            known.held = [one for one in known.held if one.message_id != message_id]
+            known.held = [one for one in known.held if (one.connection, one.message_id) != (number, message_id)]
         if command.word == "FIN":
-            known.finished.append(message_id)
+            known.finished.append((number, message_id))
         return f"{command.word} {what}"
 
     def _chosen(self, command: commands.Answer) -> tuple[int, bytes, str] | None:
@@ -113,13 +113,18 @@ class Performer:
         if command.which == "unknown":
             return (here[0], _UNKNOWN, "unknown") if here else None
         if command.which == "finished":
-            return (here[0], known.finished[-1], "finished") if here and known.finished else None
+            finished = self.last_finished(known, here)
+            return None if finished is None else (*finished, "finished")
         held: list[Held] = known.held
         if not held:
             return None
         # By its body, not by its arrival, which is random with two readers.
         one = (min if command.which == "oldest" else max)(held, key=lambda held: int(held.body[1:]))
         return one.connection, one.message_id, one.body
+
+    def last_finished(self, known: Channel, here: list[int]) -> tuple[int, bytes] | None:
+        """Return the last message that was finished, and a connection that reads its channel."""
+        return (here[0], known.finished[-1][1]) if here and known.finished else None
 
     def leave(self, command: commands.Leave) -> str:
         """Leave by CLS, or close the connection."""
@@ -222,17 +227,17 @@ def publishing(word: str, topic: str, bodies: list[bytes]) -> bytes:
     return f"{word} {topic} 0\n".encode() + struct.pack(">i", len(content)) + content
 
 
-_ACTS: Final[Mapping[type[object], Callable[[Performer, Any], str]]] = {
-    commands.Publish: Performer.publish,
-    commands.Subscribe: Performer.subscribe,
-    commands.Ready: Performer.ready,
-    commands.Answer: Performer.answer,
-    commands.Leave: Performer.leave,
-    commands.Operate: Performer.operate,
-    commands.Find: Performer.find,
-    commands.Stats: Performer.stats,
-    commands.Lookup: Performer.lookup,
-    commands.Settle: Performer.settle,
-    commands.Wait: Performer.wait,
-    commands.Move: Performer.move,
+_ACTS: Final[Mapping[type[object], str]] = {
+    commands.Publish: "publish",
+    commands.Subscribe: "subscribe",
+    commands.Ready: "ready",
+    commands.Answer: "answer",
+    commands.Leave: "leave",
+    commands.Operate: "operate",
+    commands.Find: "find",
+    commands.Stats: "stats",
+    commands.Lookup: "lookup",
+    commands.Settle: "settle",
+    commands.Wait: "wait",
+    commands.Move: "move",
 }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from integration.differential.commands import Move
 from integration.differential.comparing import Difference, compare, described, lasting
 from integration.differential.performing import Performer
+from integration.differential.plain import PlainPerformer, PlainSide
 from integration.differential.side import Side, UnstableError
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Runner:
         count = max(side.ends()[0] for side in self._sides)
         list(self._pool.map(lambda side: side.begin(run, count), self._sides))
         time.sleep(pause)  # the subject: where the flush clocks stand when the case begins
-        performers = [Performer(side) for side in self._sides]
+        performers = [PlainPerformer(side) if isinstance(side, PlainSide) else Performer(side) for side in self._sides]
         observed: tuple[list[Observation], list[Observation]] = ([], [])
         for command in commands:
             self.tally.commands += 1

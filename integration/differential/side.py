@@ -71,11 +71,11 @@ class Channel:
 
     Attributes:
         held: Messages held, the oldest first.
-        finished: Ids that were finished.
+        finished: Ids that were finished, each with the number of its connection.
     """
 
     held: list[Held] = field(default_factory=list)
-    finished: list[bytes] = field(default_factory=list)
+    finished: list[tuple[int, bytes]] = field(default_factory=list)
 
 
 class Side:
@@ -272,9 +272,13 @@ class Side:
             rest = rest[1:] if not rest[0] else rest[3 + struct.unpack_from(">H", rest, 1)[0] :]
         body = (rest[12:] if reader.detail else rest).decode()
         held = self.channel(reader.channel).held
-        held[:] = [one for one in held if one.message_id[:8] != data[10:18]]
+        held[:] = [one for one in held if not self.is_copy(one, number, data[10:26])]
         held.append(Held(number, data[10:26], body))
         return Event(number, "message", body, int.from_bytes(data[8:10], "big"), at)
+
+    def is_copy(self, held: Held, number: int, message_id: bytes) -> bool:
+        """Return whether what connection ``number`` got is another delivery of a message that is held."""
+        return held.message_id[:8] == message_id[:8]
 
     def channel(self, name: str) -> Channel:
         """Return what is known about a channel."""
