@@ -115,7 +115,7 @@ class Listing:
     """
 
     def __init__(self, began_at: float, lookupd: str, nodes: Sequence[NodeInfo]) -> None:
-        self.began_at = began_at
+        self.began_at: float = began_at
         self._lookupd = lookupd
         self._nodes = nodes
         self._by_topic: defaultdict[str, list[Node]] = defaultdict(list)

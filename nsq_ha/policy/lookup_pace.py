@@ -256,6 +256,6 @@ class Turn:
     __slots__ = ("has_begun", "on_turn", "urgency")
 
     def __init__(self, urgency: Urgency, on_turn: Callable[[], object]) -> None:
-        self.urgency = urgency
-        self.on_turn = on_turn
+        self.urgency: Urgency = urgency
+        self.on_turn: Callable[[], object] = on_turn
         self.has_begun: bool = False

@@ -86,7 +86,7 @@ class TcpStream(asyncio.BufferedProtocol):
     """A :class:`~nsq_ha.transport.stream.Stream` over a socket. Call :meth:`open` to get one."""
 
     def __init__(self, receiver: Receiver, on_lost: OnLost) -> None:
-        self.receiver = receiver
+        self.receiver: Receiver = receiver
         self._on_lost: OnLost | None = on_lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -328,7 +328,8 @@ class TcpStream(asyncio.BufferedProtocol):
         self._fd = None  # the number may become another file's
         # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
         self._transport = self.on_resume = None
-        self.is_closing, self.receiver = _always, _ignore
+        self.is_closing = _always
+        self.receiver = _ignore
         if on_lost is None:
             return
         self._out.clear()
