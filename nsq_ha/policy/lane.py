@@ -15,6 +15,8 @@ The invariants, for all events in any order:
   answered or its connection is lost.
 * A publish that went to another partition leaves a ghost in the order of
   answers, since answers have no number. The ghost is never written again.
+* A publish that is written once more over another connection, to ask whether a
+  silent leader answers there, keeps its place and its keys, and stays in doubt.
 * While one connection replaces another to the same leader, the answers on the
   old one are counted separately. The rules above hold across both: a publish
   whose key is unanswered on the old connection is not written to the new one.
@@ -35,7 +37,7 @@ import msgspec
 from nsq_ha.errors import LocalProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a
@@ -301,6 +303,25 @@ class Lane(Generic[T]):
             self._ready = deque(entry for entry in self._ready if entry.keys)
             self.waiting -= len(out)
         return out
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the caller of an unanswered publish waits."""
+        return next(self._awaited(), None) is not None
+
+    def ask_again(self) -> T | None:
+        """Return an unanswered publish that asks over another connection, in doubt from now on.
+
+        It is the one that was written least often, the oldest of these. None if no caller waits for one.
+        """
+        entry = min(self._awaited(), key=lambda entry: entry.attempts, default=None)
+        if entry is not None:
+            entry.attempts += 1
+            entry.maybe_stored = True
+        return entry
+
+    def _awaited(self) -> Iterator[T]:
+        return (entry for sent in (self._apart, self._sent) for entry in sent if not entry.given_up)
 
     def divert(self, sent_until: float) -> list[T]:
         """Remove and return unanswered publishes without keys; the caller sends them to another partition.

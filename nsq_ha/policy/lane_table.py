@@ -57,6 +57,8 @@ class Event(enum.Enum):
     """The connection is gone: lost, silent, or closed because of another leader."""
     GIVE_UP = enum.auto()
     """Its caller stops waiting: cancelled, or at its time limit."""
+    ASK = enum.auto()
+    """It is written once more, over another connection, since its leader is silent."""
     WITHDRAW = enum.auto()
     """It has no key and was not written; this partition is in trouble and another one is healthy."""
     DIVERT = enum.auto()
@@ -99,6 +101,7 @@ STEPS: Final[Mapping[tuple[Standing, Event], Step]] = MappingProxyType(
         (_S.SENT, _E.REFUSE_AGAIN): Step(_S.READY, _D.IF_LATE),
         (_S.SENT, _E.LOSE): Step(_S.READY, _D.ALWAYS),
         (_S.SENT, _E.GIVE_UP): Step(_S.ORPHANED, _D.ALWAYS),
+        (_S.SENT, _E.ASK): Step(_S.SENT, _D.ALWAYS),
         (_S.SENT, _E.DIVERT): Step(_S.OUTSIDE, _D.ALWAYS),
         (_S.ORPHANED, _E.ANSWER): Step(_S.DONE, _D.NONE),
         (_S.ORPHANED, _E.REFUSE): Step(_S.DONE, _D.NONE),

@@ -12,15 +12,18 @@ silence                 state     what follows
 ======================  ========  ======================================================================
 under STALLED_AFTER     prompt    nothing
 from STALLED_AFTER on   stalled   look up; publishes without key go to another partition, in doubt
+from DOUBTED_AFTER on   doubted   write nothing more; ask over another connection, with one publish at a time
 from OVERDUE_AFTER on   overdue   close the connection, even if heartbeats come; report its publishes as
                                   uncertain, and send the next ones over a new connection
 ======================  ========  ======================================================================
 
-A leader whose follower died answers after 12 s: it is stalled, not overdue. It may have stored unanswered publishes, so
-publishes bound to its partition are not written a second time.
+A leader whose follower died answers after 12 s: it is doubted, not overdue. It may have stored unanswered publishes, so
+of those that are bound to its partition only the one that asks is written a second time. If it is answered while the
+first connection stays silent, that one will never answer: it is closed, and what is unanswered on it is written again.
 
 The time limit of a publish (``publish_timeout``) is independent of this. A shorter limit ends the publish but not the
-connection, and the publish counts as unanswered until the connection is closed.
+connection, and the publish counts as unanswered until the connection is closed. Once the leader is doubted, a
+connection on which no caller waits for an answer is closed without a question.
 
 Source: server failures 3.3, 3.4, 4.3.
 """
@@ -46,6 +49,13 @@ _SHARE_OF_BLOCK: Final = 0.75
 
 STALLED_AFTER: Final = 0.75
 """Seconds without an answer after which publishes without key or partition move to another partition, in doubt."""
+
+DOUBTED_AFTER: Final = 1.5
+"""Seconds without an answer after which nothing more is written to a connection and a publish asks over another one."""
+
+ASKED_EVERY: Final = 2.0
+"""Seconds that such a publish waits for its answer before the next one asks. A leader that is well again is found that
+soon, and one that only takes long stores few publishes twice."""
 
 OVERDUE_AFTER: Final = 16.0
 """Seconds without an answer after which the connection is closed: a third more than the 12 s that a leader waits for
@@ -127,6 +137,7 @@ class Answering(enum.Enum):
 
     PROMPT = enum.auto()
     STALLED = enum.auto()
+    DOUBTED = enum.auto()
     OVERDUE = enum.auto()
 
 
@@ -146,4 +157,6 @@ def state_at(now: float, sent_at: float, answered_at: float, size: int) -> Answe
     stalled = stalled_at(sent_at, answered_at, size)
     if now < stalled:
         return Answering.PROMPT
-    return Answering.STALLED if now < stalled + OVERDUE_AFTER - STALLED_AFTER else Answering.OVERDUE
+    if now < stalled + DOUBTED_AFTER - STALLED_AFTER:
+        return Answering.STALLED
+    return Answering.DOUBTED if now < stalled + OVERDUE_AFTER - STALLED_AFTER else Answering.OVERDUE

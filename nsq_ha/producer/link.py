@@ -11,12 +11,21 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, NsqError, ServerError
+from nsq_ha.errors import (
+    ClosedError,
+    ConnectError,
+    ConnectionLostError,
+    NsqError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.policy.liveness import ASKED_EVERY
 from nsq_ha.policy.sender_life import Act, Life, State
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Act as Renewal
 from nsq_ha.producer.connections import Leader, OldConnections
 from nsq_ha.transport.connection import Callbacks, Connection
+from nsq_ha.transport.shared import Share
 from nsq_ha.transport.waiting import is_foreign, open_while, pause
 from nsq_ha.unexpected import report_unexpected
 
@@ -31,12 +40,15 @@ if TYPE_CHECKING:
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.requests import Request
     from nsq_ha.producer.stall import RetryPause
-    from nsq_ha.transport.shared import Share, SharedConnections
+    from nsq_ha.transport.shared import SharedConnections
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 MOVE_GRACE: Final = 0.2
 """Seconds that the old leader has to answer pending publishes after a lookup names another one."""
+
+_ASK_GRACE: Final = 0.25
+"""Seconds that a silent connection has to answer after all, once the leader has answered over another one."""
 
 _CLOSED: Final = "the producer was closed"
 
@@ -46,9 +58,17 @@ class LinkUser(Protocol):
 
     Attributes:
         last_used: Time of the last write, in the loop's time.
+        is_silent: Whether the connection has been silent for long.
     """
 
     last_used: float
+    is_silent: bool
+
+    def question(self) -> tuple[Request, bytes | list[bytes]] | None:
+        """Return an unanswered publish and its bytes, to ask a silent leader with."""
+
+    def answered(self, request: Request, answer: bytes | ServerError) -> bool:
+        """Take the answer to a question; return whether the leader stores publishes again."""
 
     def connected(self, nsqd: str) -> None:
         """Record the address of the connected nsqd."""
@@ -94,6 +114,7 @@ class Link:
         old: The connections that it replaced.
         leader: The leader of the partition.
         life: Where the connection stands.
+        ask_at: When to ask next over another connection whether the leader answers, in the loop's time.
     """
 
     def __init__(
@@ -136,6 +157,8 @@ class Link:
         self._current: object = None  # the token of the connection in use; the ends of others are ignored
         self._failure: NsqError | None = None
         self._used_since = 0.0
+        self._must_ask = False
+        self.ask_at: float = 0.0
 
     def __len__(self) -> int:
         """Return the number of open connections, replaced ones included."""
@@ -182,6 +205,17 @@ class Link:
         self.life.unused()
         self._news.set()
         return True
+
+    def ask(self) -> None:
+        """Ask over another connection whether the leader answers."""
+        self._must_ask = True
+        self._news.set()
+
+    def abandon(self, reason: NsqError) -> None:
+        """Close a connection that answers no more; publishes that wait go over another one at once."""
+        self._leave(reason)
+        self.life.unused()
+        self._news.set()
 
     def lost(self, reason: NsqError) -> None:
         """Close the connection after a failure."""
@@ -290,14 +324,12 @@ class Link:
             )
         self._current = token = object()
         self._watch.refresh_if_old()  # if the node is gone, the attempt ends when the lookup names another one
-        return await self._opened_to(node, token, lambda: not self.leader.differs(node))
+        return await self._opened_to(node, self._callbacks(token), lambda: not self.leader.differs(node))
 
-    async def _opened_to(self, node: Node, token: object, is_wanted: Callable[[], bool]) -> Connection:
+    async def _opened_to(self, node: Node, callbacks: Callbacks, is_wanted: Callable[[], bool]) -> Connection:
         """Open a connection, for which a place was taken; the place is free when the connection has ended."""
         try:
-            connection = await open_while(
-                self._config, node, self._callbacks(token), news=self._news, is_wanted=is_wanted
-            )
+            connection = await open_while(self._config, node, callbacks, news=self._news, is_wanted=is_wanted)
         except BaseException:
             self._connections.give_back()
             raise
@@ -356,6 +388,57 @@ class Link:
         if self.life.state is State.IDLE:
             self._leave(ConnectionLostError("closed the idle connection"))
         self._user.pump()
+        must_ask, self._must_ask = self._must_ask, False
+        if must_ask and self.life.state is State.WRITING and connection.lifetime is None:
+            await self._ask(connection)
+
+    async def _ask(self, silent: Connection | Share) -> None:
+        """Write a publish once more over another connection; leave the silent one if only the other one is answered."""
+        place = silent.trunk if isinstance(silent, Share) else self
+        if self._clock() < place.ask_at:
+            return
+        place.ask_at = until = self._clock() + ASKED_EVERY
+
+        def is_wanted() -> bool:
+            return self.connection is silent and self._user.is_silent and not self.leader.differs(silent.node)
+
+        try:
+            if not await self._connections.take() or not await self._is_answered_elsewhere(silent, until, is_wanted):
+                return
+            until = self._clock() + _ASK_GRACE
+            while is_wanted() and (left := until - self._clock()) > 0:
+                await pause(self._news, left)
+            if is_wanted():
+                text = f"{silent.node.address} answers over another connection, but not over this one"
+                log.warning("%s: closing a connection: %s", self.name, text)
+                self.abandon(ResponseTimeoutError(text))
+        except NsqError as error:
+            log.debug("%s: the leader could not be asked: %s", self.name, error)
+        finally:
+            self._news.set()  # the waits may have consumed news that this task waits for
+
+    async def _is_answered_elsewhere(
+        self, silent: Connection | Share, until: float, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """Return whether a leader answers a publish over another connection, for which a place was taken."""
+        answers: list[bytes | ServerError] = []
+
+        def took(given: list[bytes | ServerError]) -> None:
+            answers.extend(given)
+            self._news.set()
+
+        other = await self._opened_to(silent.node, Callbacks(lambda _: self._news.set(), answers=took), is_wanted)
+        try:
+            if not is_wanted() or (question := self._user.question()) is None:
+                return False
+            request, data = question
+            other.write_publishes(data, 1)
+            while not answers and other.is_open and is_wanted() and (left := until - self._clock()) > 0:
+                await pause(self._news, left)
+        finally:
+            other.abort(ConnectionLostError("the question is over"))
+            await other.ended()
+        return bool(answers) and self._user.answered(request, answers[0])
 
     async def _settle(self) -> None:
         """Wait for outstanding answers for a limited time, then close the connection."""
@@ -382,7 +465,7 @@ class Link:
         await self._connections.take()  # at once, since there is room
         try:
             connection = await self._opened_to(
-                old.node, token, lambda: self.connection is old and not self.leader.differs(old.node)
+                old.node, self._callbacks(token), lambda: self.connection is old and not self.leader.differs(old.node)
             )
         except NsqError as error:
             log.debug("%s: the connection could not be replaced yet: %s", self.name, error)

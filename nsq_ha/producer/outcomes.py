@@ -131,6 +131,17 @@ class Outcomes:
         self.counts.published += 1
         return entry
 
+    def stored_elsewhere(self, entry: Request, answer: bytes) -> None:
+        """End ``entry``, which is unanswered in the lane, with the answer over another connection.
+
+        Raises:
+            RemoteProtocolError: The answer does not fit.
+        """
+        if not entry.future.done():
+            self._stored(entry, answer)
+            self.counts.published += 1
+            entry.give_up()  # it is not written again
+
     def _fail_in_doubt(self, entry: Request, error: RemoteProtocolError) -> None:
         entry.maybe_stored = True
         if not entry.is_ghost:

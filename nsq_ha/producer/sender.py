@@ -45,6 +45,8 @@ log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that probe whether a partition in trouble answers again."""
+_REFRESHED_EVERY: Final = 1.0
+"""Seconds between two lookups because of a leader that does not answer."""
 _WRITE_CHUNK: Final = 64
 
 
@@ -68,6 +70,7 @@ class Sender:
         trouble: Why publishing to the partition fails. None if it works.
         counts: Counts of the partition's publishes.
         last_used: Time of the last write, in the loop's time.
+        is_silent: Whether the connection was silent for so long that nothing more is written to it.
     """
 
     def __init__(
@@ -88,6 +91,7 @@ class Sender:
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used: float = 0.0
+        self.is_silent: bool = False
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._watch = watch
@@ -102,6 +106,7 @@ class Sender:
         self._stall = StallDetector(self._stalled_at, self._stalled)
         self._pump_is_due = False
         self._answered_at = 0.0
+        self._refresh_at = 0.0
         self._probe_at = 0.0
         self.link: Link = Link(
             watch,
@@ -172,6 +177,8 @@ class Sender:
         connection = link.connection
         if connection is None or not lane.waiting or not link.life.may_write or self._retry_pause.is_on:
             return
+        if self.is_silent:
+            return
         # After a refusal, a single publish probes first.
         window = 1 if self._retry_pause.refusals else self._config.window
         try:
@@ -200,7 +207,7 @@ class Sender:
         connection = self.link.old.answering if apart else self.link.connection
         if connection is None:
             return
-        self._answered_at = self._clock()
+        self._answered_at, self.is_silent = self._clock(), False
         is_due, self._pump_is_due = self._pump_is_due, True  # the callers' next publishes leave in one write, below
         try:
             self._recovered(self._outcomes.all_stored(count, apart=apart))
@@ -217,7 +224,7 @@ class Sender:
         connection = self.link.old.answering if apart else self.link.connection
         if connection is None:
             return
-        self._answered_at = self._clock()
+        self._answered_at, self.is_silent = self._clock(), False
         for answer in answers:
             if connection is not (self.link.old.answering if apart else self.link.connection):
                 break  # closed because of an answer before this one
@@ -327,32 +334,59 @@ class Sender:
         return max(self._answered_at, connection.answered_at) if isinstance(connection, Share) else self._answered_at
 
     def _stalled(self) -> None:
-        if self._close_if_overdue():
-            return
-        # The leader may be frozen, or wait for a frozen follower; only lookups and missing heartbeats can tell.
-        # Publishes bound to this partition stay unanswered: sent to the same live leader again, they would be stored
-        # twice.
-        self.trouble = ResponseTimeoutError(f"{self._leader_name()} has not answered for {STALLED_AFTER} s or more")
-        self._log.failed(self._clock(), self.trouble)
-        self._watch.refresh_soon()
-        if self._config.on_unreachable == "retry":
-            self._on_trouble(self)
-
-    def _close_if_overdue(self) -> bool:
-        """Close the connection to a leader that has not answered for too long; return whether it was closed."""
-        oldest, connection = self.lane.oldest, self.link.connection
+        oldest, connection, now = self.lane.oldest, self.link.connection, self._clock()
         if oldest is None or connection is None:
-            return False
-        now = self._clock()
-        if state_at(now, oldest.sent_at, self._heard_at(), oldest.size) is not Answering.OVERDUE:
-            return False
+            return
+        state = state_at(now, oldest.sent_at, self._heard_at(), oldest.size)
         waited = now - max(oldest.sent_at, self._heard_at())
         reason = ResponseTimeoutError(
             f"{connection.node.address} has answered no publish for {waited:.1f} s: closing its connection"
         )
-        log.warning("%s: %s", self.link.name, reason)
-        self._outcomes.fail_unanswered(reason)
-        self.link.lost(reason)
+        if state is Answering.OVERDUE:
+            log.warning("%s: %s", self.link.name, reason)
+            self._outcomes.fail_unanswered(reason)
+            self.link.lost(reason)
+            self._retry_pause.begin()  # a single publish tests whether the leader answers
+            return
+        # The leader may be frozen, or wait for a frozen follower; only lookups and missing heartbeats can tell.
+        # Publishes bound to this partition stay unanswered: all sent to the same live leader again, they would be
+        # stored twice.
+        self.trouble = ResponseTimeoutError(f"{self._leader_name()} has not answered for {STALLED_AFTER} s or more")
+        self._log.failed(now, self.trouble)
+        if now >= self._refresh_at:
+            self._refresh_at = now + _REFRESHED_EVERY
+            self._watch.refresh_soon()
+        if self._config.on_unreachable == "retry":
+            self._on_trouble(self)
+        if state is Answering.DOUBTED:
+            self._doubt(reason)
+
+    def _doubt(self, reason: NsqError) -> None:
+        """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
+        self.is_silent = True
+        if not self.lane.is_awaited:
+            self.link.abandon(reason)
+            self._retry_pause.begin()
+        elif self._config.on_unreachable == "retry":
+            self.link.ask()
+
+    def question(self) -> tuple[Request, bytes | list[bytes]] | None:
+        """Return an unanswered publish and its bytes, to ask a silent leader with. None if nobody waits for one."""
+        request = self.lane.ask_again()
+        if request is None:
+            return None
+        self.counts.retries += 1
+        return request, encode_run(self._watch.topic, self.link.leader.word(), [request])
+
+    def answered(self, request: Request, answer: bytes | ServerError) -> bool:
+        """Take the answer to a question; return whether the leader stores publishes again."""
+        if isinstance(answer, ServerError):
+            return not answer.retriable
+        try:
+            self._outcomes.stored_elsewhere(request, answer)
+        except RemoteProtocolError as error:
+            log.debug("%s: %s", self.link.name, error)
+            return False
         return True
 
     # ------------------------------------------------------------ the connection's changes
@@ -362,13 +396,15 @@ class Sender:
         self._outcomes.connected(nsqd)
         self.counts.reconnects += self._was_connected
         self._was_connected = True
-        self.trouble = None
+        if not self._retry_pause.refusals:  # else the next answer ends the trouble
+            self.trouble = None
 
     def left(self, reason: NsqError) -> None:
         """Take back the unanswered publishes: the connection is closed."""
         self._retry_pause.end()
         self._retry_pause.refusals = 0
         self._stall.stop()
+        self.is_silent = False
         self._take_back(reason, apart=False)
 
     def old_lost(self, reason: NsqError) -> None:

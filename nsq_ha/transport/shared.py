@@ -33,11 +33,12 @@ class Share:
         name: The connection's.
         lifetime: None: connections with a limited lifetime are not shared.
         callbacks: Those of the sender.
+        trunk: What all shares of the connection have in common.
         connection: The shared one.
         resume: Called when the socket has space again.
     """
 
-    __slots__ = ("_ended", "_trunk", "callbacks", "connection", "lifetime", "name", "node", "resume")
+    __slots__ = ("_ended", "callbacks", "connection", "lifetime", "name", "node", "resume", "trunk")
 
     def __init__(self, trunk: Trunk, connection: Connection, callbacks: Callbacks) -> None:
         self.node: Node = connection.node
@@ -45,7 +46,7 @@ class Share:
         self.lifetime: None = None
         self.callbacks: Callbacks = callbacks
         self.resume: Callable[[], None] = _nothing
-        self._trunk = trunk
+        self.trunk = trunk
         self.connection: Connection = connection
         self._ended: asyncio.Future[NsqError] = asyncio.get_running_loop().create_future()
 
@@ -57,7 +58,7 @@ class Share:
     @property
     def answered_at(self) -> float:
         """When nsqd last answered a request of any sender, in the loop's time."""
-        return self._trunk.answered_at
+        return self.trunk.answered_at
 
     @property
     def heartbeat_age(self) -> float:
@@ -71,7 +72,7 @@ class Share:
 
     def write_publishes(self, data: bytes | list[bytes], count: int) -> None:
         """Write ``count`` publish commands now, see :meth:`Connection.write_publishes`."""
-        self._trunk.expects(self, count)
+        self.trunk.expects(self, count)
         self.connection.write_publishes(data, count)
 
     def on_resume(self, callback: Callable[[], None]) -> None:
@@ -81,7 +82,7 @@ class Share:
     def abort(self, reason: NsqError) -> None:
         """Leave the connection; it ends for all if a request of this sender is unanswered."""
         if not self._ended.done():
-            self._trunk.leave(self, reason)
+            self.trunk.leave(self, reason)
 
     def end(self, reason: NsqError) -> None:
         """Record that the connection has ended, or that the sender has left it."""
@@ -103,12 +104,14 @@ class Trunk:
 
     Attributes:
         answered_at: When nsqd last answered a request, in the loop's time.
+        ask_at: When a sender may next ask over another connection whether nsqd still answers, in the loop's time.
     """
 
     def __init__(self, opening: Callable[[Callbacks], Awaitable[Connection]], over: Callable[[], None]) -> None:
         self._shares: dict[Share, None] = {}
         self._unanswered: deque[tuple[Share, int]] = deque()
         self.answered_at: float = 0.0
+        self.ask_at: float = 0.0
         self._clock = asyncio.get_running_loop().time
         self._over = over
         self._connection: Connection | None = None

@@ -232,6 +232,23 @@ def test_a_ghost_is_never_written_again() -> None:
     assert entry.stage is Stage.READY
 
 
+def test_a_silent_leader_is_asked_with_each_unanswered_publish_in_turn() -> None:
+    lane, made = submitted(("a", ("a",)), ("b", ()), ("c", ()), ("d", ()))
+    assert (lane.is_awaited, lane.ask_again()) == (False, None)
+    lane.take(0.0, 3)
+    lane.set_apart()
+    lane.take(0.0, 4)
+    lane.give_up(made[1])
+    asked = [lane.ask_again() for _ in range(4)]
+    assert asked == [made[0], made[2], made[3], made[0]]
+    assert [entry.attempts for entry in made] == [3, 1, 2, 2]
+    assert all(entry.maybe_stored for entry in made)
+    assert lane.unanswered == 4  # the copies are elsewhere
+    for entry in made:
+        lane.give_up(entry)
+    assert (lane.is_awaited, lane.ask_again()) == (False, None)
+
+
 def test_pending_lists_each_publish_once() -> None:
     lane, made = submitted(("1", ("a",)), ("2", ("a",)), ("3", ()), ("4", ("b", "c")))
     lane.take(0.0, 1)

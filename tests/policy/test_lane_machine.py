@@ -134,6 +134,17 @@ class Watched:
         self.lane.give_up(entry)
         self._compare(before, [entry], Event.GIVE_UP, late=False)
 
+    def ask(self) -> Item | None:
+        before = self._standings()
+        awaited = [entry for entry in self.wire if not entry.given_up]
+        assert self.lane.is_awaited is bool(awaited)
+        first = min(awaited, key=lambda entry: entry.attempts, default=None)
+        asked = self.lane.ask_again()
+        assert asked is first
+        if asked is not None:
+            self._compare(before, [asked], Event.ASK, late=False)
+        return asked
+
     def withdraw(self) -> list[Item]:
         before = self._standings()
         out = self.lane.withdraw()
@@ -181,7 +192,7 @@ def test_each_row_of_the_table_can_happen_and_nothing_else_does() -> None:
 
 def acts(lane: Watched) -> Iterator[Callable[[Watched], object]]:
     """What may happen next."""
-    yield from (Watched.write, Watched.lose, Watched.withdraw, divert_all, late)
+    yield from (Watched.write, Watched.lose, Watched.withdraw, Watched.ask, divert_all, late)
     for place in range(len(lane.inside)):
         yield partial(give_up_at, place)
     if lane.current:
@@ -307,6 +318,21 @@ class LaneMachine(RuleBasedStateMachine):
         if frozen:
             self.limbo += wire[stored:]
         lane.lose(apart=apart)
+
+    @precondition(lambda self: self.one.wire or self.other.wire)
+    @rule(other=st.booleans(), answered=st.booleans(), frozen=st.booleans())
+    def ask(self, other: bool, answered: bool, frozen: bool) -> None:
+        """A silent leader gets a copy over another connection; perhaps it answers that, or stores it much later."""
+        entry = self.lanes[other].ask()
+        if entry is None:
+            return
+        self._count_loss(entry)
+        if answered:
+            self._store(entry)
+            self._end(entry.item, None)
+            self.give_up(entry)
+        elif frozen:
+            self.limbo.append(entry)
 
     @precondition(lambda self: self.limbo)
     @rule(count=st.integers(1, 8))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from nsq_ha.config import ProducerConfig
 from nsq_ha.policy.liveness import (
     BLOCKS_REMEMBERED,
+    DOUBTED_AFTER,
     LONGEST_INTERVAL,
     OVERDUE_AFTER,
     SLOW_LINK,
@@ -103,8 +104,10 @@ def test_the_silence_begins_with_the_oldest_publish_or_the_last_answer() -> None
         (STALLED_AFTER - 0.01, Answering.PROMPT),
         (STALLED_AFTER, Answering.STALLED),
         (STALLED_AFTER + 0.01, Answering.STALLED),
-        (12.0, Answering.STALLED),
-        (OVERDUE_AFTER - 0.01, Answering.STALLED),
+        (DOUBTED_AFTER - 0.01, Answering.STALLED),
+        (DOUBTED_AFTER, Answering.DOUBTED),
+        (12.0, Answering.DOUBTED),
+        (OVERDUE_AFTER - 0.01, Answering.DOUBTED),
         (OVERDUE_AFTER, Answering.OVERDUE),
         (OVERDUE_AFTER + 0.01, Answering.OVERDUE),
     ],

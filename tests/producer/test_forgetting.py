@@ -65,7 +65,7 @@ async def test_a_topic_with_publishes_under_way_is_kept(stage: Stage) -> None:
     async with stage.producer(idle_timeout=1.0) as producer:
         await asyncio.gather(
             publish := asyncio.create_task(producer.publish(TOPIC, b"x", key="k")),
-            _after(1.5, holding),
+            _after(1.2, holding),
         )
         assert (await publish).attempts == 1
         assert len(stage.nsqd.peers) == 1

@@ -292,7 +292,7 @@ async def test_a_connection_with_an_unanswered_publish_is_not_idle(stage: Stage)
         task = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
         await stage.nsqd.until(lambda: holding.held)
         peer = stage.nsqd.peers[0]
-        until = loop.time() + 2.0
+        until = loop.time() + 1.3
         await stage.nsqd.until(lambda: loop.time() > until)
         assert peer.is_open
         holding.release()
