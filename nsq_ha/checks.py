@@ -12,6 +12,8 @@ Source: server protocol 3.4; youzan/nsq ``protocol/names.go``.
 
 from __future__ import annotations
 
+import difflib
+import ipaddress
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -164,8 +166,6 @@ def nsqd_addresses(addresses: str | Iterable[str]) -> tuple[str, ...]:
 
 def is_ip(text: str) -> bool:
     """Return whether ``text`` is an IP address, without brackets."""
-    import ipaddress  # noqa: PLC0415 - 0.2 MB that most options do not need
-
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -206,8 +206,6 @@ def _problem_of(host: str) -> str | None:
         return None if is_host_name(host) else _LABELS
     if not (host.startswith("[") and host.endswith("]")):
         return _BRACKETS
-    import ipaddress  # noqa: PLC0415 - as in is_ip()
-
     try:
         ipaddress.IPv6Address(host[1:-1])
     except ValueError:
@@ -330,8 +328,6 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
     known = list(known)
     if (own := own_name(name)) in known:
         return f": did you mean {own!r}?"
-    import difflib  # noqa: PLC0415 - only errors need it
-
     near = difflib.get_close_matches(name.lower(), known) if isinstance(name, str) else []
     return f": did you mean {' or '.join(map(repr, near))}?" if near else ""
 

@@ -13,6 +13,8 @@ from typing import Final, Literal, Self
 
 from nsq_ha.checks import one_of, shown, text_of
 from nsq_ha.errors import ConfigError
+from nsq_ha.patterns.glob import compile_glob
+from nsq_ha.patterns.regexp import compile_regexp
 
 FilterKind = Literal["equals", "regexp", "glob", "all_of", "any_of"]
 
@@ -67,15 +69,10 @@ class ExtFilter:
             raise ConfigError(f"a filter of the kind {self.kind!r} has a key and a value, but no pairs")
         _check("key", self.key)
         _check("value", self.value)
-        # Imported here, not above: only consumers with such a filter need them.
         try:
             if self.kind == "regexp":
-                from nsq_ha.patterns.regexp import compile_regexp  # noqa: PLC0415
-
                 compile_regexp(self.value)
             elif self.kind == "glob":
-                from nsq_ha.patterns.glob import compile_glob  # noqa: PLC0415
-
                 compile_glob(self.value)
         except ValueError as error:
             raise ConfigError(f"{self.kind} {shown(self.value)} is not one that nsqd knows: {error}") from error

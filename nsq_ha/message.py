@@ -12,6 +12,7 @@ answer, and the server delivers the message again.
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
@@ -200,8 +201,6 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def _header(self) -> dict[str, object]:
         if not self.ext:
             return {}
-        import json  # noqa: PLC0415 - only those who read headers need it
-
         try:
             header = json.loads(self.ext)
         except (ValueError, RecursionError) as error:

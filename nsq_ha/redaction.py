@@ -10,9 +10,12 @@ The invariant: a secret passed to :func:`conceal` does not appear in the results
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import traceback
 from typing import Final, TypeVar
+from urllib.parse import quote, quote_plus
 
 from nsq_ha.forks import Mutex
 
@@ -80,11 +83,6 @@ def forget() -> None:
 
 def _forms(secret: str) -> tuple[str, ...]:
     """Return the forms in which a server may return a secret."""
-    # Imported here, not above: most processes have no secret, and these modules take memory.
-    import base64  # noqa: PLC0415
-    import json  # noqa: PLC0415
-    from urllib.parse import quote, quote_plus  # noqa: PLC0415
-
     data = secret.encode("utf-8", "surrogatepass")
     in_json = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
     # Go programs, such as nsqd and most auth servers, escape these three, too.

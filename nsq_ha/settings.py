@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import os
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Mapping
@@ -327,8 +329,6 @@ def _check_unknown(name: str, known: Mapping[str, str]) -> None:
     """Refuse a variable whose name is nearly the one of an option; others may belong to other programs."""
     if not name.startswith(PREFIX) or name.startswith(_TEST_PREFIX) or name in (FILE_VARIABLE, CONTEXT_VARIABLE):
         return
-    import difflib  # noqa: PLC0415 - most processes have no unknown variable
-
     own = f"{PREFIX}{own_name(name.removeprefix(PREFIX)) or ''}".upper()
     endings = [each.removeprefix(PREFIX) for each in (*known, FILE_VARIABLE, CONTEXT_VARIABLE)]
     near = difflib.get_close_matches(name.removeprefix(PREFIX), endings, cutoff=_RESEMBLES)
@@ -384,8 +384,6 @@ def _start(value: object, place: str) -> object:
 def _document(toml: str, file: str) -> dict[str, Any]:
     if not toml:
         return {}
-    import tomllib  # noqa: PLC0415 - most processes have no file
-
     try:
         return tomllib.loads(toml)
     except (ValueError, RecursionError) as error:

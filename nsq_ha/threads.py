@@ -15,13 +15,13 @@ import contextlib
 import contextvars
 import inspect
 import threading
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from queue import SimpleQueue
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -58,8 +58,6 @@ class HandlerThreads:
         If cancelled, the function continues in its thread and its result is dropped.
         """
         if self._jobs is None:
-            from queue import SimpleQueue  # noqa: PLC0415 - memory that only those with threads should pay for
-
             self._jobs = SimpleQueue()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Any] = loop.create_future()

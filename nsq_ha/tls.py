@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
@@ -84,8 +85,6 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None, key_password: str | None) -> None:
-    from pathlib import Path  # noqa: PLC0415 - 0.5 MB that only those with certificates should pay for
-
     for option, name in (("cert_file", cert_file), ("key_file", key_file)):
         try:
             if name is not None:

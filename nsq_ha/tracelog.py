@@ -13,6 +13,7 @@ A publish is logged only if it was traced, since otherwise the server returns no
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 from collections import Counter
@@ -203,6 +204,4 @@ _files: Final = _Files()
 
 
 def _write(line: dict[str, object]) -> None:
-    import json  # noqa: PLC0415 - memory that only those who trace should pay for
-
     log.info("%s", json.dumps(line, separators=(",", ":")), extra={"topic": line["topic"]})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.consumer.causes import take_cause
 from nsq_ha.consumer.closing import Returned, is_returned_at_end, leave_to_end
+from nsq_ha.dead_letters.provenance import Failure
 from nsq_ha.events import GaveUp
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.giving_up import GiveUpPublisher
-    from nsq_ha.dead_letters.provenance import Failure, Reason
+    from nsq_ha.dead_letters.provenance import Reason
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -246,9 +247,6 @@ class AttemptPolicy:
 
 
 def _failure(reason: Reason, error: BaseException | None) -> Failure:
-    # Imported here: 0.2 MB that only those who give messages up should pay for.
-    from nsq_ha.dead_letters.provenance import Failure  # noqa: PLC0415
-
     return Failure.of(reason, error)
 
 

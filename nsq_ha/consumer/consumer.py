@@ -15,15 +15,20 @@ from nsq_ha.checks import check_channel, check_partition, check_timeout, check_t
 from nsq_ha.clients import clients
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy
+from nsq_ha.consumer.batches import Batches, check_batches
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
+from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
+from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.discovery.counts import LookupCounts
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
+from nsq_ha.settings import config_from_env
+from nsq_ha.signals import StopSignals
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.transport.waiting import is_foreign
 
@@ -85,8 +90,6 @@ class Consumer(SingleUseClient):
         if self.config.partitions == ():
             raise ConfigError("partitions must name at least one partition; None reads all of them")
         if callable(self.config.on_give_up):
-            from nsq_ha.consumer.handling import check_handler  # noqa: PLC0415 - as in run()
-
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._observer = Observer(self.config.on_event)
@@ -122,9 +125,6 @@ class Consumer(SingleUseClient):
             ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
                 and the file.
         """
-        # Imported here, since most consumers get their options from the program.
-        from nsq_ha.settings import config_from_env  # noqa: PLC0415
-
         return cls(topic, channel, producer=producer, config=config_from_env(ConsumerConfig, overrides))
 
     async def _open(self) -> None:
@@ -188,9 +188,6 @@ class Consumer(SingleUseClient):
 
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
-        # Imported here: 0.3 MB that only those who ask should pay for.
-        from nsq_ha.consumer.statistics import consumer_stats  # noqa: PLC0415
-
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
         lookups = LookupCounts() if self._directory is None else self._directory.counts
         return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
@@ -207,14 +204,10 @@ class Consumer(SingleUseClient):
     def _troubles(self) -> list[Trouble]:
         if self._watch is None or self._partitions is None or self._loop is None:
             return []
-        from nsq_ha.consumer.statistics import consumer_troubles  # noqa: PLC0415 - as in stats()
-
         now = self._loop.time()
         return consumer_troubles(self._watch, self._partitions, self._subscriptions, self._opened_at, now)
 
     def _notes(self) -> list[str]:
-        from nsq_ha.consumer.statistics import consumer_notes  # noqa: PLC0415 - as in stats()
-
         return consumer_notes(self._inbox)
 
     def _is_subscribed(self) -> bool:
@@ -398,8 +391,6 @@ class Consumer(SingleUseClient):
             ConfigError: An argument is wrong, :meth:`run` is active, or this is another event loop than the one that
                 entered the consumer.
         """
-        from nsq_ha.consumer.batches import Batches, check_batches  # noqa: PLC0415 - as in run()
-
         check_batches(max_messages, max_wait)
         self._warn_of_batches(max_messages)
         return Batches(self._messages_of_task, self._inbox, max_messages, max_wait)
@@ -449,9 +440,6 @@ class Consumer(SingleUseClient):
         handlers that still run at ``close_timeout`` are cancelled. A plain function in a thread runs on, and its
         result is dropped. The threads are daemons, so the process can exit.
         """
-        # Imported here, since those who iterate do not need it.
-        from nsq_ha.consumer.handling import Handling, check_concurrency  # noqa: PLC0415
-
         self._check_loop()
         inbox = self._inbox
         handling = Handling(inbox.messages(), handler, inbox.backlog, self._attempts, inbox.take_back)
@@ -469,8 +457,6 @@ class Consumer(SingleUseClient):
         if not install_signal_handlers:
             await inbox.run(handling, concurrency, self._over)
             return
-        from nsq_ha.signals import StopSignals  # noqa: PLC0415 - as above
-
         with StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once):
             await inbox.run(handling, concurrency, self._over)
             await self._wait_stopped()

@@ -13,6 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nsq_ha.config import ClientConfig
+from nsq_ha.dead_letters.provenance import Failure, Provenance
+from nsq_ha.dead_letters.writing import forms
 from nsq_ha.discovery.watcher import Directory
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.message import as_stored
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.config import ConsumerConfig
-    from nsq_ha.dead_letters.provenance import Failure
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
@@ -218,10 +219,6 @@ class GiveUpPublisher:
         self, producer: Publisher, topic: str, message: Message, why: Failure | None, options: dict[str, Any]
     ) -> None:
         """Publish a dead letter in the first form that the topic accepts."""
-        # Imported here: memory that only those who publish dead letters should pay for.
-        from nsq_ha.dead_letters.provenance import Failure, Provenance  # noqa: PLC0415
-        from nsq_ha.dead_letters.writing import forms  # noqa: PLC0415
-
         origin = Provenance.of(message, why or Failure("redelivered"), time.time())
         refusal: Exception | None = None
         wanted = self._config.dead_letter_format

@@ -13,6 +13,7 @@ Source: server protocol 11; server failures 2, 5.2.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -272,8 +273,6 @@ def decode_channels(body: Body) -> tuple[str, ...]:
 
 def is_host(text: str) -> bool:
     """Return whether ``text`` is a host name, or an IP address other than the unspecified one."""
-    import ipaddress  # noqa: PLC0415 - not needed, and so not paid for, where nsqds are given by address
-
     try:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:

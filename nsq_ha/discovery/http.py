@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import ssl
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.discovery.body import Body, unwrap
@@ -138,9 +139,6 @@ async def ask_time(client: httpx.AsyncClient, url: str, *, timeout: float) -> fl
     Returns:
         None if the answer has no readable time.
     """
-    # Imported here, as httpx in new_client(), since this is rarely used.
-    from email.utils import parsedate_to_datetime  # noqa: PLC0415
-
     async with _exchange(client, "GET", url, timeout=timeout) as response:
         await _read(response)
         try:

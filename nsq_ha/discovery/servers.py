@@ -25,6 +25,7 @@ import socket
 from collections import Counter, defaultdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
 
 from nsq_ha.checks import is_ip
 from nsq_ha.discovery.lookupd import Access, LookupClient
@@ -581,8 +582,5 @@ def _grace_end(answers: list[LookupAnswer], began: float, now: float, until: flo
 
 
 def _address(url: str) -> tuple[str, int]:
-    # Imported here, as httpx is: 0.6 MB that a process with nsqd= does not need.
-    from urllib.parse import urlsplit  # noqa: PLC0415
-
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or 443  # http:// URLs have a port, see checks.lookupd_urls

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import mmh3
+
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,19 +52,7 @@ def murmur3(key: Key) -> int:
             raise ConfigError(f"a sharding key must be encodable as UTF-8: {error}") from error
     elif not isinstance(key, bytes):
         raise ConfigError(f"a sharding key must be str, bytes or int, not {type(key).__name__}")
-    return _hash(key, 0, signed=False)
-
-
-def _first_hash(key: bytes, seed: int, *, signed: bool) -> int:
-    """Load mmh3 with the first key: most producers hash none."""
-    global _hash  # noqa: PLW0603 - so that later keys cost no more than with an import above
-    import mmh3  # noqa: PLC0415
-
-    _hash = mmh3.hash
-    return mmh3.hash(key, seed, signed=signed)
-
-
-_hash: Callable[..., int] = _first_hash
+    return mmh3.hash(key, 0, signed=False)
 
 
 def java(key: Key) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.protocol.ext_filter import Filter, rule_of
+
 if TYPE_CHECKING:
     from nsq_ha.ext_filter import ExtFilter
-    from nsq_ha.protocol.ext_filter import Filter
 
 MOST_STEPS: Final = 100_000
 """Largest effort for one message, which the event loop waits for."""
@@ -32,8 +34,6 @@ class Skipping:
         self._values = skip_header if isinstance(skip_header, Mapping) else {}
         self._filter: Filter | None = None
         if ext_filter is not None:
-            from nsq_ha.protocol.ext_filter import Filter, rule_of  # noqa: PLC0415 - most consumers have no filter
-
             self._filter = Filter(rule_of(ext_filter))
         self._is_glob = ext_filter is not None and ext_filter.kind == "glob"
 
@@ -49,8 +49,6 @@ class Skipping:
         return "it does not match ext_filter, which nsqd did not apply"
 
     def _skipped(self, header: bytes) -> str | None:
-        import json  # noqa: PLC0415 - most consumers skip nothing
-
         try:
             decoded = json.loads(header)
         except (ValueError, RecursionError):

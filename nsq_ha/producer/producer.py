@@ -28,7 +28,9 @@ from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, si
 from nsq_ha.producer.connections import ConnectionLimit
 from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.producer.pending import PendingPublishes
+from nsq_ha.producer.readiness import connect_all, unready
 from nsq_ha.producer.requests import PubRequest
+from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.producer.validate import (
     KEY_TYPES,
@@ -38,6 +40,7 @@ from nsq_ha.producer.validate import (
     compressing,
     in_context,
 )
+from nsq_ha.settings import config_from_env
 from nsq_ha.transport.shared import SharedConnections
 from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
@@ -106,9 +109,6 @@ class Producer(SingleUseClient):
             ConfigError: A name or a value is wrong, or no address is given. The error names the variable, or the key
                 and the file.
         """
-        # Imported here, since most producers get their options from the program.
-        from nsq_ha.settings import config_from_env  # noqa: PLC0415
-
         return cls(config=config_from_env(ProducerConfig, overrides))
 
     @property
@@ -222,9 +222,6 @@ class Producer(SingleUseClient):
 
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
-        # Imported here: 0.3 MB that only those who ask should pay for.
-        from nsq_ha.producer.statistics import producer_stats  # noqa: PLC0415
-
         pending_bytes = 0 if self._pending is None else self._pending.total_bytes
         lookups = LookupCounts() if self._directory is None else self._directory.counts
         return producer_stats(tuple(self._topics.values()), self._past, lookups, pending_bytes)
@@ -237,8 +234,6 @@ class Producer(SingleUseClient):
         return "closing" if self._closing.is_set() else super()._stopped()
 
     def _troubles(self) -> list[Trouble]:
-        from nsq_ha.producer.statistics import producer_troubles  # noqa: PLC0415 - as in stats()
-
         now = 0.0 if self._loop is None else self._loop.time()
         silence = None if self._directory is None else self._directory.silence
         return producer_troubles(tuple(self._topics.values()), silence, now)
@@ -267,8 +262,6 @@ class Producer(SingleUseClient):
             raise ConfigError("name the topics that wait_ready() should wait for")
         publishers = [self._publisher(topic, pending) for topic in dict.fromkeys(topics)]
         limit = None if timeout is None else check_timeout(timeout)
-        from nsq_ha.producer.readiness import connect_all, unready  # noqa: PLC0415 - as in stats()
-
         try:
             async with asyncio.timeout(limit):
                 await connect_all(publishers, self.config)

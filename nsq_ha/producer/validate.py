@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -125,8 +126,6 @@ def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int
         context: The headers, with which the receiver continues the trace.
         largest: The option ``max_message_bytes``; a message that would exceed it stays as it is.
     """
-    import json  # noqa: PLC0415 - only those who publish headers need it
-
     own: dict[str, object] = {} if checked.ext is None else json.loads(checked.ext)
     if not own.keys().isdisjoint(context):
         return checked
@@ -165,8 +164,6 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
         full[TAG_KEY] = tag
     if trace_id is not None:
         full[TRACE_KEY] = str(trace_id)
-    import json  # noqa: PLC0415 - only those who publish headers need it
-
     try:
         ext = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

@@ -11,9 +11,13 @@ Source: youzan/go-nsq ``compress.go``, ``message.go`` ``tryDecompress``, ``remov
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Mapping
 from typing import Final
+
+import cramjam
+import snappy
 
 CODEC_HEADER: Final = "nsq.client.compress"
 SIZE_HEADER: Final = "nsq.msg.size"
@@ -38,12 +42,8 @@ def compress_body(body: bytes, codec: str) -> tuple[bytes, dict[str, str]]:
     if codec == "gzip":
         packed = zlib.compress(body, wbits=_GZIP)
     elif codec == "snappy":
-        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
-
         packed = snappy.compress(body)
     else:
-        import cramjam  # noqa: PLC0415 - as above; python-snappy has no LZ4
-
         packed = bytes(cramjam.lz4.compress_block(body, store_size=False))
     if len(packed) >= len(body):
         return body, {}
@@ -64,8 +64,6 @@ def decompress_body(body: bytes, ext: bytes, most: int) -> tuple[bytes, bytes] |
     Raises:
         ValueError: It cannot be decompressed; the text completes "the body ...".
     """
-    import json  # noqa: PLC0415 - only those who receive compressed bodies need it
-
     try:
         header = json.loads(ext)
     except (ValueError, RecursionError):
@@ -102,9 +100,6 @@ def _decompressed(body: bytes, number: str, size: int | None, most: int) -> byte
         raise ValueError(f"has the header {CODEC_HEADER}={number[:20]!r}, which is no known compression")
     if codec == "gzip":
         return _gunzip(body, most)
-    import cramjam  # noqa: PLC0415 - megabytes that only those who decompress should pay for
-    import snappy  # noqa: PLC0415
-
     try:
         if codec == "snappy":
             # python-snappy does not tell what a block expands to.

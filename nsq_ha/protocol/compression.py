@@ -16,6 +16,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+import snappy
+
 from nsq_ha.errors import RemoteProtocolError
 
 MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
@@ -112,8 +114,6 @@ class SnappyCodec:
     """
 
     def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
-        import snappy  # noqa: PLC0415 - megabytes that only those who compress should pay for
-
         self._out = snappy.StreamCompressor()
         self._expander = snappy.StreamDecompressor
         self._tail = bytearray()

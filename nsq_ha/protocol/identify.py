@@ -21,6 +21,7 @@ from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.option_types import Compression
 from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.ext_filter import rule_of
 from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
@@ -155,8 +156,6 @@ class Offer:
 
 
 def _rule_of(ext_filter: ExtFilter) -> FilterRule:
-    from nsq_ha.protocol.ext_filter import rule_of  # noqa: PLC0415 - most consumers have no filter
-
     return rule_of(ext_filter)
 
 

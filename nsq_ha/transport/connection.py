@@ -187,7 +187,7 @@ class Connection:
         hint = "" if config.nsqd else REACHABLE
         open_stream: OpenStream = partial(TcpStream.open, hint=hint, local_addr=config.local_addr)
         if _wire_log.isEnabledFor(logging.DEBUG):
-            from nsq_ha.transport.wire import logged  # noqa: PLC0415 - memory that only those who log should pay for
+            from nsq_ha.transport.wire import logged  # noqa: PLC0415 - 10 ms that only those who log should pay for
 
             open_stream = logged(open_stream, self.name, self._protocol, config.max_frame_bytes)
         self._stream = stream = await open_stream(node.host, node.tcp_port, arrived, self._lost)

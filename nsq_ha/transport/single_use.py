@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.policy.health import health_of
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.tls import ssl_context
 
@@ -111,9 +112,6 @@ class SingleUseClient(ABC):
             patience: Seconds of trouble after which the client is unhealthy. The default is the time after which the
                 log warns: a change of a leader takes less.
         """
-        # Imported here: memory that only those who ask should pay for.
-        from nsq_ha.policy.health import health_of  # noqa: PLC0415
-
         stopped = self._stopped()
         if stopped is not None:
             return health_of(stopped, (), (), patience)
