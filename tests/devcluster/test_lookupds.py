@@ -228,3 +228,25 @@ def test_orders_over_http_take_effect(plain: Probe) -> None:
     assert plain.http.post(url + "/disable/write", params={"type": "none"}).status_code == 200
     assert plain.lookup("w") == {0: plain.leader()}
     grown.http.close()
+
+
+def test_a_partition_that_is_added_has_no_registered_channel_until_the_next_registration(plain: Probe) -> None:
+    """Seen on the real server, which also refuses to register a channel again."""
+    url = plain.cluster.lookupd[0]
+    plain.cluster.create_topic("strict", 1, 1, ordered=True, disable_channel_auto_create=True)
+
+    def listed(partition: int) -> list[str]:
+        asked = {"topic": "strict", "partition": str(partition)}
+        return list(plain.http.get(url + "/channels", params=asked).json()["channels"])
+
+    def register(path: str, channel: str) -> int:
+        return plain.http.post(url + path, params={"topic": "strict", "channel": channel}).status_code
+
+    assert register("/channel/create", "billing") == 200
+    plain.cluster.expand("strict", 2)
+    assert (listed(0), listed(1)) == (["billing"], [])
+    assert register("/channel/create", "billing") == 400
+    assert listed(1) == []
+    assert register("/channel/create", "other") == 200
+    assert register("/channel/delete", "other") == 200
+    until(lambda: listed(1) == ["billing"])

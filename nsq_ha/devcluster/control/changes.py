@@ -186,9 +186,10 @@ class Changes:
 
     # ------------------------------------------------------------ channels
 
-    def announce_channels(self, topic: Topic) -> None:
-        """Let the leaders learn which channels are registered."""
+    def register_channels(self, topic: Topic, channels: frozenset[str]) -> None:
+        """Register these channels for all partitions, and no others; the leaders learn them."""
         for partition in self._placement.partitions_of(topic):
+            partition.channels = channels
             if partition.led is not None:
                 partition.led.sync_registered()
 

@@ -91,3 +91,7 @@ class Placement:
     def partitions_of(self, topic: Topic) -> list[Partition]:
         """Return the partitions of a topic."""
         return [partition for partition in self._partitions.values() if partition.topic is topic]
+
+    def channels_of(self, topic: Topic) -> frozenset[str]:
+        """Return the channels that are registered for any partition of a topic."""
+        return frozenset(channel for partition in self.partitions_of(topic) for channel in partition.channels)

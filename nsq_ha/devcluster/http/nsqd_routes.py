@@ -211,7 +211,7 @@ class ChannelRoutes:
     async def set_offset(self, request: Request) -> None:
         """``/channel/setoffset``: the body is ``type:value``."""
         replica, name = replica_of(self._node, request), channel_name_of(request)
-        if name in replica.partition.topic.channels:
+        if name in replica.partition.channels:
             # A leader has registered channels even before a consumer subscribes.
             replica.channel(name)
         if name not in replica.cursors:

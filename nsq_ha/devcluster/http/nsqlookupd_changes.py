@@ -143,20 +143,20 @@ class ChangeRoutes:
         topic, channel = self._registration(request)
         if not topic.options.disable_channel_auto_create:
             raise HttpError(400, f"channel auto create NOT disabled in topic {topic.name}")
-        if channel in topic.channels:
+        registered = self._placement.channels_of(topic)
+        if channel in registered:
             raise HttpError(400, f"channel {channel} already registered")
-        topic.channels.add(channel)
-        self._changes.announce_channels(topic)
+        self._changes.register_channels(topic, registered | {channel})
 
     async def delete_channel(self, request: Request) -> None:
         """``/channel/delete``: no effect on a topic that creates channels automatically."""
         topic, channel = self._registration(request)
         if not topic.options.disable_channel_auto_create:
             return
-        if channel not in topic.channels:
+        registered = self._placement.channels_of(topic)
+        if channel not in registered:
             raise HttpError(400, f"channel {channel} not registered")
-        topic.channels.discard(channel)
-        self._changes.announce_channels(topic)
+        self._changes.register_channels(topic, registered - {channel})
 
     async def disable_write(self, request: Request) -> None:
         """``/disable/write``."""

@@ -138,7 +138,7 @@ class QueryRoutes:
         return known
 
     def _channels(self, topic: str, known: dict[int, Registered]) -> list[str]:
-        names = self._registered_channels(topic)
+        names: set[str] = set()
         for number, entry in known.items():
             replica = entry.leader.replicas.get((topic, number))
             if replica is not None:
@@ -147,7 +147,7 @@ class QueryRoutes:
 
     def _registered_channels(self, name: str) -> set[str]:
         topic = self._placement.topics.get(name)
-        return set(topic.channels) if topic else set()
+        return set(self._placement.channels_of(topic)) if topic else set()
 
     def _meta(self, topic: str) -> dict[str, Any]:
         options = self._lookupd.options.get(topic) or TopicOptions(partitions=0, replicas=0)

@@ -226,7 +226,7 @@ def _refusal(connection: Connection, command: commands.Sub, replica: Replica) ->
         return _EXTEND_FORBIDDEN
     if not replica.leads:
         return NOT_LEADER
-    if options.disable_channel_auto_create and command.channel not in replica.partition.topic.channels:
+    if options.disable_channel_auto_create and command.channel not in replica.partition.channels:
         return _NOT_REGISTERED
     return None
 

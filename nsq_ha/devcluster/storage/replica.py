@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.devcluster.storage.channel import Channel
@@ -61,20 +61,24 @@ class Topic:
     Attributes:
         name: Its name.
         options: The options; ``expand`` and ``update`` change them.
-        channels: Channels registered at the nsqlookupds, for topics that do not create them automatically.
         deleted: The topic is deleted; plans for it are void.
     """
 
     name: str
     options: TopicOptions
-    channels: set[str] = field(default_factory=set)
     deleted: bool = False
 
 
 class TopicPartition:
-    """One partition of a topic, by number from 0."""
+    """One partition of a topic, by number from 0.
+
+    Attributes:
+        channels: Channels registered at the nsqlookupds, for topics that do not create them automatically. A partition
+            that is added has none until a channel is registered or deleted, as on the real server.
+    """
 
     def __init__(self, topic: Topic, number: int) -> None:
+        self.channels: frozenset[str] = frozenset()
         self.topic = topic
         self.number = number
         self.key: tuple[str, int] = topic.name, number
@@ -359,7 +363,7 @@ class Replica:
         """
         if not (self.leads and self.options.disable_channel_auto_create):
             return
-        registered = self.partition.topic.channels
+        registered = self.partition.channels
         for name in self.cursors.keys() - registered:
             if not is_ephemeral(name):
                 self.remove_channel(name)
