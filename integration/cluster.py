@@ -36,11 +36,13 @@ class TopicOptions(TypedDict, total=False):
 
     Attributes:
         ordered: For ordered consumers only.
+        multi_part: Several partitions may share a node, so that there may be more of them than nodes.
         extended: Messages may have headers.
         sync_every: How many acknowledged messages nsqd may keep unflushed; it cannot find those.
     """
 
     ordered: bool
+    multi_part: bool
     extended: bool
     sync_every: int
 

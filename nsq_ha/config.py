@@ -334,9 +334,9 @@ class ProducerConfig(ClientConfig):
     """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure and looks up the
     topic immediately."""
     new_partition_delay: float | None = None
-    """Delay before new partitions of a topic are published to, so that consumers subscribe first: a channel starts at
-    the end of a partition. If it is not longer than the consumers' ``max_lookup_interval``, they may miss messages.
-    None uses ``max_lookup_interval`` plus ``lookup_interval``, 65 by default."""
+    """Delay before new partitions of a topic are published to, so that consumers subscribe first. The producer creates
+    the channels there; if it cannot, consumers with a longer ``max_lookup_interval`` may miss messages. None uses
+    ``max_lookup_interval`` plus ``lookup_interval``, 65 by default."""
     partition_change: Literal["follow", "refuse", "drain"] = "follow"
     """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` continues
     immediately, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with
@@ -479,7 +479,8 @@ class ConsumerConfig(ClientConfig):
     ``connection`` for ordered topics, so that one partition's failures do not stop the others, and ``consumer``
     otherwise."""
     start_timeout: float = 5.0
-    """How long `async with` waits for all partitions; then it logs a warning and continues in the background."""
+    """How long `async with` waits for all partitions; then it logs a warning, which names those that may not have the
+    channel yet, and continues in the background."""
     max_attempts: int | None = None
     """Number of deliveries after which a failure gives the message up, as ``on_give_up`` says; at most 4000, since the
     server counts no further. A message is given up unhandled only after 10 more deliveries. None never gives up, so

@@ -15,6 +15,7 @@ import msgspec
 __all__ = [
     "BackoffChanged",
     "BackoffState",
+    "ChannelsMissing",
     "Connected",
     "Disconnected",
     "Event",
@@ -113,6 +114,26 @@ class Repartitioned(Event, frozen=True, kw_only=True):
     channel: str | None
     before: int
     after: int
+
+
+class ChannelsMissing(Event, frozen=True, kw_only=True):
+    """A partition has not the channels of the topic's other partitions, and they could not be created.
+
+    What is published to the partition before a consumer creates them is not delivered to them.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel of the consumer that noticed it. None for a producer.
+        partition: The partition.
+        missing: The missing channels.
+        reason: Why they could not be created.
+    """
+
+    topic: str
+    channel: str | None
+    partition: int
+    missing: tuple[str, ...]
+    reason: str
 
 
 class BackoffChanged(Event, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ Source: server protocol 11; server failures 2, 3.6, 3.7, 3.8.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -17,6 +18,7 @@ from nsq_ha.admin.leading import PAUSE, until_usable
 from nsq_ha.admin.opened import Opened
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic
+from nsq_ha.discovery.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import TopicMeta
 
@@ -170,8 +172,9 @@ class TopicAdmin(Opened):
         This usually takes up to 5 s. If the cluster skips its check of the new partitions, this call asks for
         another check; it can then take up to two minutes.
 
-        After that, keys go to other partitions. A new partition has no channel until a consumer subscribes;
-        on an ordinary topic, that consumer does not get earlier messages of the partition.
+        After that, keys go to other partitions. The new partitions get the channels of the others, without ephemeral
+        ones. If an nsqd's HTTP does not allow that, this logs a warning; then consumers create them when they
+        subscribe, and do not get what was published there before.
 
         Args:
             topic: The topic.
@@ -188,10 +191,33 @@ class TopicAdmin(Opened):
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
             if await self._leading.is_plain(topic, call):
                 raise plain.no_partitions(topic)
+            before = await self._leading.view(topic, "r", call)
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
             # By default nsqlookupd hides a new partition without channel from publishers.
-            return await until_usable(self._leading, topic, partitions, call, needs_channels=False)
+            view = await until_usable(self._leading, topic, partitions, call, needs_channels=False)
+            if view.channels and view.meta is not None and view.meta.disable_channel_auto_create:
+                await self._register_again(topic, call)
+            siblings = Siblings(topic, self._leading.servers, first=before.partition_num or partitions)
+            try:
+                while (error := await siblings.complete(view)) is not None:
+                    call.last = error
+                    await asyncio.sleep(PAUSE)
+            finally:
+                await siblings.aclose()
+            return view
+
+    async def _register_again(self, topic: str, call: Bounded) -> None:
+        """Have the server register the topic's channels for its new partitions, too.
+
+        It does not when it adds partitions, and refuses to register a channel again. But each registration covers all
+        channels and all partitions.
+
+        Source: youzan/nsq ``consistence/nsqlookup_coord_api.go`` (UpdateRegisteredChannel).
+        """
+        params = {"topic": topic, "channel": f"expanded-{secrets.token_hex(8)}"}
+        await self._leading.change("/channel/create", params, call, known="already registered")
+        await self._leading.change("/channel/delete", params, call, done="not registered")
 
     async def update_topic(
         self,

@@ -41,6 +41,8 @@ _Result = TypeVar("_Result")
 def expand(name: str, partitions: int, cluster: Cluster, *, timeout: float, yes: bool, as_json: bool | None) -> None:
     """Add partitions to the topic NAME, so that it has PARTITIONS in total, and wait for their leaders.
 
+    They get the channels of the others, without ephemeral ones.
+
     It cannot be taken back, and keys go to other partitions from then on: messages of one key may overtake each other
     until the older ones are consumed.
     """

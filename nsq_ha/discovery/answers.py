@@ -192,7 +192,13 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     else:
         note = _unusable_note(unusable)
     return LookupAnswer(
-        lookupd, leads=False, meta=_meta(meta), partitions=partitions, exists=not unknown, note="" if unknown else note
+        lookupd,
+        leads=False,
+        meta=_meta(meta),
+        partitions=partitions,
+        exists=not unknown,
+        note="" if unknown else note,
+        channels=_channels(content.channels),
     )
 
 
@@ -267,8 +273,7 @@ def decode_channels(body: Body) -> tuple[str, ...]:
     Raises:
         RemoteProtocolError: It is not such an answer.
     """
-    content = decode_json(_accepted(body), _Channels)
-    return tuple(sorted({name for name in content.channels or [] if is_valid_name(name)}))
+    return _channels(decode_json(_accepted(body), _Channels).channels)
 
 
 def is_host(text: str) -> bool:
@@ -277,6 +282,10 @@ def is_host(text: str) -> bool:
         return not ipaddress.ip_address(text).is_unspecified
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None and is_host_name(text)
+
+
+def _channels(names: Sequence[str] | None) -> tuple[str, ...]:
+    return tuple(sorted({name for name in names or () if is_valid_name(name)}))
 
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:

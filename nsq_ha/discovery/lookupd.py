@@ -142,14 +142,15 @@ class LookupClient(HttpPeer):
             asked.cancel()  # without an effect unless this call was cancelled
         return asked.result()
 
-    async def channels(self, topic: str) -> tuple[str, ...]:
-        """Return the channels of ``topic``; none for an unknown topic.
+    async def channels(self, topic: str, partition: int | None = None) -> tuple[str, ...]:
+        """Return the channels of ``topic``, or of one of its partitions; none for an unknown topic.
 
         Raises:
             ConfigError: The topic's name is not legal.
             LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
-        return await self._ask("/channels", {"topic": check_topic(topic)}, answers.decode_channels)
+        params = {"topic": check_topic(topic)} | ({} if partition is None else {"partition": str(partition)})
+        return await self._ask("/channels", params, answers.decode_channels)
 
     async def _ask(self, path: str, params: Mapping[str, str] | None, decode: Callable[[Body], T]) -> T:
         """Send a request; turn any failure into an error that names the server.

@@ -167,6 +167,7 @@ class Servers:
         level: The level of the log lines about servers that fail.
 
     Attributes:
+        http: The HTTP client.
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
@@ -185,7 +186,7 @@ class Servers:
         self._observer = observer
         self._level = level
         self._timeout = timeout
-        self._client = client
+        self.http: httpx.AsyncClient = client
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[LookupAnswer]] = set()
         # Requests that outlived their round; until they end, the server is not asked again about the topic.
@@ -271,6 +272,38 @@ class Servers:
         if answers:
             return Round(tuple(answers), None)
         return Round((), LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes)))
+
+    async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
+        """Return the channels of a partition, as one server lists them: an nsqd registers its channels at all.
+
+        Asks the working ones one after the other; the next one, too, while one is slow. None if none answers, which
+        does not count as a failure.
+        """
+        well = [server for server in self._servers if not server.failures]
+        tasks: list[asyncio.Task[frozenset[str] | None]] = []
+        try:
+            while len(tasks) < len(well) or any(not task.done() for task in tasks):
+                if len(tasks) < len(well):
+                    tasks.append(self._loop.create_task(self._channels(well[len(tasks)], topic, partition)))
+                pending = [task for task in tasks if not task.done()]
+                hedge = HEDGE if len(tasks) < len(well) else None
+                done, _ = await asyncio.wait(pending, timeout=hedge, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    if (found := task.result()) is not None:
+                        return found
+            return None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _channels(self, server: Server, topic: str, partition: int) -> frozenset[str] | None:
+        try:
+            async with server.slots:
+                return frozenset(await server.client.channels(topic, partition))
+        except NsqError as error:
+            _log.debug("channels of %s-%d: %s", topic, partition, without_frames(error))
+            return None
 
     async def keep_lists(self, interval: float, jitter: float) -> None:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
@@ -478,7 +511,7 @@ class Servers:
         self.silence = None
 
     def _add(self, url: str, *, configured: bool) -> Server:
-        client = LookupClient(url, timeout=self._timeout, client=self._client)
+        client = LookupClient(url, timeout=self._timeout, client=self.http)
         server = Server(url, client, configured=configured, now=self._loop.time())
         self._servers.append(server)
         return server

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nsq_ha.discovery.engine import Engine
     from nsq_ha.discovery.lookupd import Access
     from nsq_ha.discovery.servers import Servers, Silence
+    from nsq_ha.discovery.siblings import Siblings
     from nsq_ha.observe import Observer
     from nsq_ha.policy.lookup_pace import Turn
 
@@ -67,6 +68,7 @@ class TopicWatch:
             one got an answer.
         absent_since: Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did.
         leaderless_since: Since when partitions have had no leader; not of a plain cluster.
+        siblings: Gives new partitions the channels of the others. None without nsqlookupds.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class TopicWatch:
         budget: LookupBudget | None = None,
         counts: LookupCounts | None = None,
         channel: str | None = None,
+        siblings: Siblings | None = None,
     ) -> None:
         self.topic = topic
+        self.siblings: Siblings | None = siblings
         self._channel = channel
         self.observer = observer
         self._counts = LookupCounts() if counts is None else counts
@@ -188,21 +192,25 @@ class TopicWatch:
 
     async def run(self) -> None:
         """Keep looking up until cancelled. The directory's task runs this."""
-        while True:
-            turn = await self._until_due()
-            self._wanted = False
-            self._begun += 1
-            self._begun_at = asyncio.get_running_loop().time()
-            try:
-                await self._round(demanded=turn.urgency is not Urgency.PERIODIC)
-            except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
-                    raise
-                self._survive(error)
-            finally:
-                self._budget.among.leave(turn)
-            # Let waiters whose condition is met leave first: the pace depends on those that still wait.
-            await asyncio.sleep(0)
+        try:
+            while True:
+                turn = await self._until_due()
+                self._wanted = False
+                self._begun += 1
+                self._begun_at = asyncio.get_running_loop().time()
+                try:
+                    await self._round(demanded=turn.urgency is not Urgency.PERIODIC)
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_asked_to_end():
+                        raise
+                    self._survive(error)
+                finally:
+                    self._budget.among.leave(turn)
+                # Let waiters whose condition is met leave first: the pace depends on those that still wait.
+                await asyncio.sleep(0)
+        finally:
+            if self.siblings is not None:
+                await self.siblings.aclose()
 
     def end(self, cause: ClosedError) -> None:
         """Fail all waiters with ``cause``."""
@@ -269,6 +277,8 @@ class TopicWatch:
         old = self.view
         if result.answers:
             self.view, self._plain = merge_round(self.topic, old, self._plain, result.answers)
+        if self.siblings is not None and self.view is not None and not self.view.exists:
+            self.siblings.forget()
         self._report_error(result.error)
         self.error = result.error
         changed = self.view is not None and self.view != old
@@ -413,6 +423,7 @@ class Directory:
         self._engine: Engine | None = None
         self._servers: Servers | FixedNodes | None = None
         self._budget = LookupBudget(config.lookup_interval)
+        self._siblings: Callable[[str], Siblings] | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._watches: dict[str, TopicWatch] = {}
@@ -450,10 +461,12 @@ class Directory:
         else:
             # Imported here: memory that clients with nsqd= need not pay for.
             from nsq_ha.discovery.engine import Engine  # noqa: PLC0415
+            from nsq_ha.discovery.siblings import Siblings  # noqa: PLC0415
 
             self._engine = Engine.join(self._config, self._observer, self._died)
-            self._servers = self._engine.servers
+            self._servers = servers = self._engine.servers
             self._budget = LookupBudget(self._config.lookup_interval, among=self._engine.in_flight)
+            self._siblings = lambda topic: Siblings(topic, servers, self._observer, channel=self._channel)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha directory")
         await ready.wait()
@@ -510,6 +523,7 @@ class Directory:
             budget=self._budget,
             counts=self.counts,
             channel=self._channel,
+            siblings=None if self._siblings is None else self._siblings(topic),
         )
         self._watches[topic] = watch
         self._servers.topics += 1
@@ -560,10 +574,10 @@ def _leaders(gained: Mapping[int, Node]) -> str:
     partitions: dict[str, list[int]] = {}
     for partition, node in sorted(gained.items()):
         partitions.setdefault(node.address, []).append(partition)
-    return "; ".join(f"{address} leads {_numbered(numbers)}" for address, numbers in partitions.items())
+    return "; ".join(f"{address} leads {numbered(numbers)}" for address, numbers in partitions.items())
 
 
-def _numbered(numbers: list[int]) -> str:
+def numbered(numbers: list[int]) -> str:
     """Return ascending numbers of partitions as text, those in a row as a range."""
     ranges: list[list[int]] = []
     for number in numbers:

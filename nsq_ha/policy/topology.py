@@ -106,6 +106,7 @@ class LookupAnswer:
             (see ``policy.plain_topology``). None if it is of a partitioned one.
         spare: Nsqds of a plain cluster that would create the topic if it were
             published to them.
+        channels: The channels that any partition has, if the cluster is a partitioned one.
     """
 
     lookupd: str
@@ -116,6 +117,7 @@ class LookupAnswer:
     note: str = ""
     nodes: tuple[Node, ...] | None = None
     spare: tuple[Node, ...] = ()
+    channels: tuple[str, ...] = ()
 
 
 class Pending(msgspec.Struct, frozen=True):
@@ -151,6 +153,8 @@ class TopicView:
             ``policy.plain_topology``.
         note: Why partitions are missing, if an answer shows it; else empty.
         pending: A change that waits for confirmation. Not compared.
+        channels: The channels that any partition had in the last round with answers; none of a plain topic. Not
+            compared.
     """
 
     topic: str
@@ -162,6 +166,7 @@ class TopicView:
     is_plain: bool = False
     note: str = field(default="", compare=False)
     pending: Pending = field(default=Pending(), compare=False)
+    channels: frozenset[str] = field(default=frozenset(), compare=False)
 
     @property
     def partition_num(self) -> int:
@@ -265,6 +270,7 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
         last_known=MappingProxyType(last_known),
         note=next((answer.note for answer in ranked if answer.note), ""),
         pending=pending,
+        channels=frozenset(name for answer in ranked for name in answer.channels),
     )
 
 

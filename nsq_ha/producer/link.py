@@ -142,6 +142,7 @@ class Link:
         )
         self.name: str = f"{watch.topic}-{partition}"
         self._watch = watch
+        self._partition = partition
         self._config = config
         self._lane = lane
         self._retry_pause = retry_pause
@@ -324,7 +325,17 @@ class Link:
             )
         self._current = token = object()
         self._watch.refresh_if_old()  # if the node is gone, the attempt ends when the lookup names another one
-        return await self._opened_to(node, self._callbacks(token), lambda: not self.leader.differs(node))
+        siblings, view = self._watch.siblings, self._watch.view
+        check = None if siblings is None or view is None else siblings.check(self._partition, node, view)
+        connection = await self._opened_to(node, self._callbacks(token), lambda: not self.leader.differs(node))
+        if siblings is not None and check is not None:
+            try:
+                await siblings.passed(self._partition, check)
+            except BaseException:
+                self._current = None
+                connection.abort(ConnectionLostError("the nsqd does not lead the partition yet"))
+                raise
+        return connection
 
     async def _opened_to(self, node: Node, callbacks: Callbacks, is_wanted: Callable[[], bool]) -> Connection:
         """Open a connection, for which a place was taken; the place is free when the connection has ended."""

@@ -16,6 +16,7 @@ from nsq_ha.errors import (
     NoLeaderError,
     TopicNotFoundError,
 )
+from tests.admin.scripted import part
 from tests.discovery.loopback import LIMIT
 from tests.support.waiting import eventually
 
@@ -67,7 +68,66 @@ async def test_expanding_waits_until_the_named_leaders_serve_the_new_partitions(
     assert (await asyncio.wait_for(expanding, LIMIT)).complete
 
 
+async def test_expanding_gives_the_new_partitions_the_channels_of_the_others(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """A new channel starts at the end: what is published before it is created is never delivered to it."""
+    cluster.leader.answer("/topic/partition/expand", b"")
+    body = {"channels": ["audit", "billing", "replay#ephemeral"]}
+    cluster.lookups(cluster.body(4150) | body, cluster.body(4150, 4150) | body)
+    cluster.has_channels()
+    cluster.nsqd.answer("/stats", {"topics": [part(0, "audit", "billing", "replay#ephemeral"), part(1, "audit")]})
+    cluster.nsqd.answer("/channel/create", b"")
+    await admin.expand("orders", 2)
+    assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
+
+
+async def test_a_second_expansion_completes_the_first(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/partition/expand", b"")
+    cluster.lookups(cluster.body(4150, 4150) | {"channels": ["billing"]})
+    cluster.has_channels()
+    empty = part(1) | {"is_leader": False}
+    cluster.nsqd.answer("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
+    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty]})
+    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), empty | {"is_leader": True}]})
+    cluster.nsqd.answer("/channel/create", b"")
+    await admin.expand("orders", 2)
+    assert cluster.nsqd.queries("/channel/create") == [{"topic": "orders", "partition": "1", "channel": "billing"}]
+
+
+async def test_channels_that_cannot_be_created_are_a_warning(
+    cluster: Scripted, admin: AdminClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.leader.answer("/topic/partition/expand", b"")
+    cluster.lookups(*(cluster.body(*ports) | {"channels": ["billing"]} for ports in ([4150], [4150, 4150])))
+    cluster.has_channels()
+    cluster.nsqd.answer("/stats", {"message": "TLS_REQUIRED"}, 403)
+    assert (await admin.expand("orders", 2)).complete
+    assert "lacks channels of the topic's other partitions" in caplog.text
+
+
+async def test_registered_channels_are_registered_for_the_new_partitions_too(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """The server registers them for the old ones only, until another channel is registered."""
+    cluster.leader.answer("/topic/partition/expand", b"")
+    registered: Any = {"channels": ["billing"]}
+    flags = {"disable_channel_auto_create": True}
+    cluster.lookups(cluster.body(4150, **flags) | registered, cluster.body(4150, 4150, **flags) | registered)
+    cluster.has_channels("billing")
+    cluster.nsqd.answer("/stats", {"topics": [part(0, "billing"), part(1, "billing")]})
+    for action in ("create", "delete"):
+        cluster.leader.answer(f"/channel/{action}", b"")
+    await admin.expand("orders", 2)
+    created, deleted = (cluster.leader.queries(f"/channel/{action}") for action in ("create", "delete"))
+    assert created == deleted
+    assert [query["topic"] for query in created] == ["orders"]
+    assert created[0]["channel"].startswith("expanded-")
+    assert cluster.nsqd.count("/channel/create") == 0
+
+
 async def test_an_unstable_cluster_is_reported_in_time(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.lookups(cluster.body(4150))
     cluster.leader.answer("/topic/partition/expand", UNSTABLE, 500)
     with pytest.raises(DiscoveryError, match=r"expanding topic orders .*the cluster is unstable"):
         await admin.expand("orders", 2, timeout=1.0)

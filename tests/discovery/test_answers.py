@@ -121,6 +121,12 @@ def test_both_forms_say_the_same() -> None:
     assert lookup(content).partitions[0].distributed_id == "10.0.0.1:1:4150:7"
 
 
+def test_channels_of_any_partition_are_listed_once_and_by_name() -> None:
+    body = {"channels": ["z", "y", "bad name", "y"], "partitions": {"0": PEER}, "meta": META}
+    assert lookup(body).channels == ("y", "z")
+    assert lookup(body | {"channels": None}).channels == ()
+
+
 def test_an_envelope_tells_its_own_status() -> None:
     body = unwrap(200, b'{"status_code":500,"status_txt":"INTERNAL","data":null}')
     assert (body.status, body.message) == (500, "INTERNAL")

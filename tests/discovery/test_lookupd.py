@@ -172,9 +172,11 @@ async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> Non
         assert (await client.list_lookupd()).leader == "http://10.0.0.1:4161"
         assert [info.name for info in await client.topics()] == ["orders"]
         assert await client.channels("orders") == ("billing",)
+        assert await client.channels("orders", 3) == ("billing",)
         assert await client.nodes() == ()
     assert dict(topics.calls.last.request.url.params) == {"metaInfo": "true"}
-    assert dict(channels.calls.last.request.url.params) == {"topic": "orders"}
+    asked = [dict(call.request.url.params) for call in channels.calls]
+    assert asked == [{"topic": "orders"}, {"topic": "orders", "partition": "3"}]
 
 
 async def test_an_old_server_has_no_list(respx_mock: respx.MockRouter) -> None:

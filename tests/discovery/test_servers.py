@@ -89,6 +89,34 @@ async def test_a_straggler_finishes_in_the_background_and_is_not_asked_twice(ser
     await eventually(lambda: servers.failing == (hanging.url,))
 
 
+async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve, known: Known) -> None:
+    away, odd, well, other = [await serve() for _ in range(4)]
+    for fake in (away, odd, well, other):
+        fake.answer("/lookup", WHOLE)
+        fake.answer("/channels", {"channels": ["billing"]})
+    odd.answer("/channels", b"<html>")
+    servers = known(away.url, odd.url, well.url, other.url)
+    await away.stop()
+    await servers.look_up("orders", "r")
+    assert servers.failing == (away.url,)
+    assert await servers.channels("orders", 3) == frozenset({"billing"})
+    assert well.queries("/channels") == [{"topic": "orders", "partition": "3"}]
+    assert (away.count("/channels"), odd.count("/channels"), other.count("/channels")) == (0, 1, 0)
+    assert servers.failing == (away.url,)
+    for fake in (well, other):
+        await fake.stop()
+    assert await servers.channels("orders", 3) is None
+
+
+async def test_a_slow_one_does_not_hold_up_the_channels_of_a_partition(serve: Serve, known: Known) -> None:
+    slow, well = await serve(), await serve()
+    slow.behave = hang
+    well.answer("/channels", {"channels": ["billing"]})
+    began = asyncio.get_running_loop().time()
+    assert await known(slow.url, well.url, timeout=SLOW).channels("orders", 3) == frozenset({"billing"})
+    assert asyncio.get_running_loop().time() - began == pytest.approx(HEDGE, abs=0.1)
+
+
 async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(serve: Serve, known: Known) -> None:
     sick, well = await serve(), await serve()
     sick.answer("/lookup", b"<html>", 500)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nsq_ha.policy.topology import (
@@ -349,3 +351,11 @@ def test_a_topic_that_goes_is_a_difference() -> None:
 )
 def test_the_tcp_address_in_the_clusters_name_of_a_node(name: str, address: str) -> None:
     assert tcp_address(name) == address
+
+
+def test_the_channels_are_those_that_any_answer_of_the_last_round_lists() -> None:
+    one, two = replace(answer(), channels=("a", "b")), replace(answer(lookupd="b"), channels=("b", "c"))
+    view = rounds(good(), [one, two])
+    assert view.channels == {"a", "b", "c"}
+    assert view == good(), "they are no news"
+    assert rounds(view, [answer()]).channels == frozenset()
