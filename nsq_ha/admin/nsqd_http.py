@@ -259,34 +259,6 @@ class NsqdHttp(HttpPeer):
             "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
         )
 
-    async def paused_by_partition(self, topic: str, channel: str) -> dict[int, bool]:
-        """Return whether the channel is paused, for the partitions that the node leads and that have the channel."""
-        partitions = await self.stats(topic, channel=channel, leader_only=True)
-        return {
-            entry.partition: known.paused for entry in partitions for known in entry.channels if known.name == channel
-        }
-
-    async def replicate_ordered_channel(self, topic: str, partition: int, channel: str, *, paused: bool | None) -> None:
-        """Make an ordered channel known to the partition's other in-sync replicas; create it if it does not exist.
-
-        A leader reports an ordered channel only when its position or state is set, or its first message is finished.
-        If the partition gets another leader before, the channel is gone: the next subscription creates it at the end,
-        and the messages in between are never delivered. So this sets the channel's state to its current value. A
-        channel that an operator paused has been reported, and stays paused.
-
-        Args:
-            topic: The topic.
-            partition: The partition.
-            channel: The channel.
-            paused: What :meth:`paused_by_partition` returned for the partition; None if the channel does not exist.
-        """
-        if paused:
-            return
-        if paused is None:
-            await self.create_channel(topic, partition, channel)
-            await self.set_order(topic, partition, channel, ordered=True)
-        await self._ask("POST", "/channel/unpause", _place(topic, partition, channel))
-
     async def message_get(self, topic: str, partition: int, mode: Search, position: int) -> StoredMessage | None:
         """Find one stored message. Use it for positions, since binary bodies are damaged.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.clients import clients
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.stats import ConsumerStats
 
+_QUICK: Final = 1.0
+"""Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the
+channels of the others are created over HTTP."""
+
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
@@ -56,7 +60,8 @@ class Consumer(SingleUseClient):
 
     Entering subscribes. It returns when all partitions are subscribed; after
     ``start_timeout`` it logs a warning and continues in the background. A new
-    channel gets only the messages published after this. Entering raises a
+    channel gets only the messages published after this; the warning names the
+    partitions that may not have it yet. Entering raises a
     ServerError if retrying cannot help (no permission, or a channel that must
     be registered first).
 
@@ -303,9 +308,14 @@ class Consumer(SingleUseClient):
                 if self._watch is not None and self._watch.view is not None and not self._inbox.closing.is_set():
                     self._view_changed(self._watch.view)
                 if self._partitions is not None:
-                    seeking = group.create_task(self._partitions.seek(self._absent))
+                    delay = min(_QUICK, self.config.start_timeout / 5)
+                    helpers = [
+                        group.create_task(self._partitions.seek(self._absent)),
+                        group.create_task(self._partitions.create_channels(delay)),
+                    ]
                     await self._inbox.closing.wait()
-                    seeking.cancel()
+                    for task in helpers:
+                        task.cancel()
         except BaseExceptionGroup as died:
             self._inbox.died = died
             raise

@@ -8,19 +8,22 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.config import check_plain
 from nsq_ha.consumer.counts import DeliveryCounts
-from nsq_ha.consumer.starting import ChannelStates, replication_limit
 from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.discovery.watcher import numbered
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.subscription import Inbox
     from nsq_ha.discovery.watcher import TopicWatch
-    from nsq_ha.policy.topology import TopicMeta, TopicView
+    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -53,7 +56,6 @@ class Partitions:
         self._watch = watch
         self._channel = channel
         self._reports = PartitionReports(watch.observer, watch.topic, channel, None)
-        self._channels = ChannelStates(watch.topic, channel, replication_limit(config), config.local_addr)
         self._config = config
         self._inbox = inbox
         self.past: DeliveryCounts = DeliveryCounts()
@@ -142,13 +144,50 @@ class Partitions:
         """Warn that entering continues without all partitions, unless :meth:`seek` has just logged why."""
         if self._is_absence_reported:
             return
+        without = sorted(self._without_channel())
         log.warning(
-            "%s/%s: not all partitions are subscribed yet, continuing in the background: %s",
+            "%s/%s: not all partitions are subscribed yet, continuing in the background: %s%s",
             self._watch.topic,
             self._channel,
             self.why_not(),
+            f". The channel may not exist on {numbered(without)} yet: what is published there before it does is not"
+            f" delivered to it"
+            if without
+            else "",
         )
         self._absence.warned(now)
+
+    async def create_channels(self, delay: float) -> None:
+        """Create the channel on the partitions where no subscription has done so within ``delay`` seconds.
+
+        SUB creates it, too, and is quicker: for 254 partitions of a real cluster it takes 0.3 s, and HTTP 2 s. So this
+        is for servers that are slow to answer, or slow to connect to. What fails here is left to SUB.
+        """
+        await asyncio.sleep(delay)
+        view, siblings = self._watch.view, self._watch.siblings
+        is_lasting = not self._channel.endswith(EPHEMERAL_SUFFIX)
+        if view is None or view.is_plain or siblings is None or not is_lasting:
+            return
+        # A start position is set later, and decides which messages are delivered.
+        start = self._config.start_from
+        placed: Iterable[int] = start if isinstance(start, Mapping) else () if start is None else self._subscriptions
+
+        async def create(subscription: Subscription, node: Node) -> None:
+            try:
+                await siblings.create(subscription.partition, node, self._channel, ordered=False)
+                subscription.has_channel = True
+            except Exception as error:  # noqa: BLE001 - it is only a help
+                log.debug("%s-%d: channel not created: %s", self._watch.topic, subscription.partition, error)
+
+        waiting = (self._without_channel() & self._subscriptions.keys() & view.leaders.keys()).difference(placed)
+        await asyncio.gather(*(create(self._subscriptions[each], view.leaders[each]) for each in waiting))
+
+    def _without_channel(self) -> set[int]:
+        """Return the partitions to read that may not have the channel; none of a plain topic, which keeps messages."""
+        if self._watch.view is not None and self._watch.view.is_plain:
+            return set()
+        subscriptions = self._subscriptions
+        return {each for each in self.wanted() if each not in subscriptions or not subscriptions[each].has_channel}
 
     async def _is_found(self, until: float | None) -> bool:
         """Wait for the topic until the given time; return whether it exists."""
@@ -218,7 +257,7 @@ class Partitions:
         return False
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
-        subscription = Subscription(self._watch, self._channels, self._channel, partition, self._config, self._inbox)
+        subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)
         self._subscriptions[partition] = subscription
         self._tasks[partition] = group.create_task(
             subscription.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"
@@ -247,12 +286,12 @@ class Partitions:
                 return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
             return str(TopicNotFoundError.named(watch.topic))
         leaders = {} if watch.view is None else watch.view.leaders
-        silent = [
-            f"partition {p}: nsqd {leaders[p].address} has not answered yet"
-            for p in sorted(self._subscriptions)
-            if p in leaders and not self._subscriptions[p].is_subscribed
-        ]
-        return "; ".join(silent) or f"no partition has a leader yet{'' if watch.view is None else watch.view.cause}"
+        silent: dict[str, list[int]] = {}
+        for p in sorted(self._subscriptions):
+            if p in leaders and not self._subscriptions[p].is_subscribed:
+                silent.setdefault(leaders[p].address, []).append(p)
+        texts = (f"{numbered(each)}: nsqd {address} has not answered yet" for address, each in silent.items())
+        return "; ".join(texts) or f"no partition has a leader yet{'' if watch.view is None else watch.view.cause}"
 
 
 def _by_cause(troubles: Mapping[int, str]) -> str:
@@ -262,8 +301,7 @@ def _by_cause(troubles: Mapping[int, str]) -> str:
         alike.setdefault(re.sub(_NUMBERS, "0", troubles[partition]), []).append(partition)
     texts = []
     for first, *others in alike.values():
-        named = f"partition{'s'[: len(others) > 1]} {', '.join(map(str, others))}"
-        same = f" (the same for {named})" if others else ""
+        same = f" (the same for {numbered(others)})" if others else ""
         texts.append(f"partition {first}: {troubles[first]}{same}")
     return "; ".join(texts)
 

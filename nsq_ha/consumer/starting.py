@@ -1,4 +1,4 @@
-"""Prepare a channel before the first subscription to a partition: set its position, make it known to the replicas.
+"""Prepare a channel for the first subscription to a partition: set its position, make it known to the replicas.
 
 The position is set over nsqd's HTTP, since SUB with a position ignores the
 partition that it names. If nsqd refuses plain HTTP and leads no other partition
@@ -7,18 +7,16 @@ compared with the expected one.
 
 A new ordered channel is made known to the replicas over nsqd's HTTP, too: nsqd itself does so only after the first
 FIN, and until then a change of the leader loses the channel and its messages (youzan/nsq ``trySyncTopicChannels``).
+This follows SUB, which creates the channel: the channels of hundreds of partitions would otherwise wait for each other.
 
 Source: server protocol 5.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import math
 from collections.abc import Mapping
-from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import (
@@ -27,7 +25,6 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ServerError,
     TlsRequiredError,
-    TransportError,
 )
 
 if TYPE_CHECKING:
@@ -38,60 +35,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.start_from import StartFrom
 
-_REPLICATION_LIMIT: Final = 1.0
-"""Seconds for each of up to four requests; a subscription does not wait longer for an nsqd whose HTTP is closed."""
-
-_FRESH: Final = 1.0
-"""Seconds for which an answer about a channel is used for other partitions."""
-
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
-
-
-def replication_limit(config: ConsumerConfig) -> float:
-    """Return the time limit of each request that makes a channel known to the replicas."""
-    return min(_REPLICATION_LIMIT, config.lookup_timeout)
-
-
-class ChannelStates:
-    """Knows which partitions have the channel, by node. Partitions of a node that start together share one request.
-
-    Args:
-        topic: The topic.
-        channel: The channel.
-        timeout: Seconds for a request.
-        local_addr: Host of the source address. None lets the system choose.
-    """
-
-    def __init__(self, topic: str, channel: str, timeout: float, local_addr: str | None = None) -> None:
-        self._topic = topic
-        self._channel = channel
-        self._timeout = timeout
-        self._local_addr = local_addr
-        self._locks: dict[Node, asyncio.Lock] = {}
-        self._known: dict[Node, tuple[float, Mapping[int, bool] | str]] = {}
-
-    async def paused(self, node: Node, partition: int) -> bool | None:
-        """Return whether the channel is paused on a partition that ``node`` leads. None if it does not exist there.
-
-        Raises:
-            NsqError: ``node`` did not answer.
-        """
-        async with self._locks.setdefault(node, asyncio.Lock()):
-            asked_at, known = self._known.get(node, (-math.inf, ""))
-            if monotonic() - asked_at > _FRESH:
-                known = await self._ask(node)
-                self._known[node] = monotonic(), known
-        if isinstance(known, str):
-            raise TransportError(known)
-        return known.get(partition)
-
-    async def _ask(self, node: Node) -> Mapping[int, bool] | str:
-        """Return the answer, or the error as text."""
-        try:
-            async with _http(node, self._timeout, self._local_addr) as nsqd:
-                return await nsqd.paused_by_partition(self._topic, self._channel)
-        except NsqError as error:
-            return str(error)
 
 
 class Start:
@@ -102,13 +46,10 @@ class Start:
         is_set: The position was set just now, or goes with the next SUB.
     """
 
-    def __init__(
-        self, watch: TopicWatch, channels: ChannelStates, channel: str, partition: int, config: ConsumerConfig
-    ) -> None:
+    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig) -> None:
         self.is_checked: bool = False
         self.is_set: bool = False
         self._watch = watch
-        self._channels = channels
         self._replicated_at: Node | None = None
         self._name = f"{watch.topic}-{partition}"
         self._where = (watch.topic, partition, channel)
@@ -125,12 +66,7 @@ class Start:
             NsqError: nsqd refused it, or did not answer.
         """
         self.is_checked = self.is_set = False
-        if self._is_done:
-            return None
-        if self._start is None:
-            is_lasting = not self._where[2].endswith(EPHEMERAL_SUFFIX)
-            if is_ordered and node.http_port and is_lasting and node != self._replicated_at:
-                await self._replicate(node)
+        if self._is_done or self._start is None:
             return None
         try:
             await self._set_position(node, self._start, is_ordered=is_ordered)
@@ -162,6 +98,33 @@ class Start:
             return ConnectionLostError("the partition is empty and takes no start position: subscribing without one")
         return error
 
+    async def replicate(self, node: Node) -> None:
+        """Make the new ordered channel known to the replicas. If this fails, only a change of the leader can do harm.
+
+        Setting a position does that, too.
+        """
+        topic, partition, channel = self._where
+        siblings = self._watch.siblings
+        if self._is_done or self._start is not None or siblings is None or node == self._replicated_at:
+            return
+        if channel.endswith(EPHEMERAL_SUFFIX) or not node.http_port:
+            return
+        try:
+            here = (await siblings.held(node)).get(partition)
+            # A channel that an operator paused has been made known, and stays paused.
+            if here is None or not here.paused.get(channel):
+                await siblings.report(partition, node, channel)
+            self._replicated_at = node
+        except NsqError as error:
+            log.warning(
+                "channel %s of %s-%d may be unknown to the partition's replicas (%s): if it is new and the leader"
+                " changes before a message is finished, the messages so far are not delivered",
+                channel,
+                topic,
+                partition,
+                error,
+            )
+
     def done(self) -> None:
         """Record that SUB succeeded: the channel is at its position."""
         self._is_done = True
@@ -188,23 +151,6 @@ class Start:
                 await nsqd.create_channel(*self._where)
                 await nsqd.set_order(*self._where, ordered=True)
             await nsqd.start_channel_from(*self._where, str(start))
-
-    async def _replicate(self, node: Node) -> None:
-        """Make the channel known to the replicas. If this fails, only a change of the leader can do harm."""
-        limit, source = replication_limit(self._config), self._config.local_addr
-        try:
-            paused = await self._channels.paused(node, self._where[1])
-            async with _http(node, limit, source) as nsqd:
-                await nsqd.replicate_ordered_channel(*self._where, paused=paused)
-            self._replicated_at = node
-        except NsqError as error:
-            log.warning(
-                "channel %s of %s may be unknown to the partition's replicas (%s): if it is new and the leader changes"
-                " before a message is finished, the messages so far are not delivered",
-                self._where[2],
-                self._name,
-                error,
-            )
 
     def _is_only_one_at(self, node: Node) -> bool:
         """Return whether ``node`` certainly leads no other partition of the topic."""

@@ -39,7 +39,6 @@ from nsq_ha.unexpected import report_unexpected
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.delivery import Delivery
-    from nsq_ha.consumer.starting import ChannelStates
     from nsq_ha.discovery.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
@@ -66,18 +65,25 @@ class Inbox(Answers, Protocol):
 
 
 class Subscription:
-    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses permanently."""
+    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses permanently.
 
-    def __init__(  # noqa: PLR0917 - what one partition is read with
+    Attributes:
+        partition: The partition.
+        has_channel: The partition has the channel, as far as is known.
+        counts: Counts of its messages.
+        delivery: The delivery of the connection in use.
+    """
+
+    def __init__(
         self,
         watch: TopicWatch,
-        channels: ChannelStates,
         channel: str,
         partition: int,
         config: ConsumerConfig,
         inbox: Inbox,
     ) -> None:
         self.partition = partition
+        self.has_channel: bool = False
         self.counts: DeliveryCounts = DeliveryCounts()
         self._was_subscribed = False
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
@@ -91,7 +97,7 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._is_closing = False
-        self._start = Start(watch, channels, channel, partition, config)
+        self._start = Start(watch, channel, partition, config)
         self._opener = Opener(watch.topic, channel, partition, config, inbox, counts=self.counts)
         self._receiver = Receiver(
             watch.topic,
@@ -320,6 +326,8 @@ class Subscription:
 
     async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
         delivery = self._opener.new_delivery(meta)
+        siblings, view = self._watch.siblings, self._watch.view
+        check = None if siblings is None or view is None else siblings.check(self.partition, node, view)
         connection = await self._opener.open(
             node,
             meta,
@@ -328,6 +336,9 @@ class Subscription:
             is_wanted=lambda: self._life.is_wanted(self._leader()),
         )
         try:
+            if siblings is not None and check is not None:
+                with contextlib.suppress(NoLeaderError):  # SUB will tell
+                    await siblings.passed(self.partition, check)
             self._life.opened()
             if self._life.act is not Act.SUBSCRIBE:
                 raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
@@ -338,6 +349,11 @@ class Subscription:
             delivery.may_repeat |= self._start.is_set
             self._connection, self.delivery = connection, delivery
             await self._opener.subscribe(connection, meta, delivery, start)
+            self.has_channel = True
+            if delivery.is_ordered:
+                await self._start.replicate(node)
+                if not connection.is_open:
+                    raise ConnectionLostError(f"{node.address} closed the connection after SUB")  # noqa: TRY301 - cleaned up below
         except BaseException:
             if self.delivery is delivery:
                 self._leave(ConnectionLostError("not subscribed"))

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from nsq_ha import Consumer, Producer
-from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.consumer import starting
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.discovery import siblings
+from nsq_ha.discovery.body import Body
+from nsq_ha.discovery.http import ask
 from tests.support.nsqd import LIMIT, Refusing, Subscribe
 from tests.support.stage import Stage
 
@@ -65,26 +66,23 @@ async def test_it_is_used_where_its_replicas_cannot_be_reached(stage: Stage, cap
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """The channels of requests for /stats."""
-    channels: list[str | None] = []
-    stats = NsqdHttp.stats
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that nsqds are asked for."""
+    paths: list[str] = []
 
-    async def counted(self: NsqdHttp, topic: str | None = None, **options: Any) -> object:  # noqa: ANN401
-        channels.append(options.get("channel"))
-        return await stats(self, topic, **options)
+    async def counted(client: httpx.AsyncClient, method: str, url: str, **options: Any) -> Body:  # noqa: ANN401
+        paths.append(httpx.URL(url).path)
+        return await ask(client, method, url, **options)
 
-    monkeypatch.setattr(NsqdHttp, "stats", counted)
-    return channels
+    monkeypatch.setattr(siblings, "ask", counted)
+    return paths
 
 
-async def test_all_partitions_of_an_nsqd_share_one_request(
-    asked: list[str | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_partitions_of_an_nsqd_share_one_request(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of 64 partitions used to ask for the statistics of all 64."""
     # On a busy machine an answer comes late, and the partitions start one after the other.
-    monkeypatch.setattr(starting, "_REPLICATION_LIMIT", 6 * LIMIT)
-    monkeypatch.setattr(starting, "_FRESH", 6 * LIMIT)
+    monkeypatch.setattr(siblings, "REQUEST_LIMIT", 6 * LIMIT)
+    monkeypatch.setattr(siblings, "_FRESH", 6 * LIMIT)
     options: dict[str, Any] = {"lookup_timeout": 6 * LIMIT, "connect_timeout": 6 * LIMIT}
     with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
         await asyncio.to_thread(cluster.create_topic, "orders", 16, 1, ordered=True)
@@ -93,42 +91,41 @@ async def test_all_partitions_of_an_nsqd_share_one_request(
             Consumer("orders", "billing", lookupd=cluster.lookupd, **options) as consumer,
         ):
             await consumer.wait_subscribed()
-    assert asked == ["billing"]
+    assert sorted(set(asked)) == ["/channel/unpause", "/stats"]
+    assert asked.count("/stats") == 1
+    assert asked.count("/channel/unpause") == 16
 
 
-async def test_partitions_share_a_failure_too(
-    stage: Stage, asked: list[str | None], caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_partitions_share_a_failure_too(stage: Stage, asked: list[str], caplog: pytest.LogCaptureFixture) -> None:
     stage.lead(dict.fromkeys(range(4), stage.nsqd), ordered=True)
     async with stage.consumer() as consumer:
         await consumer.wait_subscribed()
-    assert asked == ["ch"]
+    assert asked == ["/stats"]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert sorted(line.partition(" may be unknown")[0] for line in lines) == [
         f"channel ch of orders-{partition}" for partition in range(4)
     ]
 
 
-async def test_a_subscription_that_is_refused_prepares_its_node_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_channel_is_reported_after_sub_has_created_it(stage: Stage, asked: list[str]) -> None:
+    """Before SUB, the channels of 254 partitions waited for each other: half of them were missing after 5 s."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    before: list[list[str]] = []
+    stage.nsqd.script = lambda _, command: before.append(list(asked)) if isinstance(command, Subscribe) else None
+    async with stage.consumer() as consumer:
+        await consumer.wait_subscribed()
+    assert before == [[]]
+    assert asked == ["/stats"]
+
+
+async def test_a_subscription_that_is_refused_reports_its_channel_once(stage: Stage, asked: list[str]) -> None:
     """Each failed SUB used to be followed by the whole preparation again."""
-    replicated: list[int] = []
-
-    async def paused(self: NsqdHttp, topic: str, channel: str) -> dict[int, bool]:
-        return {0: False}
-
-    async def replicate(self: NsqdHttp, topic: str, partition: int, channel: str, **_: object) -> None:
-        replicated.append(partition)
-
-    monkeypatch.setattr(NsqdHttp, "paused_by_partition", paused)
-    monkeypatch.setattr(NsqdHttp, "replicate_ordered_channel", replicate)
     stage.lead({0: stage.nsqd}, ordered=True)
     stage.nsqd.script = Refusing(Subscribe, *3 * ["E_FAILED_ON_NOT_WRITABLE "], closes=True)
     async with stage.consumer() as consumer:
         await consumer.wait_subscribed()
     assert len(stage.nsqd.peers) == 4
-    assert replicated == [0]
+    assert asked == ["/stats"]
 
 
 async def operate(cluster: DevCluster, verb: str) -> None:

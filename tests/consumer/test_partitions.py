@@ -19,7 +19,7 @@ from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.opening import Opener
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.receiving import Receiver
-from nsq_ha.consumer.starting import ChannelStates, Start, replication_limit
+from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.errors import (
     AuthError,
@@ -33,10 +33,10 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
     TlsRequiredError,
     TopicNotExistError,
-    TransportError,
 )
 from nsq_ha.message import Message
 from nsq_ha.observe import SILENT
+from nsq_ha.policy.growth import Held
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Command, Identity, Layout, Sub, SubAdvanced, SubOrdered
 from nsq_ha.protocol.messages import DamagedMessage
@@ -74,6 +74,7 @@ class FakeWatch:
     def __init__(self, view: TopicView | None = None) -> None:
         self.view = view
         self.error: NsqError | None = None
+        self.siblings: FakeSiblings | None = None
         self.found = asyncio.Event()
 
     async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
@@ -83,13 +84,39 @@ class FakeWatch:
         return self.view
 
 
+class FakeSiblings:
+    """Stands for nsqd's HTTP, where all channels but those of ``there`` are new."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.error: NsqError | None = None
+        self.there: dict[int, Held] = {}
+
+    async def held(self, node: Node) -> dict[int, Held]:
+        await self._called("held", node)
+        return self.there
+
+    async def create(self, *place: object, ordered: bool) -> None:
+        await self._called("create", *place, ordered)
+
+    async def report(self, *place: object) -> None:
+        await self._called("report", *place)
+
+    async def _called(self, *call: object) -> None:
+        await turn()
+        self.calls.append(call)
+        if self.error is not None:
+            raise self.error
+
+
 class FakeSubscription:
     """A subscription that only records the calls of its methods."""
 
     made: list[FakeSubscription]
 
     def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - what a Subscription takes
-        self.watch, self.channels, self.channel, self.partition, self.config, self.inbox = parts
+        self.watch, self.channel, self.partition, self.config, self.inbox = parts
+        self.has_channel = False
         self.counts = DeliveryCounts()
         self.delivery: object = None
         self.is_subscribed = False
@@ -158,7 +185,7 @@ async def test_each_partition_gets_a_subscription_with_all_that_it_needs(make: C
         case.config,
         case.inbox,
     )
-    assert (one.views, two.views, one.channels) == ([first, second], [second], two.channels)
+    assert (one.views, two.views) == ([first, second], [second])
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert {"nsq_ha subscription orders-0", "nsq_ha subscription orders-1"} <= names
     await turn(2)
@@ -255,7 +282,7 @@ async def test_options_of_partitioned_servers_are_refused_by_plain_ones_before_t
     assert case.follow(view_of(ONE, is_partitioned=False)) == []
     assert len(case.refused) == 1
     assert "ordered" in case.refused[0]
-    case.subscriptions[0] = FakeSubscription(*[None] * 6)
+    case.subscriptions[0] = FakeSubscription(*[None] * 5)
     case.follow(view_of(ONE, is_partitioned=False))
     assert len(case.refused) == 1
 
@@ -423,6 +450,75 @@ def test_each_error_becomes_ours(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages[0].startswith("orders-3: unexpected error, continuing; ")
 
 
+# ---------------------------------------------------------------- channels of slow partitions
+
+
+async def test_channels_that_no_subscription_has_created_in_time_are_created_over_http(
+    make: Callable[..., Case],
+) -> None:
+    case = make()
+    siblings = case.watch.siblings = FakeSiblings()
+    case.follow(view_of(ONE, TWO, ONE))
+    case.subscriptions[1].has_channel = True
+    began = now()
+    await case.partitions.create_channels(0.5)
+    assert now() - began >= 0.5
+    assert siblings.calls == [("create", 0, ONE, "ch", False), ("create", 2, ONE, "ch", False)]
+    assert all(subscription.has_channel for subscription in case.subscriptions.values())
+    await case.partitions.create_channels(0.0)
+    assert len(siblings.calls) == 2
+
+
+async def test_one_that_cannot_be_created_is_left_to_its_subscription(make: Callable[..., Case]) -> None:
+    case = make()
+    siblings = case.watch.siblings = FakeSiblings()
+    siblings.error = ConnectError("cannot connect")
+    case.follow(view_of(ONE))
+    await case.partitions.create_channels(0.0)
+    assert not case.subscriptions[0].has_channel
+
+
+@pytest.mark.parametrize(
+    ("options", "view"),
+    [
+        ({}, None),
+        ({}, TopicView(TOPIC, TopicMeta(1, is_partitioned=False), {0: ONE}, complete=True, exists=True, is_plain=True)),
+        ({"start_from": StartFrom.end()}, view_of(ONE)),
+        ({"start_from": {0: StartFrom.end()}}, view_of(ONE)),
+    ],
+)
+async def test_where_it_makes_no_sense_none_is_created(
+    make: Callable[..., Case], options: dict[str, Any], view: TopicView | None
+) -> None:
+    case = make(**options)
+    siblings = case.watch.siblings = FakeSiblings()
+    if view is not None:
+        case.follow(view)
+    await case.partitions.create_channels(0.0)
+    assert siblings.calls == []
+
+
+async def test_entering_names_the_partitions_that_may_have_no_channel(
+    make: Callable[..., Case], caplog: pytest.LogCaptureFixture
+) -> None:
+    case = make()
+    case.follow(view_of(*[ONE] * 6))
+    for partition in (0, 5):
+        case.subscriptions[partition].has_channel = True
+    case.partitions.warn_at_start(now())
+    assert caplog.messages == [
+        (
+            "orders/ch: not all partitions are subscribed yet, continuing in the background: partitions 0-5: nsqd"
+            " 10.0.0.1:4150 has not answered yet. The channel may not exist on partitions 1-4 yet: what is published"
+            " there before it does is not delivered to it"
+        )
+    ]
+    for partition in range(6):
+        case.subscriptions[partition].has_channel = True
+    case.partitions.warn_at_start(now())
+    assert "may not exist" not in caplog.messages[-1]
+
+
 # ---------------------------------------------------------------- start positions
 
 
@@ -432,7 +528,6 @@ class Http:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[tuple[Any, ...]] = []
         self.error: NsqError | None = None
-        self.paused: dict[int, bool] = {3: True}
         monkeypatch.setattr(nsqd_http, "NsqdHttp", self.open)
 
     def open(self, node: Node, *, timeout: float, local_addr: str | None) -> Http:
@@ -451,7 +546,7 @@ class Http:
             self.calls.append((name, *arguments, *more.items()))
             if self.error is not None:
                 raise self.error
-            return self.paused if name == "paused_by_partition" else None
+            return None
 
         return call
 
@@ -461,10 +556,15 @@ def http(monkeypatch: pytest.MonkeyPatch) -> Http:
     return Http(monkeypatch)
 
 
-def start_of(view: TopicView | None = None, channel: str = "ch", **options: Any) -> Start:  # noqa: ANN401
+def start_of(
+    view: TopicView | None = None,
+    channel: str = "ch",
+    siblings: FakeSiblings | None = None,
+    **options: Any,  # noqa: ANN401 - ConsumerConfig's
+) -> Start:
     watch: Any = FakeWatch(view)
-    states = ChannelStates(TOPIC, channel, 0.5)
-    return Start(watch, states, channel, 3, config_of(lookup_timeout=0.75, **options))
+    watch.siblings = siblings
+    return Start(watch, channel, 3, config_of(lookup_timeout=0.75, **options))
 
 
 WHERE = (TOPIC, 3, "ch")
@@ -556,27 +656,35 @@ async def test_messages_of_another_partition_are_refused() -> None:
     )
 
 
-async def test_a_new_ordered_channel_is_made_known_to_the_replicas_once(http: Http) -> None:
-    start = start_of()
+async def test_a_new_ordered_channel_is_made_known_to_the_replicas_once() -> None:
+    siblings = FakeSiblings()
+    start = start_of(siblings=siblings)
     for node in (ONE, ONE, TWO):
-        assert await start.prepare(node, is_ordered=True) is None
-    asked = [("open", ONE, 0.5), ("paused_by_partition", TOPIC, "ch")]
-    told = [("open", ONE, 0.75), ("replicate_ordered_channel", *WHERE, ("paused", True))]
-    assert http.calls[:4] == asked + told
-    assert len(http.calls) == 8
-    await start.prepare(TWO, is_ordered=False)
-    await start.prepare(Node("10.0.0.3", 4150, 0), is_ordered=True)
-    await start_of(channel="ch#ephemeral").prepare(ONE, is_ordered=True)
-    assert len(http.calls) == 8
-    assert replication_limit(config_of(lookup_timeout=0.75)) == 0.75
-    assert replication_limit(config_of(lookup_timeout=5.0)) == 1.0
+        await start.replicate(node)
+    each = [[("held", node), ("report", 3, node, "ch")] for node in (ONE, TWO)]
+    assert siblings.calls == each[0] + each[1]
+    await start.replicate(Node("10.0.0.3", 4150, 0))
+    await start_of(channel="ch#ephemeral", siblings=siblings).replicate(ONE)
+    await start_of(start_from=StartFrom.beginning(), siblings=siblings).replicate(ONE)
+    await start_of().replicate(ONE)
+    start.done()
+    await start.replicate(ONE)
+    assert len(siblings.calls) == 4
 
 
-async def test_replicas_that_cannot_be_told_are_a_warning(http: Http, caplog: pytest.LogCaptureFixture) -> None:
-    start = start_of()
-    http.error = ConnectError("cannot connect")
+async def test_an_operators_pause_is_not_taken_back() -> None:
+    siblings = FakeSiblings()
+    siblings.there = {3: Held(0, {"ch": True})}
+    await start_of(siblings=siblings).replicate(ONE)
+    assert siblings.calls == [("held", ONE)]
+
+
+async def test_replicas_that_cannot_be_told_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    siblings = FakeSiblings()
+    start = start_of(siblings=siblings)
+    siblings.error = ConnectError("cannot connect")
     for _ in range(2):
-        assert await start.prepare(ONE, is_ordered=True) is None
+        await start.replicate(ONE)
     assert (
         caplog.messages
         == [
@@ -587,25 +695,9 @@ async def test_replicas_that_cannot_be_told_are_a_warning(http: Http, caplog: py
         ]
         * 2
     )
-    http.error = None
-    await dawdle(1.1)
-    await start.prepare(ONE, is_ordered=True)
-    assert http.calls[-1][0] == "replicate_ordered_channel"
-
-
-async def test_partitions_of_a_node_share_an_answer_for_a_second(http: Http) -> None:
-    states = ChannelStates(TOPIC, "ch", 0.5)
-    assert await asyncio.gather(*(states.paused(ONE, number) for number in (3, 4, 3))) == [True, None, True]
-    await states.paused(TWO, 3)
-    await dawdle(0.9)
-    await states.paused(ONE, 3)
-    assert [call for call in http.calls if call[0] == "open"] == [("open", ONE, 0.5), ("open", TWO, 0.5)]
-    await dawdle(0.2)
-    http.error = ConnectError("cannot connect")
-    for _ in range(2):
-        with pytest.raises(TransportError, match=r"^cannot connect$"):
-            await states.paused(ONE, 3)
-    assert len([call for call in http.calls if call[0] == "open"]) == 3
+    siblings.error = None
+    await start.replicate(ONE)
+    assert siblings.calls[-1][0] == "report"
 
 
 # ---------------------------------------------------------------- what arrives
