@@ -318,6 +318,10 @@ class NsqdHttp(HttpPeer):
             known = found
         return None
 
+    async def request(self, method: str, path: str, params: dict[str, str]) -> bytes:
+        """Send any request, and return the content of the answer."""
+        return await self._ask(method, path, params)
+
     async def clock(self) -> float | None:
         """Return the node's time in whole seconds since 1970. None if the answer has no time."""
         return await self._time("/ping")

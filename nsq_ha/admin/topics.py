@@ -198,7 +198,8 @@ class TopicAdmin(Opened):
             view = await until_usable(self._leading, topic, partitions, call, needs_channels=False)
             if view.channels and view.meta is not None and view.meta.disable_channel_auto_create:
                 await self._register_again(topic, call)
-            siblings = Siblings(topic, self._leading.servers, first=before.partition_num or partitions)
+            first, servers, nsqd = before.partition_num or partitions, self._leading.servers, self._leading.nsqd
+            siblings = Siblings(topic, servers, first=first, request=lambda node, *what: nsqd(node).request(*what))
             try:
                 while (error := await siblings.complete(view)) is not None:
                     call.last = error

@@ -39,7 +39,7 @@ from nsq_ha.policy.growth import Held, is_new, lacking, lasting
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from nsq_ha.discovery.servers import Servers
     from nsq_ha.observe import Observer
@@ -101,6 +101,8 @@ class Siblings:
         observer: The client's.
         channel: The consumer's channel, which it creates itself. None for others.
         first: Number of partitions that are not new. None for those that the first check finds.
+        request: Sends a request to an nsqd: takes the node, the method, the path and the query, and returns the
+            content. None uses plain HTTP.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class Siblings:
         *,
         channel: str | None = None,
         first: int | None = None,
+        request: Callable[[Node, str, str, dict[str, str]], Awaitable[bytes]] | None = None,
     ) -> None:
         self._topic = topic
         self._servers = servers
@@ -118,6 +121,7 @@ class Siblings:
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._first = first
+        self._request = request or self._over_http
         self._settled: set[int] = set()
         self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
         self._overdue: set[int] = set()
@@ -368,12 +372,16 @@ class Siblings:
             if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)
         }
 
-    async def _ask(self, method: str, node: Node, path: str, params: Mapping[str, str]) -> bytes:
+    async def _ask(self, method: str, node: Node, path: str, params: dict[str, str]) -> bytes:
         if not node.http_port:
             raise ConnectError(f"nsqlookupd names no HTTP port of nsqd {node.address}")
+        async with self._slots:
+            return await self._request(node, method, path, params)
+
+    async def _over_http(self, node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        url = node.http_url + path
         try:
-            async with self._slots:
-                body = await ask(self._servers.http, method, node.http_url + path, timeout=REQUEST_LIMIT, params=params)
+            body = await ask(self._servers.http, method, url, timeout=REQUEST_LIMIT, params=params)
         except (TransportError, RemoteProtocolError) as error:
             raise type(error)(f"nsqd {node.http_url}: {error}") from error
         if body.status != 200:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -286,6 +287,19 @@ async def test_without_nsqds_http_a_healthy_topic_is_silent(cluster: Cluster, ca
     await cluster.check(cluster.siblings(), 1, cluster.view(number=64))
     assert caplog.messages == []
     assert cluster.missing() == []
+
+
+async def test_another_way_to_ask_nsqds_is_used_if_it_is_given(cluster: Cluster) -> None:
+    """An administrator's client uses HTTPS where nsqd requires TLS."""
+    asked: list[tuple[Node, str, str]] = []
+
+    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        asked.append((node, method, path))
+        return b"" if method == "POST" else json.dumps({"topics": [partition(1, messages=0)]}).encode()
+
+    await cluster.check(cluster.siblings(request=request), 1, replace(cluster.view(), leaders={1: cluster.nodes[1]}))
+    assert asked == [(cluster.nodes[1], "GET", "/stats"), (cluster.nodes[1], "POST", "/channel/create")]
+    assert cluster.asked() == []
 
 
 @pytest.mark.parametrize("lookupd", [True, False])
