@@ -9,7 +9,7 @@ many partitions. It runs while the client connects. Topics with one partition or
 
 The invariant: whatever the servers do, a check holds up its caller for a limited time, once, and fails no call.
 
-Source: failures reference 3.8; protocol reference 12, 13.
+Source: server failures 3.8; server protocol 12.
 """
 
 from __future__ import annotations

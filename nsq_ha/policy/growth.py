@@ -8,7 +8,7 @@ The invariant: a partition that was in use gets no channels. Consumers may read 
 channel that nobody reads would keep the partition's messages on disk. So a channel is created only on a partition that
 the topic did not have when the client first looked, that has no message yet, or that has no lasting channel at all.
 
-Source: failures reference 3.8; youzan/nsq ``nsqd/topic.go`` (getOrCreateChannel).
+Source: server failures 3.8; youzan/nsq ``nsqd/topic.go`` (getOrCreateChannel).
 """
 
 from __future__ import annotations

@@ -15,18 +15,9 @@ from typing import Final
 
 OURS: Final = (
     "nsq_ha.admin.nsqd_http",
-    "nsq_ha.consumer.batches",
-    "nsq_ha.consumer.handling",
-    "nsq_ha.consumer.statistics",
-    "nsq_ha.dead_letters.writing",
+    "nsq_ha.discovery.engine",
     "nsq_ha.discovery.quiet",
-    "nsq_ha.discovery.servers",
-    "nsq_ha.patterns.glob",
-    "nsq_ha.patterns.regexp",
-    "nsq_ha.policy.health",
-    "nsq_ha.producer.readiness",
-    "nsq_ha.producer.statistics",
-    "nsq_ha.protocol.ext_filter",
+    "nsq_ha.discovery.siblings",
     "nsq_ha.settings",
     "nsq_ha.signals",
     "nsq_ha.transport.wire",
@@ -48,6 +39,7 @@ OTHERS: Final = (
     "json",
     "mmh3",
     "queue",
+    "sniffio",
     "tomllib",
     "urllib.parse",
 )

@@ -220,9 +220,9 @@ async def main():
         over.set()
 
     clock = LoopClock(on_blocked)
-    clock.start()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    clock.start()  # not before: starting a process waits for that process, not for a CPU
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # only what nobody else wants of this CPU
     try:
         await over.wait()

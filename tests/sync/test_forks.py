@@ -1,9 +1,11 @@
 """Forks at unfortunate moments: the child works, or says within its limit why it cannot."""
 
+import ast
 import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from nsq_ha.devcluster import DevCluster
 from tests.support.nsqd import LIMIT
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+
+ROOT = Path(__file__).parents[2]
 
 HEAD = """
 import logging, os, random, select, signal, sys, threading, time, traceback
@@ -125,9 +129,25 @@ print(*sorted(found))
 
 def test_the_clients_load_nothing_after_they_were_imported(cluster: DevCluster, topic: str) -> None:
     """With the names of hosts, too, for which the system's resolver is asked in a thread."""
-    # httpcore looks for it at each request, mostly in vain. A fork waits until the loop has no search under way.
     dead = cluster.create_topic(f"{topic}_dead", 2, 1)
-    assert run(cluster, topic, EVERYTHING, dead) in ([""], ["sniffio"])
+    assert run(cluster, topic, EVERYTHING, dead) == [""]
+
+
+def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> None:
+    """Whether or not a test comes past them."""
+    late = {
+        node.module
+        for package in ("admin", "consumer", "dead_letters", "discovery", "migrate", "policy", "producer", "transport")
+        for path in (ROOT / "nsq_ha" / package).rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert "nsq_ha.discovery.engine" in late
+    program = "import sys; import nsq_ha.sync; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
+    assert not late - set(loaded.stdout.split())
 
 
 def test_a_fork_while_another_thread_makes_the_first_call(cluster: DevCluster, topic: str) -> None:
@@ -142,7 +162,7 @@ def test_a_fork_while_another_thread_makes_the_first_call(cluster: DevCluster, t
             # Finds nothing, and lets a search by other threads wait for the fork.
 
             def find_spec(self, name, path, target=None):
-                if threading.current_thread() is not threading.main_thread() and name != "sniffio":
+                if threading.current_thread() is not threading.main_thread():
                     loading.set()
                     forked.wait()
 
