@@ -23,7 +23,8 @@ from integration.jobs import Job, publish, workers
 from integration.replays import of
 from nsq_ha.policy import sharding
 from nsq_ha.spark.checkpoint import undated
-from nsq_ha.spark.functions import by_partition, drop_repeats
+from nsq_ha.spark.functions import by_partition, drop_repeats, row_id
+from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -190,26 +191,84 @@ async def test_per_key_order_holds_from_the_sink_to_the_source(spark: SparkSessi
     assert len(last) == 50
 
 
-async def test_a_task_that_fails_after_writing_repeats_rows_with_the_same_ids(
-    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+@pytest.mark.parametrize("ids", ["declared", "content"])
+async def test_a_task_that_runs_again_in_another_order_repeats_the_ids_of_its_rows(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, ids: str
 ) -> None:
     topic = await asyncio.to_thread(cluster.create_topic, 2, 2)
     # Spark gives the writer 10 000 rows at once: some come before those that fail.
     mark, count = str(tmp_path / "failed"), 12_000
 
     def once(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-        if not Path(mark).exists():
+        again = Path(mark).exists()
+        rows = pa.Table.from_batches(batches)
+        yield from (rows.take(list(range(len(rows) - 1, -1, -1))) if again else rows).to_batches()
+        if not again:
             Path(mark).touch()
             # NSQ accepts no empty message, so this fails the task when the rows before it are published.
-            yield pa.RecordBatch.from_pydict({"value": [""]})
+            yield pa.RecordBatch.from_pylist([{**rows.slice(0, 1).to_pylist()[0], "value": ""}], rows.schema)
 
-    rows = spark.range(count).select(f.col("id").cast("string").alias("value")).coalesce(1)
-
-    write(rows.mapInArrow(once, "value string"), cluster, topic, trace="true", batchMessages="500")
+    # Equal rows, too: three of each.
+    value = (f.col("id") % (count // 3 if ids == "content" else count)).cast("string").alias("value")
+    rows = spark.range(count).select(value, (f.col("id") * 0).cast("int").alias("partition")).coalesce(1)
+    if ids == "declared":
+        # Rows as they come from a source, without a place among the partitions.
+        rows = rows.withColumn("id", row_id("value")).drop("partition")
+    options = {"traceIdColumn": "id"} if ids == "declared" else {"trace": "true"}
+    schema = "value string, id string" if ids == "declared" else "value string, partition int"
+    write(rows.mapInArrow(once, schema), cluster, topic, batchMessages="500", **options)
     found = read(spark, cluster, topic)
     stored = found.count()
     kept = sorted(int(bytes(row.value)) for row in drop_repeats(found).select("value").collect())
-    sys.stdout.write(f"{stored} messages of {count} rows\n")
+    sys.stdout.write(f"{stored} messages of {count} rows, {len(kept)} kept, {len(set(kept))} distinct\n")
     assert count < stored <= 2 * count, "what was written before the failure is there twice"
-    assert kept == list(range(count))
+    assert kept == sorted(number % (count // 3 if ids == "content" else count) for number in range(count))
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Have Spark give a writer 100 rows at once, so that some are published before one fails."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "100")
+    yield
+    spark.conf.set(name, before or "10000")
+
+
+@pytest.mark.usefixtures("small_batches")
+async def test_a_micro_batch_that_the_driver_reads_and_tasks_repeat_keeps_the_ids_of_its_rows(
+    spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
+) -> None:
+    source, topic = [await asyncio.to_thread(cluster.create_topic, 2, 2) for _ in range(2)]
+    await publish(cluster.lookupd, source, numbered(600))
+    fails = tmp_path / "fails"
+    fails.touch()
+    mark = str(fails)
+    schema = pa.schema([("value", pa.binary()), ("id", pa.string())])
+
+    def failing(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        if Path(mark).exists():
+            yield pa.RecordBatch.from_pylist([{"value": b"", "id": "none"}], schema)
+
+    def drain(**options: str) -> list[dict[str, Any]]:
+        given = {"lookupd": ",".join(cluster.lookupd), "topic": source, "startingOffsets": "earliest", **options}
+        rows = spark.readStream.format("nsq").options(**given).load().select("value", row_id().alias("id"))
+        writer = rows.mapInArrow(failing, "value binary, id string").writeStream.format("nsq")
+        writer = writer.options(
+            lookupd=",".join(cluster.lookupd), topic=topic, traceIdColumn="id", batchMessages="50"
+        ).option("checkpointLocation", f"{tmp_path}/checkpoint")
+        return run_to_end(lambda: writer.trigger(availableNow=True).start())
+
+    with pytest.raises(StreamingQueryException, match="has no value"):
+        # From the thread that made the session, as above.
+        drain(driverBytes="1m")
+    fails.unlink()
+    progress = drain(driverBytes="0")
+    assert [each["numInputRows"] for each in progress] == [600]
+    found = read(spark, cluster, topic)
+    stored = found.count()
+    kept = sorted(bytes(row.value) for row in drop_repeats(found).select("value").collect())
+    sys.stdout.write(f"{stored} messages of 600 rows, {len(kept)} kept, {len(set(kept))} distinct\n")
+    assert stored > 600
+    assert kept == numbered(600)

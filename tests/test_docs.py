@@ -69,7 +69,7 @@ PUBLIC_MODULES = [
     "nsq_ha.tracelog",
 ]
 OF_SPARK = {
-    "functions": ["by_partition", "decode_json", "drop_repeats", "partition_for", "split_bad", "Split"],
+    "functions": ["by_partition", "decode_json", "drop_repeats", "partition_for", "row_id", "split_bad", "Split"],
     "lag": ["lag_of", "LagListener", "PartitionLag", "StreamLag"],
     "session": ["local_session", "register"],
 }

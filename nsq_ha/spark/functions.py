@@ -89,11 +89,30 @@ def by_partition(frame: DataFrame, partitions: int, key: str = "key", rule: Rule
     return placed.repartitionById(partitions, "partition")
 
 
+def row_id(*columns: Column | str) -> Column:
+    """Return what a row is, as text for the option ``traceIdColumn`` of a write.
+
+    Args:
+        columns: Columns that together tell a row from all others, and that are the same if it is computed again. By
+            default the place of a message in its source, ``topic``, ``partition``, ``offset`` and ``timestamp``, for
+            rows of ``format("nsq")`` and of Spark's Kafka connector; the time tells a re-created topic from the one
+            before. If a message becomes several rows, add what tells these apart. Never add a position that Spark
+            chooses, such as ``monotonically_increasing_id``, or the time of the query.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    named: list[Column] = [f.col(each) if isinstance(each, str) else each for each in columns]
+    if not columns:
+        named = [f.col("topic"), f.col("partition"), f.col("offset"), f.unix_micros("timestamp").alias("micros")]
+    # As JSON, since no two lists of values give the same text.
+    return f.to_json(f.struct(*named), {"ignoreNullFields": "false"})
+
+
 def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     """Drop rows that a repeated task or a repeated publish stored more than once.
 
     Rows are the same if topic and trace id are; rows without a trace id (0) stay.
-    Write with ``trace`` or ``traceIdColumn`` for this to work.
+    Write with ``traceIdColumn`` and :func:`row_id`, or with ``trace``, for this to work.
 
     Args:
         frame: A read of ``format("nsq")`` with ``topic``, ``partition``, ``offset`` and ``trace_id``, and on a

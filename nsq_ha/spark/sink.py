@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
-from nsq_ha.spark.options import ReadOptions, WriteOptions
+from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
 from nsq_ha.spark.read.range_reader import seldom_collected
 from nsq_ha.spark.read.reuse import worker_cluster
 from nsq_ha.spark.write.arrow_mpub import Block
 from nsq_ha.spark.write.partition_writer import TaskWriter, Written
-from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, Row, RowConverter, Target, TraceSeed
+from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, Row, RowConverter, Target, TraceIds
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
-_INTEGERS: Final = ("bigint", "int")
+_IDS: Final = ("bigint", "int", "string", "binary")
 
 
 @dataclass
@@ -80,7 +80,7 @@ class _Writer:
         """
         with seldom_collected(), worker_cluster(self._options.lookupd) as cluster:
             task = TaskWriter(self._options, cluster)
-            rows = RowConverter(self._options, self._targets, self._seed(), self._origin())
+            rows = RowConverter(self._options, self._targets, self._ids(), self._origin())
             try:
                 for batch in iterator:
                     self._add(batch, task, rows, cluster)
@@ -122,10 +122,10 @@ class _Writer:
             topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, dict(found.leaders)
         )
 
-    def _seed(self) -> TraceSeed:
-        """Return the seed of a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
+    def _ids(self) -> TraceIds:
+        """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
         context = _task_context()
-        return TraceSeed(self._run, "0", 0 if context is None else context.partitionId())
+        return TraceIds(self._options.write_id or self._run, 0 if context is None else context.partitionId())
 
     def _origin(self) -> dict[str, object]:
         """Return where the rows of this task come from, for dead letters."""
@@ -162,15 +162,20 @@ class NsqBatchWriter(_Writer, DataSourceArrowWriter):
 class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Publishes micro-batches, at least once."""
 
-    def _seed(self) -> TraceSeed:
-        """Return the seed of a task's trace ids. A stream keeps its id over restarts, so repeats have the same ids."""
+    def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
+        super().__init__(options, schema, overwrite=overwrite)
+        if self._options.write_id is not None:
+            raise wrong("writeId", "is for batch writes; a stream has the ids of its query and micro-batches")
+
+    def _ids(self) -> TraceIds:
+        """Return a task's trace ids. A stream keeps its id over restarts, so repeats have the same ids."""
         context = _task_context()
         task = 0 if context is None else context.partitionId()
         if not self._options.trace or self._options.trace_id_column is not None:
-            # No trace id is generated from it.
-            return TraceSeed(self._run, "0", task)
+            # No trace id is generated.
+            return TraceIds(self._run, task)
         query, batch = (None, None) if context is None else query_and_batch(context)
-        return TraceSeed.of_stream(query, batch, task)
+        return TraceIds.of_stream(query, batch, task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the counts of the write."""
@@ -187,11 +192,11 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Check the columns of a DataFrame that is to be written.
 
     Raises:
-        ConfigError: ``value`` is missing, or a column is unknown or has a wrong type.
+        ConfigError: ``value`` is missing, a column is unknown or has a wrong type, or trace ids would be positions.
     """
     known = dict(COLUMNS)
     if options.trace_id_column is not None:
-        known[options.trace_id_column] = _INTEGERS
+        known.setdefault(options.trace_id_column, _IDS)
     for column in schema.fields:
         kind = column.dataType.simpleString()
         if column.name not in known:
@@ -202,6 +207,14 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     for needed in ("value", options.trace_id_column, None if options.topic else "topic"):
         if needed is not None and needed not in names:
             raise ConfigError(f"column {needed!r} is missing" + (", and so is option 'topic'" * (needed == "topic")))
+    placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
+    is_placed = options.partitioner != "roundrobin" and placed & set(names)
+    if options.trace and options.trace_id_column is None and not is_placed:
+        raise ConfigError(
+            "option 'trace': nothing says what a row is, and its number in the task may be another one if the task "
+            "runs again: set 'traceIdColumn' to a column that does, such as nsq_ha.spark.functions.row_id() for rows "
+            "of NSQ or Kafka, or place the rows with nsq_ha.spark.functions.by_partition"
+        )
 
 
 def check_target(target: Target, columns: Sequence[str], options: WriteOptions) -> None:

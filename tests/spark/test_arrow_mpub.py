@@ -16,7 +16,7 @@ from nsq_ha.spark import sink
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
 from nsq_ha.spark.write.partition_writer import TaskWriter, Written
-from nsq_ha.spark.write.row_converter import RowConverter, Target, TraceSeed
+from nsq_ha.spark.write.row_converter import RowConverter, Target, TraceIds
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster
@@ -66,7 +66,7 @@ def published(batches: list[Any], given_options: WriteOptions) -> dict[int, list
     task = TaskWriter(given_options, cast("Cluster", None))
     writers = {number: Sent(number) for number in range(3)}
     task._writers = {("orders", number): cast("Any", each) for number, each in writers.items()}
-    rows = RowConverter(given_options, writer._targets, TraceSeed("run", "0", 0))
+    rows = RowConverter(given_options, writer._targets, TraceIds("run/0", 0))
     for each in batches:
         writer._add(each, task, rows, cast("Cluster", None))
     task.finish(writer._targets)

@@ -210,6 +210,7 @@ EXAMPLES = {
     "maxMessageBytes": "5000000",
     "trace": "true",
     "traceIdColumn": "number",
+    "writeId": "daily",
     "publishTimeout": "5s",
     "onBadRow": "drop",
     "deadLetterTopic": "dead",
@@ -228,6 +229,7 @@ ACK = {"delivery": "ack", "channel": "c", "spool": "/tmp/x"}
 COMPANIONS = {
     "startingOffsetsByTimestampStrategy": {"startingTimestamp": "1767225600000"},
     "deadLetterTopic": {"onBadRow": "deadLetter"},
+    "writeId": {"trace": "true"},
     "headersAs": {"includeHeaders": "true"},
     "delivery": {"spool": "/tmp/spool", "channel": "registered"},
     "nsqd": {"delivery": "ack", "spool": "/tmp/spool", "channel": "registered"},

@@ -20,12 +20,12 @@ from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.sink import check_columns, check_target
 from nsq_ha.spark.write.arrow_mpub import encode
-from nsq_ha.spark.write.row_converter import Row, RowConverter, Target, TraceSeed
+from nsq_ha.spark.write.row_converter import Row, RowConverter, Target, TraceIds, UnplacedRowError
 
 PLAIN = Target("t", 4, ordered=False, extended=False)
 ORDERED = Target("t", 4, ordered=True, extended=False)
 HEADED = Target("t", 4, ordered=False, extended=True)
-ME = TraceSeed("run", "3", 1)
+TASK = 1
 HEADERS = pa.map_(pa.string(), pa.string())
 ARRAY = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -43,10 +43,9 @@ def schema(fields: str) -> StructType:
     return found
 
 
-def rows_of(
-    target: Target, columns: dict[str, Any], given: WriteOptions | None = None, me: TraceSeed = ME
-) -> list[Row]:
-    return list(RowConverter(given or options(), {"t": target}, me).messages(pa.RecordBatch.from_pydict(columns)))
+def rows_of(target: Target, columns: dict[str, Any], given: WriteOptions | None = None, task: int = TASK) -> list[Row]:
+    ids = TraceIds("run/3", task)
+    return list(RowConverter(given or options(), {"t": target}, ids).messages(pa.RecordBatch.from_pydict(columns)))
 
 
 def refused(target: Target, columns: dict[str, Any], match: str, **more: str) -> None:
@@ -65,7 +64,10 @@ def refused(target: Target, columns: dict[str, Any], match: str, **more: str) ->
         ("value int", {}, "column 'value' is int; it must be binary or string"),
         ("value string, key double", {}, "column 'key' is double"),
         ("value string", {"traceIdColumn": "n"}, "column 'n' is missing"),
-        ("value string, n string", {"traceIdColumn": "n"}, "column 'n' is string; it must be bigint or int"),
+        ("value string, n double", {"traceIdColumn": "n"}, "column 'n' is double; it must be bigint or int or string"),
+        ("value string", {"trace": "true"}, "option 'trace': nothing says what a row is, .*row_id.*by_partition"),
+        ("value string, partition int", {"trace": "true", "partitioner": "murmur3"}, "nothing says what a row is"),
+        ("value string, key string", {"trace": "true", "partitioner": "roundrobin"}, "nothing says what a row is"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(ddl: str, more: dict[str, str], match: str) -> None:
@@ -122,12 +124,12 @@ def test_a_named_partition_wins_over_the_key_unless_the_partitioner_says_otherwi
 def test_rows_without_key_go_in_turn_by_batches() -> None:
     rows = rows_of(PLAIN, {"value": [b"v"] * 6, "key": [None] * 6}, options(batchMessages="2"))
     assert [row.partition for row in rows] == [2, 2, 3, 3, 0, 0]
-    other = rows_of(PLAIN, {"value": [b"v"]}, options(partitioner="roundrobin"), TraceSeed("run", "3", 2))
+    other = rows_of(PLAIN, {"value": [b"v"]}, options(partitioner="roundrobin"), task=2)
     assert [row.partition for row in other] == [3], "each task begins elsewhere"
 
 
 def test_on_an_ordered_topic_a_row_without_key_is_reported_by_its_number() -> None:
-    rows = RowConverter(options(), {"t": ORDERED}, ME)
+    rows = RowConverter(options(), {"t": ORDERED}, TraceIds("run/3", TASK))
     list(rows.messages(pa.RecordBatch.from_pydict({"value": ["a", "b"], "key": ["k", "k"]})))
     with pytest.raises(ConfigError, match="row 3 of the task has no key, and topic 't' is ordered"):
         rows.messages(pa.RecordBatch.from_pydict({"value": ["c", "d"], "key": ["k", None]}))
@@ -140,7 +142,7 @@ def test_an_empty_value_is_refused(empty: bytes | None) -> None:
 
 def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> None:
     targets = {"t": PLAIN}
-    rows = RowConverter(WriteOptions.parse({"lookupd": "127.0.0.1:4161"}), targets, ME)
+    rows = RowConverter(WriteOptions.parse({"lookupd": "127.0.0.1:4161"}), targets, TraceIds("run/3", TASK))
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", "u"]})
     with pytest.raises(KeyError, match="u"):
         rows.messages(batch)
@@ -151,21 +153,93 @@ def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> Non
 # ---------------------------------------------------------------- ids and headers
 
 
-def test_ids_are_the_same_when_a_task_runs_again_and_differ_between_tasks_and_batches() -> None:
-    given = options(trace="true")
+def attempt(rows: list[bytes], run: str = "q/7", cut: int = 3, task: int = TASK) -> list[tuple[int, bytes]]:
+    """Return ids and bodies as a task stores them that has these rows in this order."""
+    converter = RowConverter(options(trace="true"), {"t": PLAIN}, TraceIds(run, task))
+    batches = [rows[at : at + cut] for at in range(0, len(rows), cut)]
+    return [
+        (row.trace_id, row.body)
+        for lot in batches
+        for row in converter.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [task] * len(lot)}))
+    ]
 
-    def ids(me: TraceSeed) -> list[int]:
-        rows = RowConverter(given, {"t": PLAIN}, me)
-        batches = [pa.RecordBatch.from_pydict({"value": [b"v"] * count}) for count in (3, 2)]
-        return [row.trace_id for batch in batches for row in rows.messages(batch)]
 
-    assert ids(ME) == ids(ME)
-    # However Arrow cuts the rows.
-    assert ids(ME) == [ME.trace_id(number) for number in range(5)]
-    every = ids(ME) + ids(TraceSeed("run", "4", 1)) + ids(TraceSeed("run", "3", 2)) + ids(TraceSeed("other", "3", 1))
-    assert len(set(every)) == 20
-    assert all(0 < number <= MAX_TRACE_ID for number in every)
+@given(st.lists(st.sampled_from([b"paid", b"sent", b"back", b"lost"]), max_size=12), st.data())
+def test_a_task_that_runs_again_in_another_order_repeats_the_ids_of_its_rows(
+    rows: list[bytes], data: st.DataObject
+) -> None:
+    """Any part of a first attempt is stored, and all of the second; each with its rows in an order of its own."""
+    first = attempt(data.draw(st.permutations(rows)), cut=data.draw(st.integers(1, 5)))
+    again = attempt(data.draw(st.permutations(rows)), cut=data.draw(st.integers(1, 5)))
+    stored = first[: data.draw(st.integers(0, len(rows)))] + again
+    kept = dict(stored)
+    assert len(kept) == len(rows), "equal rows are as many as before"
+    assert sorted(kept.values()) == sorted(rows), "the rows themselves, not only their number"
+    assert all(kept[number] == body for number, body in stored), "one id never names two rows"
+    assert all(0 < number <= MAX_TRACE_ID for number in kept)
+
+
+def test_rows_of_other_writes_and_tasks_and_without_ids() -> None:
+    ids = [number for run in ("q/7", "q/8", "r/7") for number, _ in attempt([b"a", b"a", b"b"], run)]
+    assert len(set(ids)) == 9
+    assert len({*attempt([b"a"]), *attempt([b"a"], task=2)}) == 2
     assert [row.trace_id for row in rows_of(PLAIN, {"value": ["a"]})] == [0]
+
+
+def test_rows_that_differ_in_what_is_stored_have_other_ids() -> None:
+    given = options(trace="true")
+    headers = pa.array([[("a", "b")], [("a", "c")], None, [("a", "b")]], HEADERS)
+    columns = {"value": ["v"] * 4, "partition": [TASK] * 4, "tag": ["t", "t", "t", None], "headers": headers}
+    rows = rows_of(HEADED, columns, given)
+    assert len({row.trace_id for row in rows}) == 4
+    assert [json.loads(row.ext)["##trace_id"] for row in rows] == [str(row.trace_id) for row in rows]
+
+
+@pytest.mark.parametrize("bad_row", ["fail", "drop"])
+def test_rows_that_are_not_placed_are_refused_instead_of_numbered(bad_row: str) -> None:
+    """Equal ones in two tasks would have one id, and ``drop_repeats`` would delete one of them."""
+    given = options(trace="true", onBadRow=bad_row)
+    with pytest.raises(UnplacedRowError, match=r"row 1 of task 1 goes to partition 2; .*traceIdColumn.*by_partition"):
+        rows_of(PLAIN, {"value": ["a", "b"], "partition": [1, 2]}, given)
+    assert rows_of(PLAIN, {"value": ["a"], "partition": [2], "n": ["x"]}, options(traceIdColumn="n"))
+
+
+def test_a_bad_row_uses_up_no_number() -> None:
+    given = options(trace="true", onBadRow="drop")
+    good = attempt([b"a", b"b", b"a"], "run/3")
+    for lots in ([[b"a", b"", b"b", b"a"]], [[b"a", b""], [b"b", b"a"]], [[b"", b"b"], [b"a", b"", b"a"]]):
+        converter = RowConverter(given, {"t": PLAIN}, TraceIds("run/3", TASK))
+        found = [
+            (row.trace_id, row.body)
+            for lot in lots
+            for row in converter.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [TASK] * len(lot)}))
+        ]
+        assert sorted(found) == sorted(good)
+
+
+def test_a_column_of_text_or_bytes_is_hashed_to_ids() -> None:
+    def ids(column: list[Any], task: int) -> list[int]:
+        rows = rows_of(PLAIN, {"value": ["a"] * len(column), "n": column}, options(traceIdColumn="n"), task)
+        return [row.trace_id for row in rows]
+
+    texts = ids(["one", "two", None], 1)
+    assert texts == ids(["one", "two", None], 0) == ids([b"one", b"two", None], 3), "whatever the task"
+    assert len({*texts}) == 3
+    assert texts[2] == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"traceIdColumn": "offset"}, "option 'traceIdColumn': 'offset' is a position, .*row_id"),
+        ({"traceIdColumn": "partition"}, "option 'traceIdColumn': 'partition' is a position"),
+        ({"writeId": "daily"}, "option 'writeId': needs trace=true"),
+        ({"writeId": "daily", "traceIdColumn": "n"}, "option 'writeId': needs trace=true without 'traceIdColumn'"),
+    ],
+)
+def test_options_of_trace_ids_that_do_not_agree(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        options(**given)
 
 
 def test_ids_of_a_column_are_taken_without_their_sign() -> None:

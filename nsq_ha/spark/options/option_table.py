@@ -326,8 +326,19 @@ class WriteOptions:
     max_message_bytes: int = row(
         W, of.size(1, 2**31 - 1), "largest message with trace id and headers: nsqd's --max-msg-size", "1m"
     )
-    trace: bool = row(W, of.FLAG, "publish with trace ids, which stay the same if a task runs again", "false")
-    trace_id_column: str | None = row(W, of.TEXT, "column with the trace id, instead of a generated one")
+    trace: bool = row(
+        W,
+        of.FLAG,
+        "publish with trace ids from what rows are, which stay the same if they are written again; needs rows that "
+        "by_partition placed, or traceIdColumn",
+        "false",
+    )
+    trace_id_column: str | None = row(
+        W, of.TEXT, "column that says what a row is: a number is the trace id, text or bytes are hashed to it"
+    )
+    write_id: str | None = row(
+        W, of.TEXT, "with trace, in a batch write: a name of the write, the same if the program repeats it"
+    )
     on_bad_row: str = row(
         W,
         of.word(FAIL, DROP, DEAD_LETTER),
@@ -359,11 +370,22 @@ class WriteOptions:
             raise wrong("deadLetterTopic", "needs onBadRow=deadLetter")
         if dead_letters and dead_letters == parsed.topic:
             raise wrong("deadLetterTopic", "is the topic of the write: choose another one for bad rows")
+        if parsed.trace_id_column in _POSITIONS:
+            raise wrong(
+                "traceIdColumn",
+                f"{parsed.trace_id_column!r} is a position, which other rows have, too: use a column of "
+                "nsq_ha.spark.functions.row_id()",
+            )
+        if parsed.write_id is not None and (not parsed.trace or parsed.trace_id_column is not None):
+            raise wrong("writeId", "needs trace=true without 'traceIdColumn', whose ids do not depend on the write")
         return dataclasses.replace(parsed, trace=parsed.trace or parsed.trace_id_column is not None)
 
 
 KNOWN: Final = table(ReadOptions, WriteOptions, ConnectionOptions)
 """Every option, by its name."""
+
+_POSITIONS: Final = ("offset", "partition")
+"""Columns that do not say what a row is."""
 
 _PROTECTION: Final = {"tls": "tls", "authSecret": "auth_secret"}
 """Options whose protection ``fetch=bulk`` would go around, and their fields."""

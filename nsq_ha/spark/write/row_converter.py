@@ -14,7 +14,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
@@ -47,6 +47,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _MAX_TAG_BYTES: Final = 100
 _MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes besides the value that count for a message
 _MAX_VALUE: Final = 256 * 1024  # bytes of a bad value that a dead letter keeps
+_TRACE_BYTES: Final = len(f',"{TRACE_KEY}":"{MAX_TRACE_ID}"')
 _MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
 
 
@@ -70,23 +71,29 @@ class Row(NamedTuple):
     ext: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TraceSeed:
-    """The seed of generated trace ids, which stay the same if a task runs again: write, micro-batch and task.
+class UnplacedRowError(ConfigError):
+    """Equal rows could be in several tasks, so nothing tells a repeated row from an equal one."""
+
+
+@dataclass(slots=True)
+class TraceIds:
+    """Trace ids of the rows of one task, from what is stored; equal rows are numbered among themselves.
+
+    The ids stay the same if the task runs again with its rows in another order: equal rows may change places. All rows
+    that are equal must be in one task, see :class:`UnplacedRowError`.
 
     Attributes:
-        run: Id of the query or of the batch write.
-        batch: Number of the micro-batch; 0 for a batch write.
+        run: Names the write; the same if it is repeated. Equal rows of other writes have other ids.
         task: Number of the task's partition.
     """
 
     run: str
-    batch: str
     task: int
+    _numbers: dict[bytes, int] = field(default_factory=dict)
 
     @classmethod
     def of_stream(cls, query: str | None, batch: str | None, task: int) -> Self:
-        """Return the seed of a task of a micro-batch.
+        """Return the ids of a task of a micro-batch.
 
         Args:
             query: Id of the query, from Spark.
@@ -103,12 +110,18 @@ class TraceSeed:
                 "sql.streaming.queryId and streaming.sql.batchId), so it has no trace ids that stay the same when the "
                 "task runs again; set 'traceIdColumn' to a column with your own ids, or write without 'trace'"
             )
-        return cls(query, batch, task)
+        return cls(f"{query}/{batch}", task)
 
-    def trace_id(self, number: int) -> int:
-        """Return the id of the task's row ``number``: 64 bits, never 0."""
-        text = f"{self.run}/{self.batch}/{self.task}/{number}".encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") or 1
+    def of(self, *parts: bytes) -> int:
+        """Return the id of the next row that consists of these parts: 64 bits, never 0."""
+        content = hashlib.blake2b(b"".join([b"%d:%s" % (len(part), part) for part in parts]), digest_size=16).digest()
+        number = self._numbers[content] = self._numbers.get(content, -1) + 1
+        return hashed(b"%s/%d/%s" % (self.run.encode(), number, content))
+
+
+def hashed(identity: bytes) -> int:
+    """Return a trace id of 64 bits, never 0, for something that identifies a row."""
+    return int.from_bytes(hashlib.blake2b(identity, digest_size=8).digest(), "big") or 1
 
 
 @dataclass(slots=True)
@@ -157,7 +170,7 @@ class RowConverter:
     Args:
         options: The options of the write.
         targets: Known topics by name; add a missing one, and call again.
-        seed: Seed of generated trace ids.
+        ids: The trace ids of rows without a declared one.
         origin: Where the rows come from, for dead letters: the ids of query, micro-batch and task.
 
     Attributes:
@@ -168,22 +181,23 @@ class RowConverter:
         self,
         options: WriteOptions,
         targets: dict[str, Target],
-        seed: TraceSeed,
+        ids: TraceIds,
         origin: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
         self.bad: BadRows = BadRows()
         self._origin = origin
         self._options = options
         self._targets = targets
-        self._seed = seed
+        self._ids = ids
         self._number = 0
-        self._turn = seed.task
+        self._turn = ids.task
 
     def messages(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of a ``pyarrow.RecordBatch``.
 
         Raises:
             ConfigError: A row cannot be published; the message has its number.
+            UnplacedRowError: Rows without a declared trace id are not placed by partition.
             KeyError: A topic is not among the targets; add it and call again.
         """
         for topic in self._topics(columns_of(batch), batch.num_rows):
@@ -198,6 +212,8 @@ class RowConverter:
         turn = self._turn
         try:
             return list(self._all(batch))
+        except UnplacedRowError:
+            raise
         except ConfigError as error:
             self._turn = turn
             if batch.num_rows == 1:
@@ -214,14 +230,18 @@ class RowConverter:
         self.bad.count(reason, dropped=target is None)
         if self._options.on_bad_row != DEAD_LETTER or target is None:
             return []
-        column = self._options.trace_id_column
-        trace = columns[column].to_pylist()[0] or 0 if column else self._seed.trace_id(number)
-        trace = trace & MAX_TRACE_ID if self._options.trace else 0
         topic = self._topics(columns, 1)[0]
+        trace = 0
+        if self._options.trace_id_column is not None:
+            trace = self._declared(columns)[0]
+        elif self._options.trace:
+            row = {name: each.to_pylist()[0] for name, each in columns.items()}
+            # With the task: a bad row may have no partition, and so no place.
+            trace = self._ids.of(b"bad", b"%d" % self._ids.task, repr(row).encode())
         at = datetime.datetime.now(datetime.UTC).isoformat()
         origin = {**self._origin, "row": number, "at": at}
         body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason, origin)
-        ext = _header(None, None, None, trace) if target.extended else b""
+        ext = _with_trace(b"", trace) if target.extended else b""
         return [Row(target.topic, number % target.partitions, body, trace, ext)]
 
     def _all(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
@@ -236,11 +256,17 @@ class RowConverter:
             number = next(number for number, body in enumerate(bodies) if not body)
             raise ConfigError(f"row {self._number + number} of the task has no value: NSQ accepts no empty message")
         partitions = self._partitions(columns, topics)
-        traces = self._traces(columns, count)
-        exts = self._headers(columns, topics, traces)
+        exts = self._headers(columns, topics)
         if max(map(len, bodies), default=0) > self._options.max_message_bytes - _MAX_HEAD:
             self._check_sizes(topics, bodies, exts)
+        # Last, since nothing may fail after rows are numbered.
+        traces = self._traces(columns, topics, partitions, bodies, exts)
         self._number += count
+        if self._options.trace and any(self._targets[topic].extended for topic in set(topics)):
+            exts = [
+                _with_trace(ext, trace) if self._targets[topic].extended else ext
+                for topic, ext, trace in zip(topics, exts, traces, strict=True)
+            ]
         return map(Row, topics, partitions, bodies, traces, exts)
 
     def _topics(self, columns: Mapping[str, Any], count: int) -> list[Any]:
@@ -248,7 +274,8 @@ class RowConverter:
 
     def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
         for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
-            head = 2 + len(ext) if self._targets[topic].extended else 8 * self._options.trace
+            traced = _TRACE_BYTES if self._targets[topic].extended else 8
+            head = (2 + len(ext) if self._targets[topic].extended else 0) + traced * self._options.trace
             if len(body) + head > self._options.max_message_bytes:
                 raise ConfigError(
                     f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
@@ -285,20 +312,50 @@ class RowConverter:
                 found.append(self._turn % target.partitions)
         return found
 
-    def _traces(self, columns: Mapping[str, Any], count: int) -> list[int]:
+    def _traces(
+        self,
+        columns: Mapping[str, Any],
+        topics: Sequence[str],
+        partitions: Sequence[int],
+        bodies: Sequence[bytes],
+        exts: Sequence[bytes],
+    ) -> list[int]:
         if self._options.trace_id_column is not None:
-            return [(number or 0) & MAX_TRACE_ID for number in columns[self._options.trace_id_column].to_pylist()]
+            return self._declared(columns)
         if not self._options.trace:
-            return [0] * count
-        return [self._seed.trace_id(number) for number in range(self._number, self._number + count)]
+            return [0] * len(topics)
+        task, ids = self._ids.task, self._ids.of
+        if misplaced := [number for number, partition in enumerate(partitions) if partition != task]:
+            number = misplaced[0]
+            raise UnplacedRowError(
+                f"option 'trace': row {self._number + number} of task {task} goes to partition {partitions[number]}; "
+                "equal rows may then be in several tasks, and no id tells them from repeated ones: set 'traceIdColumn' "
+                "to a column that says what a row is, such as nsq_ha.spark.functions.row_id() for rows of NSQ or "
+                "Kafka, or place the rows with nsq_ha.spark.functions.by_partition, so that each task has one partition"
+            )
+        return [
+            ids(topic.encode(), b"%d" % partition, body, ext)
+            for topic, partition, body, ext in zip(topics, partitions, bodies, exts, strict=True)
+        ]
 
-    def _headers(self, columns: Mapping[str, Any], topics: Sequence[str], traces: Sequence[int]) -> list[bytes]:
+    def _declared(self, columns: Mapping[str, Any]) -> list[int]:
+        """Return the ids of ``traceIdColumn``: a number as it is, text and bytes hashed; 0 for null."""
+        values = columns[str(self._options.trace_id_column)].to_pylist()
+        return [
+            (value or 0) & MAX_TRACE_ID
+            if value is None or isinstance(value, int)
+            else hashed(value.encode() if isinstance(value, str) else value)
+            for value in values
+        ]
+
+    def _headers(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[bytes]:
         if not any(self._targets[topic].extended for topic in set(topics)):
             return [b""] * len(topics)
         headers = columns["headers"].to_pylist() if "headers" in columns else [None] * len(topics)
         tags = columns["tag"].to_pylist() if "tag" in columns else [None] * len(topics)
         keys = columns["key"].to_pylist() if "key" in columns else [None] * len(topics)
-        return [_header(*each) for each in zip(headers, tags, keys, traces, strict=True)]
+        most = MAX_EXT_BYTES - _TRACE_BYTES * self._options.trace
+        return [_header(*each, most) for each in zip(headers, tags, keys, strict=True)]
 
 
 def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str, origin: Mapping[str, object]) -> bytes:
@@ -333,7 +390,8 @@ def as_binary(column: Any) -> Any:  # noqa: ANN401
     return column if pa.types.is_binary(column.type) else column.cast(pa.binary())
 
 
-def _header(headers: object, tag: str | None, key: object, trace_id: int) -> bytes:
+def _header(headers: object, tag: str | None, key: object, most: int) -> bytes:
+    """Return the extension header without the trace id, at most ``most`` bytes."""
     full = _pairs(headers)
     text = _text(key)
     if text is not None and "key" not in dict(full):
@@ -342,15 +400,21 @@ def _header(headers: object, tag: str | None, key: object, trace_id: int) -> byt
         if not 1 <= len(tag.encode()) <= _MAX_TAG_BYTES:
             raise ConfigError(f"tag {tag!r} must have 1..{_MAX_TAG_BYTES} bytes")
         full.append((TAG_KEY, tag))
-    if trace_id:
-        full.append((TRACE_KEY, str(trace_id)))
     if not full:
         return b""
     # An object by hand: a dict would lose repeated names.
     ext = ("{" + ",".join([f"{json.dumps(name)}:{json.dumps(value)}" for name, value in full]) + "}").encode()
-    if len(ext) > MAX_EXT_BYTES:
-        raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
+    if len(ext) > most:
+        raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {most}")
     return ext
+
+
+def _with_trace(ext: bytes, trace_id: int) -> bytes:
+    """Return an extension header with the trace id added."""
+    if not trace_id:
+        return ext
+    entry = b'"%s":"%d"}' % (TRACE_KEY.encode(), trace_id)
+    return b"{" + entry if not ext else ext[:-1] + b"," + entry
 
 
 def _pairs(headers: object) -> list[tuple[str, str]]:
