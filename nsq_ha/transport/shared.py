@@ -46,7 +46,7 @@ class Share:
         self.lifetime: None = None
         self.callbacks: Callbacks = callbacks
         self.resume: Callable[[], None] = _nothing
-        self.trunk = trunk
+        self.trunk: Trunk = trunk
         self.connection: Connection = connection
         self._ended: asyncio.Future[NsqError] = asyncio.get_running_loop().create_future()
 
