@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
-from tests.devcluster.wire import attempts, connect, pub
+from tests.devcluster.wire import Wire, attempts, connect, pub
+from tests.support.inside import in_cluster, nsqd_of
 
 
 def test_a_killed_leader_leaves_both_lookups_until_another_is_elected() -> None:
@@ -116,6 +118,29 @@ def test_what_waits_for_a_leader_that_wakes_in_time_is_stored() -> None:
             assert publishing.answer() == b"OK"
         assert seen.lookup("w") == {0: leader}
         assert seen.stored() == [b"waits"]
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+def test_a_connection_freezes_that_is_being_accepted(turns: int) -> None:
+    """The kernel has accepted it; the node does so within some turns of its loop."""
+    with probe() as seen, held(seen.cluster):
+        node, opened = nsqd_of(seen.cluster, seen.leader()), list[Wire]()
+
+        def freeze_in(left: int) -> None:
+            if left:
+                asyncio.get_running_loop().call_soon(freeze_in, left - 1)
+            else:
+                node.freeze()
+
+        def accept() -> None:
+            opened.append(seen.wire(node.name, pub("orders", b"waits")))
+            freeze_in(turns)
+
+        in_cluster(seen.cluster, accept)
+        with opened[0] as publishing:
+            assert publishing.is_quiet(0.1)
+            in_cluster(seen.cluster, node.thaw)
+            assert publishing.answer() == b"OK"
 
 
 def test_a_killed_follower_holds_publishes_up_then_has_them_refused_then_is_left_out() -> None:

@@ -146,6 +146,13 @@ class Connection(asyncio.Protocol):
             self.abort()
         elif self.node.frozen:
             self.freeze()
+            # Python 3.11.2 begins to read after this call, even if reading was paused in it.
+            self._host.loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self._pauses and self._transport is not None:
+            self._transport.resume_reading()
+            self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what the client held."""
