@@ -244,9 +244,14 @@ def test_a_partition_that_is_added_has_no_registered_channel_until_the_next_regi
 
     assert register("/channel/create", "billing") == 200
     plain.cluster.expand("strict", 2)
+    strict = Probe(plain.cluster, "strict")
+    until(
+        lambda: len(strict.lookup("w")) == 2
+    )  # a channel that is registered before would be one of the new partition's
+    strict.http.close()
     assert (listed(0), listed(1)) == (["billing"], [])
     assert register("/channel/create", "billing") == 400
     assert listed(1) == []
     assert register("/channel/create", "other") == 200
     assert register("/channel/delete", "other") == 200
-    until(lambda: listed(1) == ["billing"])
+    assert listed(1) == ["billing"]
