@@ -8,6 +8,7 @@ The invariant: a client is in here from its start to its end, and nothing here k
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 from weakref import WeakMethod, ref
@@ -15,7 +16,7 @@ from weakref import WeakMethod, ref
 from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.stats import ConsumerStats, Health, ProducerStats
 
@@ -49,6 +50,7 @@ class Named(NamedTuple):
 class _Entry(NamedTuple):
     client: ref[Client]
     on_watched: WeakMethod[Callable[[], None]] | None
+    on_exit: WeakMethod[Callable[[], None]] | None
 
 
 _NumberedKind = tuple[Kind, int]
@@ -61,21 +63,30 @@ class Clients:
         self._lock = Mutex()  # a garbage collection inside a block here may call it again
         self._entries: dict[_NumberedKind, _Entry] = {}
 
-    def opened(self, kind: Kind, client: Client, on_watched: Callable[[], None] | None = None) -> None:
+    def opened(
+        self,
+        kind: Kind,
+        client: Client,
+        *,
+        on_watched: Callable[[], None] | None = None,
+        on_exit: Callable[[], None] | None = None,
+    ) -> None:
         """Add a client.
 
         Args:
             kind: What it is.
             client: The client.
             on_watched: A method of the client, called when single messages begin or cease to be watched.
+            on_exit: A method of the client, called if the process exits before the client is closed.
         """
-        method = None if on_watched is None else WeakMethod(on_watched)
+        watched = None if on_watched is None else WeakMethod(on_watched)
+        exits = None if on_exit is None else WeakMethod(on_exit)
         with self._lock:
             self._forget_collected()
             number = 1
             while (kind, number) in self._entries:
                 number += 1
-            self._entries[kind, number] = _Entry(ref(client), method)
+            self._entries[kind, number] = _Entry(ref(client), watched, exits)
 
     def closed(self, client: Client) -> None:
         """Remove a client; an unknown one is ignored."""
@@ -97,16 +108,19 @@ class Clients:
 
     def watched(self) -> None:
         """Let the clients know that single messages begin or cease to be watched."""
-        with self._lock:
-            entries = tuple(self._entries.values())
-        for entry in entries:
-            method = None if entry.on_watched is None else entry.on_watched()
-            if method is not None:
-                method()
+        _call(entry.on_watched for entry in self._all_entries())
+
+    def exits(self) -> None:
+        """Let the clients that nobody has closed know that the process exits."""
+        _call(entry.on_exit for entry in self._all_entries())
 
     def forget(self) -> None:
         """Forget all: in a forked process the clients of its parent do not run."""
         self._entries = {}
+
+    def _all_entries(self) -> tuple[_Entry, ...]:
+        with self._lock:
+            return tuple(self._entries.values())
 
     def _forget_collected(self) -> None:
         for key, entry in tuple(self._entries.items()):
@@ -114,8 +128,17 @@ class Clients:
                 del self._entries[key]
 
 
+def _call(references: Iterable[WeakMethod[Callable[[], None]] | None]) -> None:
+    for reference in references:
+        method = None if reference is None else reference()
+        if method is not None:
+            method()
+
+
 clients: Final = Clients()
 """The process's."""
+
+atexit.register(clients.exits)  # after the clients for threads have been closed, which registers later
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=clients.forget)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.watched import delivery_of
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
@@ -190,19 +190,13 @@ def _hand_back(message: Message, back: WayBack, prompt: Callable[[Message, str],
 
 def is_returned_at_end(message: Message) -> bool:
     """Return whether nsqd requeues the message when its connection ends."""
-    delivery = _delivery(message)
+    delivery = delivery_of(message)
     return delivery is None or delivery.is_returned_at_end
-
-
-def _delivery(message: Message) -> Delivery | None:
-    source = message.source
-    delivery = getattr(source, "origin", source)  # a watched message has another source in front
-    return delivery if isinstance(delivery, Delivery) else None
 
 
 def leave_to_end(message: Message) -> None:
     """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
-    delivery = _delivery(message)
+    delivery = delivery_of(message)
     if delivery is not None and delivery.is_alive:
         delivery.in_flight -= 1
         delivery.counts.returned += 1

@@ -8,7 +8,9 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import threading
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
@@ -48,6 +50,9 @@ if TYPE_CHECKING:
 _QUICK: Final = 1.0
 """Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the
 channels of the others are created over HTTP."""
+
+_AT_EXIT: Final = 1.0
+"""Seconds that an exiting process waits for the event loop of a consumer that nobody has closed."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -144,7 +149,7 @@ class Consumer(SingleUseClient):
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
         await started.wait()
-        clients.opened("consumer", self)
+        clients.opened("consumer", self, on_exit=self._left_open)
         self._watch.refresh_soon()
         try:
             async with asyncio.timeout(self.config.start_timeout):
@@ -287,6 +292,8 @@ class Consumer(SingleUseClient):
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
+        for subscription in self._subscriptions.values():
+            subscription.cut_off()
         self._inbox.end()
         if self._partitions is not None:
             self._partitions.cancel()
@@ -298,6 +305,34 @@ class Consumer(SingleUseClient):
         self._observer.flush()
         clients.closed(self)
         self._over.set()
+
+    def _left_open(self) -> None:
+        """Requeue the messages in flight that a plain nsqd would keep until their timeout; called as the process exits.
+
+        That takes an event loop that still runs, in another thread. Without one, log how many there are.
+        """
+        loop, done = self._loop, threading.Event()
+        kept = sum(subscription.kept for subscription in self._subscriptions.values())
+        if not kept or loop is None:
+            return
+
+        def cut_off() -> None:
+            for subscription in self._subscriptions.values():
+                subscription.cut_off()
+            done.set()
+
+        if loop.is_running():
+            with contextlib.suppress(RuntimeError):  # closed in this moment
+                loop.call_soon_threadsafe(cut_off)
+                done.wait(_AT_EXIT)
+        if not done.is_set():
+            log.warning(
+                "%s/%s: the process exits without closing the consumer: %d messages stay in flight until nsqd's message"
+                " timeout. Use the consumer with `async with`, or await aclose()",
+                self.topic,
+                self.channel,
+                kept,
+            )
 
     async def _supervise(self, started: asyncio.Event) -> None:
         """Own the subscriptions' tasks until the close, or until a bug ends one of them."""

@@ -19,6 +19,7 @@ from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.messages import Iterations
 from nsq_ha.consumer.touching import AutoTouch
 from nsq_ha.consumer.wakeup import Arrivals
+from nsq_ha.consumer.watched import delivery_of
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.protocol.body_codec import MARK, decompress_body
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import AttemptPolicy
+    from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.consumer.handling import Handling
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.consumer.subscription import Subscription
@@ -441,6 +443,14 @@ class ConsumerInbox:
     async def drain(self) -> None:
         """Return messages that nobody will answer, and wait until the rest is answered; see :func:`drain`."""
         await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts)
+
+    def cut_off(self, delivery: Delivery) -> None:
+        """Requeue the unanswered messages of ``delivery``, whose connection is about to end."""
+        held = (*self._left, *self._abandoned, *self._held(), *self._iterations.take(None))
+        interrupted = (message for message, _ in self._interrupted.values())
+        for message in (*self._queue, *self.backoff.parked, *interrupted, *held):
+            if not message.answered and delivery_of(message) is delivery:
+                self._attempts.give_back(message, CLOSED)
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""

@@ -146,6 +146,8 @@ class Iterations:
         self._check_loop = check_loop
         self._all: WeakSet[Messages] = WeakSet()
         self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
+        self._orphans: list[Message] = []  # unanswered messages of tasks that have ended; nothing else may hold those
+        self._most_orphans = _MANY
 
     @property
     def fine_below(self) -> int:
@@ -172,7 +174,17 @@ class Iterations:
         found = self._by_task.get(task)
         if found is None:
             found = self._by_task[task] = self.new(is_of_task=True)
+            task.add_done_callback(self._ended)
         return found
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        iterator = self._by_task.pop(task, None)
+        if iterator is None:
+            return
+        self._orphans += iterator.unanswered()
+        if len(self._orphans) > self._most_orphans:
+            self._orphans = [message for message in self._orphans if _is_open(message)]
+            self._most_orphans = 2 * len(self._orphans) + _MANY
 
     def tasks(self) -> list[asyncio.Task[object]]:
         """Return the tasks that iterated and have not ended."""
@@ -190,7 +202,7 @@ class Iterations:
 
     def take(self, leaving: asyncio.Task[object] | None) -> list[Message]:
         """Remove and return the unanswered messages of ``leaving`` and of all tasks that have ended."""
-        taken: list[Message] = []
+        taken, self._orphans = [message for message in self._orphans if _is_open(message)], []
         for task, iterator in self._by_task.items():
             if task is leaving or task.done():
                 taken += iterator.unanswered()
@@ -201,6 +213,9 @@ class Iterations:
         """Drop references; the garbage collector does not look inside messages, so it finds no cycle."""
         for iterator in self._all:
             iterator.forget()
+        self._orphans.clear()
+        for task in self._by_task:
+            task.remove_done_callback(self._ended)
 
 
 def _is_open(message: Message) -> bool:

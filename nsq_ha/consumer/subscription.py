@@ -60,6 +60,9 @@ class Inbox(Answers, Protocol):
     def left(self) -> None:
         """Record that a subscription ended, or that a replaced connection has ended."""
 
+    def cut_off(self, delivery: Delivery) -> None:
+        """Requeue the unanswered messages of a connection that is about to end."""
+
     def refused(self, error: NsqError) -> None:
         """Record an error that retries cannot fix."""
 
@@ -164,6 +167,12 @@ class Subscription:
         return current + self._replaced.unanswered
 
     @property
+    def kept(self) -> int:
+        """Number of messages in flight that nsqd would keep until their timeout if the connection ended now."""
+        delivery = self.delivery
+        return 0 if delivery is None or delivery.is_returned_at_end else delivery.in_flight
+
+    @property
     def seen(self) -> Seen:
         """What the connection in use delivers."""
         delivery = self.delivery
@@ -219,6 +228,7 @@ class Subscription:
         finally:
             # End everything before the first wait: another cancellation may skip the waits.
             life.close()
+            self.cut_off()
             connection_left, reason = self._connection, ConnectionLostError("the consumer was closed")
             self._leave(reason)
             self._replaced.drop(reason)
@@ -280,6 +290,16 @@ class Subscription:
                 self.delivery.flush()
             await self._connection.aclose(timeout)
         await self._replaced.aclose(timeout)
+
+    def cut_off(self) -> None:
+        """Requeue what nsqd would keep until its timeout: nobody will answer it, since the consumer was not closed."""
+        connection, delivery = self._connection, self.delivery
+        if connection is not None and delivery is not None and self.kept:
+            connection.write(encode_ready(0))  # else nsqd would send them here again
+            delivery.retire(lambda: None)
+            self._inbox.cut_off(delivery)
+            delivery.flush()
+            connection.write_now(b"")
 
     def _meta(self) -> TopicMeta | None:
         return self._watch.view.meta if self._watch.view is not None else None

@@ -11,8 +11,7 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.watched import Watched
+from nsq_ha.consumer.watched import delivery_of
 from nsq_ha.policy.touching import Held, Touches, gap
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class AutoTouch:
 
     def handed_out(self, message: Message, arrived_at: float) -> None:
         """Touch a message at once if it waited for long; called for those whose arrival time is known."""
-        delivery, now = _delivery_of(message), monotonic()
+        delivery, now = delivery_of(message), monotonic()
         if delivery is None or self._timer is None:
             return
         held = Held(arrived_at, delivery.msg_timeout, delivery.max_msg_timeout)
@@ -85,7 +84,7 @@ class AutoTouch:
         messages: dict[tuple[Identity, int], Message] = {}
         held: dict[tuple[Identity, int], Held] = {}
         for message in self._held():
-            delivery = _delivery_of(message)
+            delivery = delivery_of(message)
             if delivery is None or message.answered or not delivery.is_alive:
                 continue
             arrived_at = self._backlog.arrived_before(message, self._looked_at)
@@ -115,9 +114,3 @@ class AutoTouch:
 
 def _key(message: Message) -> tuple[Identity, int]:
     return message.identity, message.attempts
-
-
-def _delivery_of(message: Message) -> Delivery | None:
-    source = message.source
-    origin = source.origin if isinstance(source, Watched) else source
-    return origin if isinstance(origin, Delivery) else None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha.consumer.causes import with_cause
 from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.delivery import Delivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,3 +136,10 @@ class Watched:
             if copy.source is self.origin:
                 self._desk.drop(copy)
         return [copy for copy in copies if copy.source is not self.origin and not copy.answered]
+
+
+def delivery_of(message: Message) -> Delivery | None:
+    """Return the delivery of a message, which may be watched. None if it has none any more."""
+    source = message.source
+    origin = source.origin if isinstance(source, Watched) else source
+    return origin if isinstance(origin, Delivery) else None

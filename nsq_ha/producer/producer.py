@@ -135,7 +135,7 @@ class Producer(SingleUseClient):
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()
-        clients.opened("producer", self, self._choose_path)
+        clients.opened("producer", self, on_watched=self._choose_path)
         self._choose_path()
 
     async def aclose(self) -> None:

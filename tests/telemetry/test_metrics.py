@@ -154,13 +154,13 @@ def test_a_name_is_free_again_after_a_client_has_closed() -> None:
 def test_a_client_that_is_never_closed_is_not_kept_alive(kind: Literal["producer", "consumer"]) -> None:
     known = Clients()
     client = FakeClient()
-    known.opened(kind, client, client.watched)
+    known.opened(kind, client, on_watched=client.watched)
     del client
     gc.collect()
     assert names(known) == []
     known.watched()
     other = FakeClient()
-    known.opened(kind, other, other.watched)
+    known.opened(kind, other, on_watched=other.watched)
     known.watched()
     assert (names(known), other.calls) == ([f"{kind}-1"], 1)
 
