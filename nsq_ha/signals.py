@@ -8,7 +8,8 @@ loop in the main thread is woken through a socket, and a main thread that waits 
 signals twice a second.
 
 The invariants: a signal is never lost. One that comes too late to stop anything is sent again when the previous
-handlers are back. A forked child has the previous handlers from the first signal on: what runs here does not run there.
+handlers are back. A forked child has the previous handlers at once, for what runs here does not run there. It does not
+wait for its first signal: in a child forked by a thread, Python 3.13.0 runs no handler before that thread waits.
 """
 
 from __future__ import annotations
@@ -87,13 +88,16 @@ class StopSignals:
                 self._wakeup.enter_context(_woken(self._loop))
         for number in SIGNALS:
             self._previous[number] = signal.signal(number, self._handle)
+        _installed.append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Restore the previous handlers; send a signal again that stopped nothing."""
-        self._restore()
+        self.restore()
+        if self in _installed:  # not in a forked child
+            _installed.remove(self)
         self._wakeup.close()
         with self._mutex:
             self._is_over = True
@@ -101,7 +105,8 @@ class StopSignals:
         if is_unused:
             signal.raise_signal(self._received[0])
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Have the previous handlers back."""
         for number in SIGNALS:
             previous = self._previous.pop(number, signal.SIG_DFL)
             if signal.getsignal(number) == self._handle:
@@ -110,8 +115,8 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         """Take a signal, in the main thread between any two steps."""
-        if os.getpid() != self._process:  # a forked child, where the loop does not run
-            self._restore()
+        if os.getpid() != self._process:  # a forked child that has not restored its handlers yet
+            self.restore()
             signal.raise_signal(number)
             return
         self._received.append(number)
@@ -119,7 +124,7 @@ class StopSignals:
             if len(self._received) == 1:
                 self._loop.call_soon_threadsafe(self._stop_now, signal.Signals(number).name)
             else:
-                self._restore()
+                self.restore()
                 self._loop.call_soon_threadsafe(self._hurry)
 
     def _stop_now(self, name: str) -> None:
@@ -128,6 +133,18 @@ class StopSignals:
                 return
             self._has_stopped = True
         self._stop(name)
+
+
+_installed: Final[list[StopSignals]] = []
+
+
+def _restore_all() -> None:
+    while _installed:
+        _installed.pop().restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_all)
 
 
 def wait_for_signals(running: Future[_Result]) -> _Result:

@@ -107,6 +107,11 @@ class VirtualLoop(QuickLoop):
     def _returned(self, _: object) -> None:
         self._busy_threads -= 1
 
+    async def shutdown_default_executor(self, *timeout: Any) -> None:  # noqa: ANN401 - none before Python 3.12
+        """Wait for the threads in real time."""
+        with self.real_time():
+            await super().shutdown_default_executor(*timeout)
+
     # ------------------------------------------------------------ connections
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:  # noqa: ANN401

@@ -302,7 +302,7 @@ with consumer:
 
 
 def test_a_forked_child_ends_by_the_signals_that_stop_its_parent_gently(cluster: DevCluster, topic: str) -> None:
-    """As the processes of a pool do when it ends them."""
+    """As the processes of a pool do when it ends them; Python 3.13.0 leaves a handler there to the next wait."""
     ended = run(
         cluster,
         topic,
