@@ -26,7 +26,7 @@ help:
 	@echo '                       patch release, then spark-floor'
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
-	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, discovery and chain'
+	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, engine and chain'
 	@echo 'make pictures [ARGS=...] the pictures of the README and the pages, of runs on this machine; needs Chromium'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make dist              wheel and sdist, tried out in empty environments'

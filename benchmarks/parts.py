@@ -26,8 +26,8 @@ from nsq_ha.protocol.messages import reader_for
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nsq_ha.engine.connection import Connection
     from nsq_ha.message import Message
-    from nsq_ha.transport.connection import Connection
 
 BATCH: Final = 126
 """Messages of 100 bytes in one read of 16 KiB."""

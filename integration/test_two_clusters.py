@@ -11,8 +11,8 @@ from integration.reading import eventually
 from nsq_ha import Consumer, Producer
 from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.servers import Servers
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.cluster import Cluster
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
     from nsq_ha.consumer import Consumer
     from nsq_ha.consumer.batches import Batch
-    from nsq_ha.discovery.answers import LookupdList, NodeInfo, TopicInfo
-    from nsq_ha.discovery.lookupd import LookupClient
+    from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
+    from nsq_ha.engine.lookupd import LookupClient
     from nsq_ha.errors import (
         ClosedError,
         ConfigError,
@@ -91,11 +91,11 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
         "ExtFilter": "nsq_ha.ext_filter",
         "JavaInt": "nsq_ha.policy.sharding",
         "LookupAnswer": "nsq_ha.policy.topology",
-        "LookupClient": "nsq_ha.discovery.lookupd",
-        "LookupdList": "nsq_ha.discovery.answers",
+        "LookupClient": "nsq_ha.engine.lookupd",
+        "LookupdList": "nsq_ha.engine.answers",
         "Message": "nsq_ha.message",
         "Node": "nsq_ha.policy.topology",
-        "NodeInfo": "nsq_ha.discovery.answers",
+        "NodeInfo": "nsq_ha.engine.answers",
         "NsqError": "nsq_ha.errors",
         "OutgoingMessage": "nsq_ha.message",
         "Producer": "nsq_ha.producer",
@@ -107,7 +107,7 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
         "ServerError": "nsq_ha.errors",
         "StartFrom": "nsq_ha.start_from",
         "TlsConfig": "nsq_ha.option_types",
-        "TopicInfo": "nsq_ha.discovery.answers",
+        "TopicInfo": "nsq_ha.engine.answers",
         "TopicMeta": "nsq_ha.policy.topology",
         "TransportError": "nsq_ha.errors",
         "Worker": "nsq_ha.worker",

@@ -17,13 +17,13 @@ from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.consumer import begin_stop, stop_at_once
 from nsq_ha.consumer.handling import check_concurrency, check_handler
+from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
 from nsq_ha.policy.health import health_of_parts
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals
 from nsq_ha.stats import Health, WorkerStats
-from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

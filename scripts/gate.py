@@ -52,7 +52,7 @@ SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glo
 """What ``make spark-floor`` runs as well."""
 PURE = ("tests/protocol", "tests/policy")
 """Tests without input, output or clock. Only they are measured: measuring doubles the time of a test."""
-CLIENTS = ("tests/producer", "tests/consumer", "tests/transport", "tests/discovery")
+CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
 CONTRACT = ("integration",)
 """The contract suite, on the embedded clusters."""

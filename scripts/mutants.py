@@ -35,13 +35,13 @@ PARTS: Final = {
     "protocol": Part("nsq_ha/protocol/*", ("tests/protocol",)),
     "producer": Part("nsq_ha/producer/*", ("tests/producer", "tests/test_survival.py")),
     "consumer": Part("nsq_ha/consumer/*", ("tests/consumer", "tests/test_survival.py")),
-    "discovery": Part(
-        "nsq_ha/discovery/*",
-        ("tests/discovery", "tests/test_survival.py"),
+    "engine": Part(
+        "nsq_ha/engine/*",
+        ("tests/engine", "tests/test_survival.py"),
         # mutmut wraps each function, and the frames of its wrappers keep what these tests want to be dropped.
         (
-            "tests/discovery/test_floods.py::test_errors_that_are_kept_keep_no_answers",
-            "tests/discovery/test_servers.py::test_rejected_answers_are_not_kept_in_tracebacks",
+            "tests/engine/lookups/test_floods.py::test_errors_that_are_kept_keep_no_answers",
+            "tests/engine/lookups/test_servers.py::test_rejected_answers_are_not_kept_in_tracebacks",
         ),
     ),
     "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py", "tests/spark/test_frames.py")),

@@ -16,7 +16,9 @@ import pytest
 
 from nsq_ha import ConsumerConfig, Producer, PublishError, redaction, unexpected
 from nsq_ha.consumer.closing import supervisor_ended
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.engine import tls_limits
+from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     ConnectionLostError,
     LookupUnavailableError,
@@ -34,9 +36,7 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions
-from nsq_ha.transport import tls_limits
-from nsq_ha.transport.connection import Connection
-from tests.discovery.loopback import Fake
+from tests.engine.lookups.loopback import Fake
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
 from tests.support.recorder import Recorder
 from tests.support.stage import TOPIC, Stage

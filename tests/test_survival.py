@@ -10,15 +10,14 @@ import pytest
 from nsq_ha import Backoff, Producer, unexpected
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.inbox import ConsumerInbox
-from nsq_ha.discovery import servers, watcher
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.engine import connection, servers, watcher
+from nsq_ha.engine.lookupd import LookupClient
+from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
 from nsq_ha.producer import link, sender
 from nsq_ha.producer.connections import Leader
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.protocol import ClientProtocol, Command, Ready
-from nsq_ha.transport import connection
-from nsq_ha.transport.tcp import TcpStream
 from tests.support.leaks import nothing_left
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import TOPIC, Stage

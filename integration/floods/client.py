@@ -16,7 +16,7 @@ from typing import Final
 
 from nsq_ha import Compression, Consumer, Message, NsqError, Producer
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.policy.topology import Node
 
 TOPIC: Final = "orders"

@@ -18,9 +18,9 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.opened import Opened
 from nsq_ha.checks import check_partition, check_topic, shown
-from nsq_ha.discovery.body import decode_json
-from nsq_ha.discovery.http import ask
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.engine.body import decode_json
+from nsq_ha.engine.http import ask
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     ConfigError,
     LookupUnavailableError,
@@ -33,7 +33,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
-    from nsq_ha.discovery.answers import NodeInfo
+    from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.policy.topology import Node
 
 

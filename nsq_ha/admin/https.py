@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from nsq_ha.checks import is_port
-from nsq_ha.discovery.http import ask, new_client
+from nsq_ha.engine.http import ask, new_client
 from nsq_ha.errors import ConnectError, RemoteProtocolError, TlsRequiredError, TransportError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.discovery.body import Body
+    from nsq_ha.engine.body import Body
     from nsq_ha.option_types import TlsConfig
 
 
@@ -71,7 +71,7 @@ class Https:
         params: Mapping[str, str] | None,
         content: bytes | None,
     ) -> Body:
-        """Send one request, as :func:`nsq_ha.discovery.http.ask`.
+        """Send one request, as :func:`nsq_ha.engine.http.ask`.
 
         Args:
             url: Base URL of the nsqd's plain HTTP.

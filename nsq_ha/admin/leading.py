@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.admin.https import Https
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.discovery.http import ask, new_client
-from nsq_ha.discovery.lookupd import Access, LookupClient
-from nsq_ha.discovery.servers import Servers
+from nsq_ha.engine.http import ask, new_client
+from nsq_ha.engine.lookupd import Access, LookupClient
+from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import (
     LookupUnavailableError,
     NoLeaderError,

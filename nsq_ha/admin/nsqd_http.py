@@ -16,8 +16,8 @@ import msgspec
 from nsq_ha.admin.https import refuses_http
 from nsq_ha.admin.stats_answer import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic
-from nsq_ha.discovery.body import decode_json
-from nsq_ha.discovery.http import HttpPeer
+from nsq_ha.engine.body import decode_json
+from nsq_ha.engine.http import HttpPeer
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     InvalidCommandError,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
     from nsq_ha.admin.https import Https
-    from nsq_ha.discovery.body import Body
+    from nsq_ha.engine.body import Body
     from nsq_ha.start_from import StartFrom
 
 Search = Literal["id", "count", "virtual_offset"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.description import PartitionDescription, TopicDescription
 from nsq_ha.admin.leading import PAUSE
-from nsq_ha.discovery.http import ask
+from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
     ConfigError,
     LookupUnavailableError,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.bounded import Bounded
     from nsq_ha.admin.leading import Leading
-    from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.engine.answers import NodeInfo, TopicInfo
     from nsq_ha.policy.topology import Node, TopicView
 
 _NO_TOPIC: Final = "TOPIC_NOT_FOUND"

@@ -18,7 +18,7 @@ from nsq_ha.admin.leading import PAUSE, until_usable
 from nsq_ha.admin.opened import Opened
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic
-from nsq_ha.discovery.siblings import Siblings
+from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 from nsq_ha.policy.topology import TopicMeta
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.nsqd_http import NsqdHttp, TopicAction
-    from nsq_ha.discovery.answers import TopicInfo
+    from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import TopicView
 
 MAX_REPLICAS: Final = 5

@@ -18,7 +18,7 @@ from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import View, agree, ask_all, differing
-from nsq_ha.discovery.http import new_client
+from nsq_ha.engine.http import new_client
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:

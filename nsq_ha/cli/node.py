@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import ClusterStats, NodeStats, PartitionStats
     from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.discovery.answers import NodeInfo
+    from nsq_ha.engine.answers import NodeInfo
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from nsq_ha.policy.topology import tcp_address
 if TYPE_CHECKING:
     from nsq_ha.admin import PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.discovery.answers import TopicInfo
+    from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import TopicView
 
 USUAL_REPLICAS = 3

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.discovery.answers import LookupdList
+    from nsq_ha.engine.answers import LookupdList
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 QUESTION_TIMEOUT = 2.0

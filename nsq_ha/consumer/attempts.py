@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.consumer.causes import take_cause
 from nsq_ha.consumer.closing import Returned, is_returned_at_end, leave_to_end
 from nsq_ha.dead_letters.provenance import Failure
+from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.events import GaveUp
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.threads import HandlerThreads, is_async
-from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -25,14 +25,14 @@ from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
-from nsq_ha.discovery.counts import LookupCounts
-from nsq_ha.discovery.watcher import Directory
+from nsq_ha.engine.counts import LookupCounts
+from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
+from nsq_ha.engine.waiting import is_foreign
+from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals
-from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
-from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.messages import Messages
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
     from nsq_ha.policy.health import Trouble

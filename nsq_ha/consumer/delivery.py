@@ -24,11 +24,11 @@ from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_req, encode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsq_ha.engine.connection import Connection
     from nsq_ha.errors import NsqError
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.option_types import Backoff
-    from nsq_ha.transport.connection import Connection
 
 _watched: Final = observe.watched
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nsq_ha.config import ClientConfig
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
-from nsq_ha.discovery.watcher import Directory
+from nsq_ha.engine.single_use import SingleUseClient, check_entered
+from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.message import as_stored
-from nsq_ha.transport.single_use import SingleUseClient, check_entered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

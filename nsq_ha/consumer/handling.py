@@ -11,9 +11,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha import observe
+from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 from nsq_ha.threads import HandlerThreads, is_async
-from nsq_ha.transport.waiting import is_foreign
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

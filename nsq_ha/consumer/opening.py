@@ -6,9 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Protocol
 
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.engine.waiting import open_while
 from nsq_ha.errors import ConnectError, ServerError
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
-from nsq_ha.transport.waiting import open_while
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.consumer.counts import DeliveryCounts
+    from nsq_ha.engine.connection import Callbacks, Connection
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node, TopicMeta
-    from nsq_ha.transport.connection import Callbacks, Connection
 
 
 class Answers(Protocol):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from nsq_ha import observe
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.engine.connection import Callbacks
 from nsq_ha.errors import NotInFlightError, RemoteProtocolError
 from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.policy.timing import FewLines
 from nsq_ha.redaction import redact
-from nsq_ha.transport.connection import Callbacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,20 +15,20 @@ import logging
 import random
 from typing import TYPE_CHECKING, Protocol
 
+from nsq_ha.engine.retired import Retired
+from nsq_ha.engine.waiting import pause
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
-from nsq_ha.transport.retired import Retired
-from nsq_ha.transport.waiting import pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.consumer.delivery import Delivery
+    from nsq_ha.engine.connection import Callbacks, Connection
     from nsq_ha.option_types import Backoff
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
-    from nsq_ha.transport.connection import Callbacks, Connection
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

@@ -26,6 +26,7 @@ from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.renewal import Renewal, Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
+from nsq_ha.engine.waiting import is_foreign, pause
 from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.ready import Seen
@@ -33,17 +34,16 @@ from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol.encoding import encode_ready
-from nsq_ha.transport.waiting import is_foreign, pause
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.delivery import Delivery
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.connection import Callbacks, Connection
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-    from nsq_ha.transport.connection import Callbacks, Connection
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

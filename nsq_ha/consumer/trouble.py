@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.discovery.fixed import explained
+from nsq_ha.engine.fixed import explained
 from nsq_ha.errors import (
     AuthError,
     BadNameError,

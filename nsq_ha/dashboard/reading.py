@@ -15,7 +15,7 @@ from nsq_ha.admin import ChannelStats, ClusterState, ClusterStats, NodeStats, Pa
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicDescription
-    from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+    from nsq_ha.engine.answers import NodeInfo, TopicInfo
 
 Place = tuple[str, int]
 """A topic and a partition."""

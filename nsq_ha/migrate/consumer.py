@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.handling import check_concurrency, check_handler
+from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.migrate.draining import until_empty
 from nsq_ha.migrate.pair import Pair
 from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
-from nsq_ha.transport.single_use import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

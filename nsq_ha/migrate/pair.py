@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING
 
+from nsq_ha.engine.single_use import SingleUseClient
 from nsq_ha.policy.health import OK
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.stats import Health
-from nsq_ha.transport.single_use import SingleUseClient
 
 if TYPE_CHECKING:
     from nsq_ha.policy.health import Trouble

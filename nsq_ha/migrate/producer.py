@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.checks import check_timeout, check_topic
+from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.migrate.pair import Pair
@@ -18,7 +19,6 @@ from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_o
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.validate import check_message, lane_key
-from nsq_ha.transport.single_use import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

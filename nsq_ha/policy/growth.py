@@ -2,7 +2,7 @@
 
 On the partitioned server, each partition has channels of its own, and a new channel starts at the end of the partition:
 what was stored before is never delivered to it. So whoever uses a new partition first creates the channels there that
-its siblings have. ``discovery.siblings`` asks the servers, and creates them.
+its siblings have. ``engine.siblings`` asks the servers, and creates them.
 
 The invariant: a partition that was in use gets no channels. Consumers may read only some partitions on purpose, and a
 channel that nobody reads would keep the partition's messages on disk. So a channel is created only on a partition that

@@ -14,22 +14,22 @@ import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.engine.connection import Callbacks
+from nsq_ha.engine.retired import Retired
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
-from nsq_ha.transport.connection import Callbacks
-from nsq_ha.transport.retired import Retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.connection import Connection
+    from nsq_ha.engine.shared import Share
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.requests import Request
-    from nsq_ha.transport.connection import Connection
-    from nsq_ha.transport.shared import Share
 
 
 _CLOSED_SHARE: Final = 32

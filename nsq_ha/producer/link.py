@@ -11,6 +11,9 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nsq_ha.engine.connection import Callbacks, Connection
+from nsq_ha.engine.shared import Share
+from nsq_ha.engine.waiting import is_foreign, open_while, pause
 from nsq_ha.errors import (
     ClosedError,
     ConnectError,
@@ -24,23 +27,20 @@ from nsq_ha.policy.sender_life import Act, Life, State
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Act as Renewal
 from nsq_ha.producer.connections import Leader, OldConnections
-from nsq_ha.transport.connection import Callbacks, Connection
-from nsq_ha.transport.shared import Share
-from nsq_ha.transport.waiting import is_foreign, open_while, pause
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ProducerConfig
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.requests import Request
     from nsq_ha.producer.stall import RetryPause
-    from nsq_ha.transport.shared import SharedConnections
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 

@@ -19,8 +19,10 @@ from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.config import ProducerConfig, traced_topics
-from nsq_ha.discovery.counts import LookupCounts
-from nsq_ha.discovery.watcher import Directory
+from nsq_ha.engine.counts import LookupCounts
+from nsq_ha.engine.shared import SharedConnections
+from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
+from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
@@ -41,19 +43,17 @@ from nsq_ha.producer.validate import (
     in_context,
 )
 from nsq_ha.settings import config_from_env
-from nsq_ha.transport.shared import SharedConnections
-from nsq_ha.transport.single_use import Closing, SingleUseClient, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from nsq_ha.engine.connection import Connection
     from nsq_ha.options import ProducerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
     from nsq_ha.stats import ProducerStats
-    from nsq_ha.transport.connection import Connection
 
 
 FORGET_INTERVAL: Final = 5.0

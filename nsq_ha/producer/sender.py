@@ -14,7 +14,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.discovery.fixed import explained
+from nsq_ha.engine.fixed import explained
+from nsq_ha.engine.shared import Share
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.lane import Lane
@@ -27,19 +28,18 @@ from nsq_ha.producer.pending import PartitionBuffer
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, StallDetector
 from nsq_ha.protocol.exchange import refuses_publish
-from nsq_ha.transport.shared import Share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ProducerConfig
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.counts import PublishCounts
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
-    from nsq_ha.transport.shared import SharedConnections
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from nsq_ha.config import ProducerConfig
-    from nsq_ha.discovery.watcher import TopicWatch
+    from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.requests import Request
-    from nsq_ha.transport.shared import SharedConnections
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which an unseen topic may be unknown to all nsqlookupds before a publish

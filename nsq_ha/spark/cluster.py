@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.discovery.http import new_client
-from nsq_ha.discovery.lookupd import LookupClient
-from nsq_ha.discovery.servers import Servers
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.lookupd import LookupClient
+from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.topology import merge
 from nsq_ha.start_from import StartFrom

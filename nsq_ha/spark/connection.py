@@ -16,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha._version import __version__
+from nsq_ha.engine.tls_limits import tls_server
 from nsq_ha.errors import (
     ConfigError,
     ConnectError,
@@ -31,7 +32,6 @@ from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.spark.options.option_table import in_tls_options
 from nsq_ha.tls import ssl_context, trust_hint
-from nsq_ha.transport.tls_limits import tls_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,6 +9,7 @@ import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.batches import check_batches
+from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ConfigError
 from nsq_ha.settings import config_from_env
 from nsq_ha.signals import check_main_thread, wait_for_signals
@@ -16,7 +17,6 @@ from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
-from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator

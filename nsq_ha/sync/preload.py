@@ -15,12 +15,12 @@ from typing import Final
 
 OURS: Final = (
     "nsq_ha.admin.nsqd_http",
-    "nsq_ha.discovery.engine",
-    "nsq_ha.discovery.quiet",
-    "nsq_ha.discovery.siblings",
+    "nsq_ha.engine.engine",
+    "nsq_ha.engine.quiet",
+    "nsq_ha.engine.siblings",
     "nsq_ha.settings",
     "nsq_ha.signals",
-    "nsq_ha.transport.wire",
+    "nsq_ha.engine.wire",
 )
 """Modules that ours import inside of functions."""
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpa
 
 import nsq_ha
 from nsq_ha.config import ProducerConfig
+from nsq_ha.engine.single_use import options_of
 from nsq_ha.settings import config_from_env
 from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
-from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable

@@ -9,13 +9,13 @@ import nsq_ha
 import nsq_ha.sync.producer
 from nsq_ha import _portal
 from nsq_ha.config import ConsumerConfig
+from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
 from nsq_ha.sync.consumer import Consumer
 from nsq_ha.sync.facade import check_thread, client_of, described
-from nsq_ha.transport.single_use import options_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -18,8 +18,8 @@ from nsq_ha.checks import check_partition
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
-from nsq_ha.discovery.counts import LookupCounts
-from nsq_ha.discovery.watcher import Directory
+from nsq_ha.engine.counts import LookupCounts
+from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import TAG_KEY, Message

@@ -9,14 +9,14 @@ import pytest
 from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
 from nsq_ha.admin import cluster as cluster_calls
 from tests.admin.scripted import Scripted
-from tests.discovery import conftest as discovery
+from tests.engine.lookups import conftest as discovery
 from tests.support.virtual import loop_for
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.discovery.loopback import Fake
+    from tests.engine.lookups.loopback import Fake
 
 
 serve = discovery.serve

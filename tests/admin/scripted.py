@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.discovery.loopback import Fake, list_body, lookup_body
+from tests.engine.lookups.loopback import Fake, list_body, lookup_body
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,7 +17,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from tests.admin.scripted import part
-from tests.discovery.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -22,14 +22,14 @@ from nsq_ha.errors import (
 from tests.admin.conftest import quicken
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain, part
-from tests.discovery.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from tests.admin.scripted import Scripted
-    from tests.discovery.loopback import Fake
+    from tests.engine.lookups.loopback import Fake
 
 ABSENT = {"message": "CHANNEL_NOT_FOUND"}
 

@@ -14,7 +14,7 @@ from nsq_ha.errors import (
     ServerError,
     TopicNotFoundError,
 )
-from tests.discovery.loopback import LIMIT, hang, list_body
+from tests.engine.lookups.loopback import LIMIT, hang, list_body
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ConfigError, TlsRequiredError
 from tests.admin.conftest import quicken
 from tests.admin.scripted import Plain, Scripted, part
-from tests.discovery.loopback import Fake, hang
+from tests.engine.lookups.loopback import Fake, hang
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT
 from tests.support.ports import fixed_ports

@@ -11,7 +11,7 @@ import pytest
 
 from nsq_ha.admin.description import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.discovery.http import new_client
+from nsq_ha.engine.http import new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
@@ -26,7 +26,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node
 from nsq_ha.start_from import StartFrom
-from tests.discovery.loopback import Fake, hang, http_answer
+from tests.engine.lookups.loopback import Fake, hang, http_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

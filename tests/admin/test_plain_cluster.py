@@ -18,12 +18,12 @@ from nsq_ha.errors import (
 from tests.admin.conftest import quicken
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain
-from tests.discovery.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from tests.discovery.loopback import Fake
+    from tests.engine.lookups.loopback import Fake
 
 
 @pytest.fixture

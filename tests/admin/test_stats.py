@@ -10,13 +10,13 @@ import pytest
 from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from tests.admin.scripted import part
-from tests.discovery.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.admin.scripted import Scripted
-    from tests.discovery.loopback import Fake
+    from tests.engine.lookups.loopback import Fake
 
 CLIENT = {
     "client_id": "worker",

@@ -10,7 +10,7 @@ import pytest
 from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
 from nsq_ha.cli.node import Held, held_by, nsqds_of
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.discovery.answers import NodeInfo
+from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:

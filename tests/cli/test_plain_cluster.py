@@ -14,7 +14,7 @@ from nsq_ha.cli import views
 from nsq_ha.protocol import Layout
 from tests.admin.scripted import UNKNOWN, Plain
 from tests.cli.conftest import Invoke
-from tests.discovery.loopback import Fake
+from tests.engine.lookups.loopback import Fake
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from nsq_ha import Compression
+from nsq_ha.engine.tcp import MAX_UNREAD_BYTES
 from nsq_ha.errors import ConnectionLostError
 from nsq_ha.policy import overrun
 from nsq_ha.protocol import Command, Finish, Identity, Ready
@@ -17,7 +18,6 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import SnappyCodec
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.transport.tcp import MAX_UNREAD_BYTES
 from tests.support.nsqd import LIMIT, OK, Peer, message_data, message_id, response
 from tests.support.recorder import subscribed
 from tests.support.stage import Stage

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.discovery.siblings import PATIENCE
-from tests.discovery.loopback import hang
+from nsq_ha.engine.siblings import PATIENCE
+from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
 from tests.support.nsqd import LIMIT, Peer, Subscribe
 from tests.support.waiting import dawdle, eventually

@@ -9,9 +9,9 @@ import pytest
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.discovery import siblings
-from nsq_ha.discovery.body import Body
-from nsq_ha.discovery.http import ask
+from nsq_ha.engine import siblings
+from nsq_ha.engine.body import Body
+from nsq_ha.engine.http import ask
 from tests.support.nsqd import LIMIT, Refusing, Subscribe
 from tests.support.stage import Stage
 

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 
 from nsq_ha import Consumer, Message
+from nsq_ha.engine import tls_limits
 from nsq_ha.policy.tls_renewal import Verdict
 from nsq_ha.protocol import Close, Command, Finish, Ready, Requeue, SubAdvanced, SubOrdered
-from nsq_ha.transport import tls_limits
 from tests.support.inside import inbox_of, tls_in_memory
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import Stage

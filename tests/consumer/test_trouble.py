@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import TlsConfig
 from nsq_ha.policy import subscription, timing
 from nsq_ha.protocol import Command
-from tests.discovery.loopback import lookup_body, peer
+from tests.engine.lookups.loopback import lookup_body, peer
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import OK, Peer, Subscribe

@@ -28,7 +28,7 @@ from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
 from nsq_ha.dashboard.search import Answer
-from nsq_ha.discovery.answers import NodeInfo, TopicInfo
+from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
 

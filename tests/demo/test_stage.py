@@ -14,7 +14,7 @@ from nsq_ha.demo.spark_step import PageOptions, SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, SparkUnavailableError
-from tests.discovery.loopback import Fake
+from tests.engine.lookups.loopback import Fake
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from nsq_ha.discovery.siblings import PATIENCE, REQUEST_LIMIT
+from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT
 from nsq_ha.events import ChannelsMissing, Event
-from tests.discovery.loopback import hang
+from tests.engine.lookups.loopback import hang
 from tests.support.growing import Growing
 from tests.support.nsqd import LIMIT, Peer, Publish
 from tests.support.stage import TOPIC, Stage

@@ -5,10 +5,10 @@ import asyncio
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
+from nsq_ha.engine import tls_limits
 from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Pub
 from nsq_ha.protocol.commands import MpubExt
-from nsq_ha.transport import tls_limits
 from tests.support.inside import tls_in_memory, topics_of
 from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
 from tests.support.stage import TOPIC, Stage

@@ -10,7 +10,7 @@ from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTim
 from nsq_ha.policy.sender_life import State
 from nsq_ha.producer import link
 from nsq_ha.protocol import Command, Pub
-from tests.discovery.loopback import hang
+from tests.engine.lookups.loopback import hang
 from tests.support.inside import pending_of, topics_of
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage

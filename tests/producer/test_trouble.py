@@ -8,7 +8,7 @@ import pytest
 from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy import timing
 from nsq_ha.producer.outcomes import OutageLog
-from tests.discovery.loopback import lookup_body, peer
+from tests.engine.lookups.loopback import lookup_body, peer
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from tests.discovery.loopback import lookup_body
+from tests.engine.lookups.loopback import lookup_body
 
 if TYPE_CHECKING:
     import respx

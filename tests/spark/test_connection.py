@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.engine import tls_limits
 from nsq_ha.errors import AuthError, ConfigError, ConnectError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.option_types import Compression, TlsConfig
 from nsq_ha.policy.topology import Node
@@ -23,7 +24,6 @@ from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter
-from nsq_ha.transport import tls_limits
 from tests.spark.test_replay import ScriptedNsqd
 from tests.support.certificates import CA_FILE, server_context
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from tests.discovery.loopback import Fake, lookup_body
+from tests.engine.lookups.loopback import Fake, lookup_body
 from tests.support.stage import TOPIC, Stage
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.engine.connection import Connection
     from nsq_ha.producer.pending import PendingPublishes
     from nsq_ha.producer.topic import TopicPublisher
-    from nsq_ha.transport.connection import Connection
 
 _Result = TypeVar("_Result")
 

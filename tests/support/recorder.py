@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from nsq_ha import ClientConfig, Message
+from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.errors import ConnectionLostError, NsqError, ServerError
 from nsq_ha.protocol import DamagedMessage, Layout, SubAdvanced
-from nsq_ha.transport.connection import Callbacks, Connection
 from tests.support.nsqd import LIMIT, FakeNsqd, NoSource, Peer
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.protocol import Identity
-from tests.discovery.loopback import Fake, lookup_body
+from tests.engine.lookups.loopback import Fake, lookup_body
 from tests.support.nsqd import FakeNsqd
 
 TOPIC = "orders"

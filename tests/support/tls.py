@@ -8,9 +8,9 @@ from typing import Final, Self
 import pytest
 
 from nsq_ha import TlsConfig
+from nsq_ha.engine import tls_limits
 from nsq_ha.policy.tls_renewal import WRITES_FOR, Lifetime, Phase, Verdict
 from nsq_ha.protocol import Identity
-from nsq_ha.transport import tls_limits
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.stage import Stage
 

@@ -137,14 +137,14 @@ def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> No
     """Whether or not a test comes past them."""
     late = {
         node.module
-        for package in ("admin", "consumer", "dead_letters", "discovery", "migrate", "policy", "producer", "transport")
+        for package in ("admin", "consumer", "dead_letters", "engine", "migrate", "policy", "producer")
         for path in (ROOT / "nsq_ha" / package).rglob("*.py")
         for function in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom)
     }
-    assert "nsq_ha.discovery.engine" in late
+    assert "nsq_ha.engine.engine" in late
     program = "import sys; import nsq_ha.sync; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert not late - set(loaded.stdout.split())

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.checks import shown
-from nsq_ha.discovery.lookupd import LookupClient
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack.draining import QUIET, Draining

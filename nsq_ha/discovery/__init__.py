@@ -1,1 +1,0 @@
-"""Find the leaders of partitions over HTTP."""

@@ -1,0 +1,468 @@
+"""One connection to one nsqd for one partition: heartbeats, requests in order, close.
+
+Decides when bytes are sent; ``protocol.client`` knows what they mean, and
+``protocol.handshake`` how a connection begins. The callbacks run in the event
+loop and must not block.
+
+The invariant: any surprise (an unexpected frame, silence for two heartbeat
+intervals, an answer without a request) ends the connection, since answers have
+no number and nothing after a surprise can be trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from nsq_ha._version import __version__
+from nsq_ha.engine.secret import secret_of
+from nsq_ha.engine.tcp import REACHABLE, TcpStream
+from nsq_ha.engine.tls_limits import tls_server
+from nsq_ha.errors import (
+    ConnectError,
+    ConnectionLostError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
+from nsq_ha.message import Message
+from nsq_ha.option_types import TlsConfig
+from nsq_ha.policy.liveness import is_silent, next_look
+from nsq_ha.policy.tls_renewal import evidence
+from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
+from nsq_ha.protocol.encoding import NOP
+from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls
+from nsq_ha.time_limits import time_limit
+from nsq_ha.tls import server_name, ssl_context
+from nsq_ha.unexpected import report_unexpected
+
+if TYPE_CHECKING:
+    from nsq_ha.config import ClientConfig, Secret, SecretFunction
+    from nsq_ha.engine.stream import OpenStream, Stream
+    from nsq_ha.engine.tls_limits import TlsServer
+    from nsq_ha.message import MessageSource
+    from nsq_ha.policy.tls_renewal import Lifetime
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
+    from nsq_ha.protocol.handshake import Step
+
+log: logging.Logger = logging.getLogger("nsq_ha.connection")
+_wire_log: Final = logging.getLogger("nsq_ha.wire")
+_numbers: Final = itertools.count(1)
+
+USER_AGENT: Final = f"nsq_ha/{__version__}"
+
+
+def _ignore(_: object) -> None:
+    """Do nothing."""
+
+
+def _parted(secret: Secret | None) -> tuple[str | None, SecretFunction | None]:
+    """Return the secret as text and as a function, of which at least one is None."""
+    return (secret, None) if secret is None or isinstance(secret, str) else (None, secret)
+
+
+class Callbacks(msgspec.Struct, frozen=True):
+    """Functions that the event loop calls for received data.
+
+    Attributes:
+        lost: Called with the reason of the end, exactly once after a successful open.
+        answers: Called with the answers to publishes, in order: the response's bytes, or the error.
+        messages: Called with the messages of one read.
+        refusals: Called with error frames that answer no request.
+        damaged: Called with messages that cannot be decoded; they are in flight.
+        stored: Called instead of ``answers`` with the number of ``OK`` answers. None to call ``answers``.
+    """
+
+    lost: Callable[[NsqError], None]
+    answers: Callable[[list[bytes | ServerError]], None] = _ignore
+    messages: Callable[[list[Message]], None] = _ignore
+    refusals: Callable[[list[ServerError]], None] = _ignore
+    damaged: Callable[[list[DamagedMessage]], None] = _ignore
+    stored: Callable[[int], None] | None = None
+
+
+_NO_CALLBACKS: Final = Callbacks(_ignore)
+
+
+class Connection:
+    """One open connection. Call :meth:`open` to get one.
+
+    Attributes:
+        name: A short id, unique in the process, and the nsqd's address; for log lines.
+        tls_server: What this process knows about the nsqd's TLS. None without TLS.
+    """
+
+    def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
+        self.config = config
+        self.node = node
+        self.name: str = f"c{next(_numbers)} {node.address}"
+        self.identity: Identity = Identity()
+        self.is_open: bool = False
+        self._lifetime: Lifetime | None = None
+        self.tls_server: TlsServer | None = None
+        self._callbacks = callbacks
+        self._stored = callbacks.stored
+        self._loop = asyncio.get_running_loop()
+        self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
+        self._waiters: deque[asyncio.Future[bytes]] = deque()
+        self._stream: Stream | None = None
+        self._asks_for_secret = False
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._last_heartbeat = self._identified_at = self._loop.time()
+        self._ended: asyncio.Future[NsqError] = self._loop.create_future()
+
+    @classmethod
+    async def open(
+        cls, config: ClientConfig, node: Node, callbacks: Callbacks, *, extend_support: bool = False
+    ) -> Self:
+        """Connect, IDENTIFY, upgrade (TLS, compression) and AUTH, within ``connect_timeout``.
+
+        If it fails or is cancelled, the socket is closed and ``lost`` is not called.
+
+        Raises:
+            ConnectError: The nsqd is not reachable, or did not answer within ``connect_timeout``.
+            ServerError: nsqd refused IDENTIFY or AUTH.
+            RemoteProtocolError: The answers are not valid.
+        """
+        connection = cls(config, node, callbacks)
+        try:
+            async with time_limit(config.connect_timeout):
+                await connection._handshake(extend_support)
+        except TimeoutError:
+            was_reached = connection._stream is not None
+            await connection._discard()
+            if connection._asks_for_secret:
+                raise ConnectError(
+                    f"{node.address} asks for AUTH, but the function auth_secret returned no secret within"
+                    f" connect_timeout={config.connect_timeout} s"
+                ) from None
+            if not was_reached:
+                # With nsqd= the user chose the address, so the hint does not apply.
+                hint = "" if config.nsqd else f"; {REACHABLE}"
+                raise ConnectError(
+                    f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s{hint}"
+                ) from None
+            raise ConnectError(
+                f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
+            ) from None
+        except BaseException as error:
+            await connection._discard()
+            if isinstance(error, RemoteProtocolError):
+                raise connection._named(error) from error.__cause__
+            raise
+        connection.is_open = True
+        connection._watch()
+        return connection
+
+    async def _handshake(self, extend_support: bool) -> None:
+        config, node = self.config, self.node
+        offer = Offer.of(
+            config,
+            hostname=config.hostname or socket.gethostname(),
+            user_agent=config.user_agent or USER_AGENT,
+            extend_support=extend_support,
+            is_plain=node.is_plain,
+        )
+        text, function = _parted(config.auth_secret)
+        asks = function is not None
+        handshake = Handshake(self._protocol, offer, address=node.address, secret=text, asks=asks)
+
+        def arrived(data: bytes | memoryview) -> None:
+            handshake.feed(data)
+            while self._waiters:
+                waiter = self._waiters.popleft()
+                if not waiter.done():
+                    waiter.set_result(b"")
+
+        hint = "" if config.nsqd else REACHABLE
+        open_stream: OpenStream = partial(TcpStream.open, hint=hint, local_addr=config.local_addr)
+        if _wire_log.isEnabledFor(logging.DEBUG):
+            from nsq_ha.engine.wire import logged  # noqa: PLC0415 - 10 ms that only those who log should pay for
+
+            open_stream = logged(open_stream, self.name, self._protocol, config.max_frame_bytes)
+        self._stream = stream = await open_stream(node.host, node.tcp_port, arrived, self._lost)
+        self._identified_at = self._loop.time()
+        for step in handshake:
+            if isinstance(step, GetSecret) and function is not None:
+                self._asks_for_secret = True
+                handshake.secret = await secret_of(function, node.address)
+                self._asks_for_secret = False
+            else:
+                await self._do(step, stream)
+        stream.receiver = self._received
+        self.identity = handshake.identity
+        if config.tls is not None:
+            self.tls_server = tls_server(node.address, self.identity.version)
+            self._lifetime = self.tls_server.lifetime(self._identified_at)
+
+    async def _do(self, step: Step, stream: Stream) -> None:
+        if isinstance(step, Send):
+            stream.write(step.data)
+        elif isinstance(step, StartTls):
+            tls = self.config.tls or TlsConfig()
+            await stream.start_tls(ssl_context(tls), server_name(tls, self.node.host))
+        elif isinstance(step, StartCodec):
+            stream.start_codec(step.codec)
+            if step.trailing:
+                stream.received(step.trailing)
+        elif self._ended.done():
+            raise self._ended.result()
+        else:
+            await self._waiter()
+
+    async def _request(self, command: Command) -> bytes:
+        data = self._protocol.send(command)
+        waiter = self._waiter()
+        self.write(data)
+        return await waiter
+
+    def _waiter(self) -> asyncio.Future[bytes]:
+        waiter: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    async def subscribe(self, command: Sub | SubOrdered | SubAdvanced, source: MessageSource, layout: Layout) -> None:
+        """Subscribe and wait for the answer; messages then go to the callbacks.
+
+        If this is cancelled, abort the connection.
+
+        Raises:
+            ServerError: nsqd refused; it closes the connection.
+            ConnectionLostError: The connection was lost.
+            ResponseTimeoutError: No answer within ``connect_timeout``; abort it.
+        """
+        self._protocol.subscribe_to(source, layout)
+        try:
+            async with time_limit(self.config.connect_timeout):
+                await self._request(command)
+        except TimeoutError:
+            raise ResponseTimeoutError(
+                f"{self.node.address} did not answer SUB within connect_timeout={self.config.connect_timeout} s"
+            ) from None
+
+    def write(self, data: bytes) -> None:
+        """Buffer commands; they are written together at the end of this turn of the event loop."""
+        if self._stream is not None:
+            self._stream.write(data)
+
+    def write_now(self, data: bytes) -> None:
+        """Write buffered commands and ``data`` now, if waiting for the end of the turn has no advantage."""
+        if self._stream is not None:
+            self._stream.write_now(data)
+
+    def write_publishes(self, data: bytes | list[bytes], count: int) -> None:
+        """Write ``count`` publish commands now; ``answers`` gets one answer for each, in order.
+
+        Args:
+            data: The commands, or parts of them in their order.
+            count: Number of commands.
+        """
+        self._protocol.expect_publish(count)
+        if self._stream is None:
+            return
+        if isinstance(data, bytes):
+            self._stream.write_now(data)
+        else:
+            self._stream.write_parts(data)
+
+    @property
+    def connection(self) -> Connection:
+        """This one; a share of a connection has one below it."""
+        return self
+
+    @property
+    def lifetime(self) -> Lifetime | None:
+        """How long nsqd can write to the connection. None if there is no limit."""
+        return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
+
+    @property
+    def heartbeat_age(self) -> float:
+        """Seconds since the last heartbeat, or since connecting."""
+        return self._loop.time() - self._last_heartbeat
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the socket has space. False also once the end is decided, shortly before ``lost``."""
+        stream = self._stream
+        return stream is not None and not (stream.is_paused or stream.is_closing())
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the socket is full. If so, write only what cannot wait."""
+        return self._stream is not None and self._stream.is_paused
+
+    def on_resume(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when ``is_paused`` ends."""
+        if self._stream is not None:
+            self._stream.on_resume = callback
+
+    async def stop_messages(self) -> None:
+        """Send CLS and wait for its answer. No new message comes after it; FIN, REQ and TOUCH still work.
+
+        Raises:
+            NsqError: The connection was lost, or nsqd refused.
+        """
+        await self._request(Close())
+
+    def retire(self, callbacks: Callbacks) -> None:
+        """Use ``callbacks`` from now on; silence no longer ends the connection."""
+        self._callbacks = callbacks
+        self._stored = callbacks.stored
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
+    def keep_alive(self) -> None:
+        """Send NOP without having received a heartbeat."""
+        self.write(NOP)
+
+    def show_evidence(self) -> bool:
+        """Record the connection's evidence about the nsqd's TLS; return whether there is any."""
+        if self.tls_server is None or self._stream is None:
+            return False
+        limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
+        seen = evidence(self._loop.time(), self._stream.last_received, self._identified_at, limit, interval)
+        if seen is not None:
+            self.tls_server.saw(seen)
+        return seen is not None
+
+    async def ended(self) -> NsqError:
+        """Wait for the end and return its reason."""
+        return await asyncio.shield(self._ended)
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` after the end, when the socket has closed."""
+        self._ended.add_done_callback(lambda _: callback())
+
+    def close(self) -> None:
+        """Send buffered data and close, without waiting for the end."""
+        if self._stream is not None:
+            self._stream.close()
+
+    async def aclose(self, timeout: float) -> None:
+        """Send buffered data, close, and wait for the end; abort after ``timeout`` seconds."""
+        if self._stream is None or self._ended.done():
+            return
+        self._stream.close()
+        try:
+            async with asyncio.timeout(timeout):
+                await self.ended()
+        except TimeoutError:
+            self.abort(ConnectionLostError(f"closed the connection to {self.node.address} at the time limit"))
+
+    def abort(self, reason: NsqError) -> None:
+        """End the connection at once; ``lost`` is called in this or the next turn of the event loop."""
+        if self._stream is not None:
+            self._stream.abort(reason)
+
+    def _named(self, reason: NsqError) -> NsqError:
+        """Return ``reason`` with the nsqd's address in its text; errors of the protocol do not know it."""
+        if not isinstance(reason, RemoteProtocolError) or self.node.address in str(reason):
+            return reason
+        named = type(reason)(f"{self.node.address}: {reason}")
+        named.__cause__ = reason.__cause__
+        return named
+
+    async def _discard(self) -> None:
+        self._forget_owner()
+        if self._stream is not None:
+            self._stream.abort()
+            await self.ended()
+
+    def _forget_owner(self) -> None:
+        """Call nothing any more. The callbacks may lead back to this object; in a cycle it would outlive its end."""
+        self._callbacks, self._stored = _NO_CALLBACKS, None
+
+    def _watch(self) -> None:
+        due = next_look(self._loop.time(), self._last_heartbeat, self.config.heartbeat_interval)
+        self._watchdog = self._loop.call_at(due, self._check_silence, due)
+
+    def _check_silence(self, due: float) -> None:
+        if self._stream is None or self._ended.done():
+            return
+        now, interval = self._loop.time(), self.config.heartbeat_interval
+        last = self._stream.last_received
+        if is_silent(now, due, last, interval):
+            self.show_evidence()
+            self.abort(
+                ResponseTimeoutError(
+                    f"{self.node.address} sent nothing for {now - last:.1f} s (two heartbeat intervals)"
+                )
+            )
+            return
+        if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
+            # Bytes arrive, but the heartbeats among them are inside a frame with a wrong size.
+            self.abort(
+                RemoteProtocolError(
+                    f"{self.node.address} sent a frame with a wrong size: its heartbeats arrive inside the frame"
+                )
+            )
+            return
+        self._watch()
+
+    def _received(self, data: bytes | memoryview) -> None:
+        stored = self._stored
+        if stored is not None and (count := self._protocol.take_oks(data)):
+            stored(count)
+            return
+        received = self._protocol.receive(data)
+        if received.heartbeats:
+            self._last_heartbeat = self._loop.time()
+            self.write(NOP)
+        if received.answers:
+            if self._waiters:
+                self._take_answers(received.answers)
+            else:
+                self._callbacks.answers(received.answers)
+        if received.damaged:
+            self._callbacks.damaged(received.damaged)
+        if received.refusals:  # before the messages, which may be redelivered ones whose FIN was refused
+            self._callbacks.refusals(received.refusals)
+        if received.messages:
+            self._callbacks.messages(received.messages)
+
+    def _take_answers(self, answers: list[bytes | ServerError]) -> None:
+        waiters = self._waiters
+        taken = 0
+        while waiters and taken < len(answers):
+            waiter, answer = waiters.popleft(), answers[taken]
+            taken += 1
+            if waiter.done():
+                continue
+            if isinstance(answer, ServerError):
+                waiter.set_exception(answer)
+            else:
+                waiter.set_result(answer)
+        if taken < len(answers):
+            self._callbacks.answers(answers[taken:] if taken else answers)
+
+    def _lost(self, reason: NsqError) -> None:
+        reason = self._named(reason)
+        was_open, self.is_open = self.is_open, False
+        callbacks = self._callbacks
+        self._forget_owner()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        try:
+            self._protocol.end_of_stream()
+        except Exception as error:  # noqa: BLE001 - callers must learn of the end in any case
+            report_unexpected(log, "the end of a connection", error)
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(reason)
+                waiter.exception()  # mark it as retrieved: the request's caller may be gone
+        self._waiters.clear()
+        if not self._ended.done():
+            self._ended.set_result(reason)
+        if was_open:
+            log.debug("%s: connection ended: %s", self.name, reason, extra={"nsqd": self.node.address})
+            callbacks.lost(reason)

@@ -1,0 +1,71 @@
+"""nsqds given by address instead of nsqlookupds, for plain servers without partitions.
+
+Each address is one pseudo partition, numbered in the given order, so that
+producers and consumers treat both kinds of server alike.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from nsq_ha.engine.round import Round
+from nsq_ha.errors import TopicNotExistError
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsq_ha.engine.lookupd import Access
+    from nsq_ha.errors import NsqError
+
+
+class FixedNodes:
+    """Answers every lookup with the same nodes, with the interface of :class:`~nsq_ha.engine.servers.Servers`.
+
+    Args:
+        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
+
+    Attributes:
+        topics: Number of topics that are looked up.
+    """
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.topics: int = 0
+        nodes = {}
+        for number, address in enumerate(addresses):
+            host, _, port = address.rpartition(":")
+            nodes[number] = Node(host.strip("[]"), int(port), 0, is_plain=True)
+        self._answer = LookupAnswer(
+            lookupd="",
+            leads=True,
+            meta=TopicMeta(partition_num=len(nodes), is_partitioned=False),
+            partitions=MappingProxyType(nodes),
+            exists=True,
+        )
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Always empty: there is no nsqlookupd."""
+        return ()
+
+    async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
+        """Return the fixed answer without asking a server."""
+        return Round((self._answer,), None)
+
+    async def started(self) -> None:
+        """Do nothing: there is nothing to compare."""
+
+
+def explained(error: NsqError, topic: str) -> NsqError:
+    """Return the error to report if an nsqd given by the user sent ``error``.
+
+    Only a partitioned nsqd answers that a topic does not exist; others create it.
+    """
+    if not isinstance(error, TopicNotExistError):
+        return error
+    return TopicNotExistError(
+        error.code,
+        f"topic {topic!r} is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
+        f" an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)",
+    )

@@ -1,0 +1,389 @@
+"""Make sure that a partition has the channels of the topic's other partitions before anything is stored there.
+
+``policy.growth`` says which channels are missing. This module asks the servers, and creates the channels over nsqd's
+HTTP. Producers and consumers call it before they use a partition for the first time, ``admin`` when it has added
+partitions.
+
+Asking costs a healthy topic one small request to an nsqlookupd for each partition, or one to each leader if there are
+many partitions. It runs while the client connects. Topics with one partition or without lasting channels cost nothing.
+
+The invariant: whatever the servers do, a check holds up its caller for a limited time, once, and fails no call.
+
+Source: server failures 3.8; server protocol 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from nsq_ha.checks import is_valid_name
+from nsq_ha.engine.body import decode_json
+from nsq_ha.engine.http import ask
+from nsq_ha.errors import (
+    ConnectError,
+    NoLeaderError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    TransportError,
+    server_error,
+)
+from nsq_ha.events import ChannelsMissing
+from nsq_ha.observe import SILENT
+from nsq_ha.policy.growth import Held, is_new, lacking, lasting
+from nsq_ha.unexpected import report_unexpected, without_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Mapping
+
+    from nsq_ha.engine.servers import Servers
+    from nsq_ha.observe import Observer
+    from nsq_ha.policy.topology import Node, TopicView
+
+PATIENCE: Final = 3.0
+"""Seconds that a publish or a subscription waits for a check; then it goes on. Only a partition that lacks channels can
+need as much, if an nsqd does not answer."""
+
+REQUEST_LIMIT: Final = 3.0
+"""Seconds for one request to an nsqd, from when it is sent. The leader informs its replicas of a new channel, which
+takes 0.2 s if it is busy with hundreds."""
+
+_FEW: Final = 16
+"""Up to so many partitions, each is looked up at an nsqlookupd: 2 to 3 ms of our CPU each, over a connection that is
+open, and it works where nsqd's HTTP cannot be reached. More partitions than that have fewer leaders."""
+
+_AT_ONCE: Final = 8
+"""Requests to nsqds at the same time. More take longer on the real server: 254 channels 6.3 s with 8, 12 s with 64."""
+
+_FRESH: Final = 1.0
+"""Seconds for which an answer of an nsqd, or its failure, is used for other partitions."""
+
+_SILENT: Final = 15.0
+"""The same if no answer came in time: a port that drops everything should delay few calls."""
+
+_LEADS_WITHIN: Final = 60.0
+"""Seconds for which an nsqd may not lead a partition that nsqlookupd says it leads. The real cluster takes up to that
+after an expansion."""
+
+_PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
+
+log: logging.Logger = logging.getLogger("nsq_ha.discovery")
+
+
+class _Channel(msgspec.Struct):
+    channel_name: str
+    paused: bool = False
+
+
+class _Partition(msgspec.Struct):
+    topic_name: str
+    topic_partition: str = ""
+    is_leader: bool = False
+    message_count: int = 0
+    channels: list[_Channel] | None = None
+
+
+class _Stats(msgspec.Struct):
+    topics: list[_Partition] | None = None
+
+
+class Siblings:
+    """The channels of one topic's partitions, for one client.
+
+    Args:
+        topic: The topic.
+        servers: The nsqlookupds.
+        observer: The client's.
+        channel: The consumer's channel, which it creates itself. None for others.
+        first: Number of partitions that are not new. None for those that the first check finds.
+        request: Sends a request to an nsqd: takes the node, the method, the path and the query, and returns the
+            content. None uses plain HTTP.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        servers: Servers,
+        observer: Observer = SILENT,
+        *,
+        channel: str | None = None,
+        first: int | None = None,
+        request: Callable[[Node, str, str, dict[str, str]], Awaitable[bytes]] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._servers = servers
+        self._observer = observer
+        self._channel = channel
+        self._loop = asyncio.get_running_loop()
+        self._first = first
+        self._request = request or self._over_http
+        self._settled: set[int] = set()
+        self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
+        self._overdue: set[int] = set()
+        self._unled: dict[int, float] = {}
+        self._asking: dict[Node, asyncio.Lock] = {}
+        self._answers: dict[Node, tuple[float, Mapping[int, Held] | str]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._has_warned = False
+
+    def check(self, partition: int, node: Node, view: TopicView) -> asyncio.Task[NsqError | None] | None:
+        """Begin to give ``partition`` the channels that it lacks, if it is new.
+
+        Args:
+            partition: The partition.
+            node: Its leader, according to ``view``.
+            view: The latest view of the topic.
+
+        Returns:
+            What :meth:`passed` waits for. None if there is nothing to do.
+        """
+        if self._first is None:
+            self._first = view.partition_num
+        if partition in self._settled:
+            return None
+        if not self._wanted(view) or max(view.partition_num, len(view.leaders)) < 2:
+            self._settled.add(partition)
+            return None
+        known = self._checks.get(partition)
+        if known is None:
+            name = f"channels of {self._topic}-{partition}"
+            known = self._checks[partition] = self._loop.create_task(self._check(partition, node, view), name=name)
+            known.add_done_callback(lambda _: self._checks.pop(partition, None))
+        return known
+
+    async def complete(self, view: TopicView) -> NsqError | None:
+        """Check all partitions of a view; return why this must be repeated. None if it need not be."""
+        checks = [self.check(partition, node, view) for partition, node in view.publishable.items()]
+        errors = await asyncio.gather(*(check for check in checks if check is not None))
+        return next((error for error in errors if error is not None), None)
+
+    async def passed(self, partition: int, check: asyncio.Task[NsqError | None]) -> None:
+        """Wait for a check, but at most for :data:`PATIENCE`, and only once for each partition.
+
+        Raises:
+            NoLeaderError: The node does not lead the partition yet: look up the leader again, and repeat the check.
+        """
+        if partition not in self._overdue:
+            await asyncio.wait({check}, timeout=PATIENCE)
+        if not check.done():
+            self._overdue.add(partition)
+        elif not check.cancelled() and (error := check.result()) is not None:
+            raise error
+
+    async def held(self, node: Node) -> Mapping[int, Held]:
+        """Return what a node has of the topic, for the partitions that it leads. Calls within a second share an answer.
+
+        Raises:
+            NsqError: The node did not answer.
+        """
+        async with self._asking.setdefault(node, asyncio.Lock()):
+            until, known = self._answers.get(node, (0.0, ""))
+            if self._loop.time() >= until:
+                lasts = _FRESH
+                try:
+                    known = await self._ask_held(node)
+                except NsqError as error:
+                    known = str(error)
+                    lasts = _SILENT if isinstance(error, ResponseTimeoutError) else _FRESH
+                self._answers[node] = self._loop.time() + lasts, known
+        if isinstance(known, str):
+            raise TransportError(known)
+        return known
+
+    async def create(self, partition: int, node: Node, channel: str, *, ordered: bool, paused: bool = False) -> None:
+        """Create a channel at the end of a partition; do nothing if it exists.
+
+        Args:
+            partition: The partition.
+            node: Its leader.
+            channel: The channel.
+            ordered: Deliver in order, and :meth:`report` the channel.
+            paused: Deliver nothing until an operator unpauses the channel.
+
+        Raises:
+            NsqError: The node refused it, or did not answer.
+        """
+        await self._change("create", partition, node, channel)
+        if ordered:
+            await self._change("setorder", partition, node, channel)
+        if ordered or paused:
+            await self.report(partition, node, channel, paused=paused)
+
+    async def report(self, partition: int, node: Node, channel: str, *, paused: bool = False) -> None:
+        """Have the leader make an ordered channel known to the replicas.
+
+        It does so by itself only when the channel's position or state is set, or its first message is finished. If the
+        partition gets another leader before, the channel is gone: the next subscription creates it at the end, and the
+        messages in between are never delivered. So this sets the channel's state.
+
+        Args:
+            partition: The partition.
+            node: Its leader.
+            channel: The channel.
+            paused: Its state.
+
+        Raises:
+            NsqError: The node refused it, or did not answer.
+        """
+        await self._change("pause" if paused else "unpause", partition, node, channel)
+
+    def forget(self) -> None:
+        """Forget everything: the topic was deleted."""
+        self._first = None
+        self._settled.clear()
+        self._overdue.clear()
+
+    async def aclose(self) -> None:
+        """End all checks."""
+        tasks = tuple(self._checks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _check(self, partition: int, node: Node, view: TopicView) -> NsqError | None:
+        """Return why the check must be repeated. None if it need not be."""
+        try:
+            await self._complete(partition, node, view)
+        except NsqError as error:
+            return without_frames(error)
+        except Exception as error:  # noqa: BLE001 - publishing goes on without the check
+            report_unexpected(log, f"channels of {self._topic}-{partition}", error)
+        self._settled.add(partition)
+        return None
+
+    async def _complete(self, partition: int, node: Node, view: TopicView) -> None:
+        """Create the channels that a partition lacks.
+
+        Raises:
+            NoLeaderError: The node does not lead it yet.
+        """
+        listed = self._wanted(view)
+        there = await self._servers.channels(self._topic, partition) if view.partition_num <= _FEW else None
+        if there is not None and listed <= there:
+            return
+        try:
+            here = (await self.held(node)).get(partition)
+        except NsqError as error:
+            if there is None:
+                there = await self._servers.channels(self._topic, partition)
+            self._warn(partition, listed - (there or frozenset()), error, is_certain=there is not None)
+            return
+        if here is None:
+            self._warn(partition, listed, self._not_yet(partition, node), is_certain=False)
+            return
+        self._unled.pop(partition, None)
+        if not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
+            await self._copy(partition, node, await self._missing(partition, here, view), view)
+
+    async def _missing(self, partition: int, here: Held, view: TopicView) -> Mapping[str, bool]:
+        """Return the channels that the leaders of the other partitions have, and whether they are paused."""
+        leaders = dict.fromkeys(node for number, node in view.leaders.items() if number != partition)
+        answers = await asyncio.gather(*(self.held(node) for node in leaders), return_exceptions=True)
+        siblings = [
+            held
+            for answer in answers
+            if not isinstance(answer, BaseException)
+            for number, held in answer.items()
+            if number != partition
+        ]
+        if len(view.leaders) < view.partition_num or any(isinstance(answer, BaseException) for answer in answers):
+            siblings.append(Held(1, dict.fromkeys(view.channels, False)))
+        return {name: paused for name, paused in lacking(here, siblings).items() if name != self._channel}
+
+    async def _copy(self, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView) -> None:
+        ordered = view.meta is not None and view.meta.ordered
+        created: list[str] = []
+        try:
+            for name, paused in missing.items():
+                await self.create(partition, node, name, ordered=ordered, paused=paused)
+                created.append(name)
+        except NsqError as error:
+            reason = self._not_yet(partition, node) if error.stale_leader else error
+            self._warn(partition, missing.keys() - set(created), reason, is_certain=True)
+        if created:
+            log.info(
+                "%s-%d gets the channels of the other partitions: %s",
+                self._topic,
+                partition,
+                ", ".join(created),
+                extra={"topic": self._topic, "partition": partition},
+            )
+
+    def _wanted(self, view: TopicView) -> frozenset[str]:
+        """Return the channels that each partition should have, as far as the nsqlookupds list them."""
+        return lasting(name for name in view.channels if name != self._channel)
+
+    def _not_yet(self, partition: int, node: Node) -> NoLeaderError:
+        """Return the error for a node that does not lead a partition for too long.
+
+        Raises:
+            NoLeaderError: It may lead it soon.
+        """
+        now = self._loop.time()
+        error = NoLeaderError(f"nsqd {node.address} does not lead {self._topic}-{partition} yet")
+        self._answers.pop(node, None)
+        if now - self._unled.setdefault(partition, now) < _LEADS_WITHIN:
+            raise error
+        return error
+
+    def _warn(self, partition: int, missing: Collection[str], reason: NsqError, *, is_certain: bool) -> None:
+        if not missing:
+            return
+        names = tuple(sorted(missing))
+        self._observer.event(
+            ChannelsMissing(
+                topic=self._topic, channel=self._channel, partition=partition, missing=names, reason=str(reason)
+            )
+        )
+        if self._has_warned:
+            return
+        self._has_warned = True
+        log.warning(
+            "%s-%d %s channels of the topic's other partitions, which cannot be created (%s): %s. They do not get what"
+            " is published there before their consumers subscribe. This is said once for all partitions",
+            self._topic,
+            partition,
+            "lacks" if is_certain else "may lack",
+            reason,
+            ", ".join(names),
+            extra={"topic": self._topic, "partition": partition},
+        )
+
+    async def _change(self, action: str, partition: int, node: Node, channel: str) -> None:
+        params = {"topic": self._topic, "partition": str(partition), "channel": channel}
+        if action == "setorder":
+            params["order"] = "true"
+        await self._ask("POST", node, f"/channel/{action}", params)
+
+    async def _ask_held(self, node: Node) -> Mapping[int, Held]:
+        params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
+        stats = decode_json(await self._ask("GET", node, "/stats", params), _Stats)
+        return {
+            int(entry.topic_partition): Held(
+                entry.message_count,
+                {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
+            )
+            for entry in stats.topics or ()
+            if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)
+        }
+
+    async def _ask(self, method: str, node: Node, path: str, params: dict[str, str]) -> bytes:
+        if not node.http_port:
+            raise ConnectError(f"nsqlookupd names no HTTP port of nsqd {node.address}")
+        async with self._slots:
+            return await self._request(node, method, path, params)
+
+    async def _over_http(self, node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        url = node.http_url + path
+        try:
+            body = await ask(self._servers.http, method, url, timeout=REQUEST_LIMIT, params=params)
+        except (TransportError, RemoteProtocolError) as error:
+            raise type(error)(f"nsqd {node.http_url}: {error}") from error
+        if body.status != 200:
+            raise server_error((body.message or f"HTTP status {body.status}").encode())
+        return body.data

@@ -1,0 +1,370 @@
+"""A stream over a socket: TCP, TLS over it, a codec over that.
+
+Owns the socket and does not know frames: data goes to ``receiver`` as it is read,
+and all data written in one turn of the event loop is sent in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import mmap
+import os
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING, Final, Self, cast
+
+from nsq_ha.checks import is_port
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.redaction import harmless
+from nsq_ha.tls import trust_hint
+from nsq_ha.unexpected import report_unexpected, without_frames
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Sequence
+
+    from nsq_ha.engine.stream import OnLost, Receiver
+    from nsq_ha.protocol.compression import Codec
+
+log: logging.Logger = logging.getLogger("nsq_ha.connection")
+
+MAX_UNREAD_BYTES: Final = 1024 * 1024
+"""Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
+messages and heartbeats only: enough for 50,000 messages in flight."""
+
+READ_BYTES: Final = 256 * 1024
+"""Maximum number of bytes of one read."""
+
+
+_PARTS_AT_ONCE: Final = 0 if sys.platform == "win32" else 1024
+"""Maximum number of buffers of one ``writev``, which Windows does not have."""
+
+
+def _new_buffer() -> memoryview:
+    if sys.platform == "win32":
+        return memoryview(bytearray(READ_BYTES))
+    # A page uses memory only after a read has reached it, and most reads are small. Private, so that a forked process
+    # has its own pages.
+    return memoryview(mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+
+
+class _Buffers(threading.local):
+    """One read buffer for each thread: each read is processed before the next one begins."""
+
+    def __init__(self) -> None:
+        self.shared = _new_buffer()
+
+
+_buffers: Final = _Buffers()
+
+
+def _read_buffer() -> memoryview:
+    # Windows' event loop gets a buffer and fills it later, when data arrives: there each stream needs its own.
+    return _buffers.shared if sys.platform != "win32" else _new_buffer()
+
+
+REACHABLE: Final = (
+    "this machine must be able to reach the address that nsqd gives to nsqlookupd (nsqd's -broadcast-address)"
+)
+"""Advice for an unreachable address, such as one inside a cluster's own network."""
+
+_OUT_OF_REACH: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+
+
+def _always() -> bool:
+    return True
+
+
+def _ignore(_: object) -> None:
+    """Take data that nobody waits for."""
+
+
+class TcpStream(asyncio.BufferedProtocol):
+    """A :class:`~nsq_ha.engine.stream.Stream` over a socket. Call :meth:`open` to get one."""
+
+    def __init__(self, receiver: Receiver, on_lost: OnLost) -> None:
+        self.receiver: Receiver = receiver
+        self._on_lost: OnLost | None = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._codec: Codec | None = None
+        self._fd: int | None = None  # the socket, if data is written to it as it is
+        self._in = _read_buffer()
+        self._out: list[bytes] = []
+        self._flushing = False
+        self._unread = 0
+        self._reason: NsqError | None = None
+        self._is_closed_here = False
+        self.peer: str = "nsqd"  # for errors
+        self.last_received: float = self._loop.time()
+        self.is_paused: bool = False
+        self.is_closing: Callable[[], bool] = _always
+        self.on_resume: Callable[[], None] | None = None
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        receiver: Receiver,
+        on_lost: OnLost,
+        *,
+        hint: str = REACHABLE,
+        local_addr: str | None = None,
+    ) -> Self:
+        """Connect by TCP with Nagle's algorithm off (asyncio's default).
+
+        Args:
+            host: Name or address.
+            port: The port.
+            receiver: Takes the data that is read.
+            on_lost: Called once, at the end of an opened stream.
+            hint: Advice if no host answers at the address; may be empty.
+            local_addr: Host of the source address. None lets the system choose.
+
+        Raises:
+            ConnectError: Refused, unreachable, or the name cannot be resolved.
+                Look the leader up again.
+        """
+        loop = asyncio.get_running_loop()
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        source = None if local_addr is None else (local_addr, 0)
+        if not is_port(port):  # the resolver takes 99999 for 34463
+            raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
+        try:
+            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port, local_addr=source)
+        except Exception as error:  # noqa: BLE001 - mapped to ours
+            # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
+            advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
+            if local_addr is not None:
+                advice += f"; the source address is local_addr={local_addr!r}, which must belong to this machine"
+            raise ConnectError(f"cannot connect to {address}: {_text_of(error)}{advice}") from harmless(error)
+        stream.peer = address
+        return stream
+
+    async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Continue inside TLS.
+
+        Raises:
+            ConnectError: The TLS handshake failed; the stream is unusable.
+        """
+        transport = self._open_transport()
+        self._fd = None
+        self.flush()
+        try:
+            upgraded = await self._loop.start_tls(transport, self, context, server_hostname=server_name)
+        except BaseException as error:
+            # asyncio does not report the end of a connection whose TLS handshake failed: a wait for it would never end.
+            transport.abort()
+            self._loop.call_soon(self.connection_lost, error if isinstance(error, OSError) else None)
+            if isinstance(error, Exception):  # ssl raises ValueError and TypeError for names that it rejects
+                raise ConnectError(
+                    f"TLS with nsqd {self.peer} failed: {_text_of(error)}{trust_hint(error)}"
+                ) from harmless(error)
+            raise
+        if upgraded is None:
+            raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
+        self._transport = upgraded
+        self.is_closing = upgraded.is_closing
+
+    def start_codec(self, codec: Codec) -> None:
+        """Compress both directions from now on."""
+        self.flush()
+        self._codec, self._fd = codec, None
+
+    def write(self, data: bytes) -> None:
+        """Buffer ``data``; all data of this turn of the event loop is sent together.
+
+        After the end of the stream it is dropped: the end was reported, or will be.
+        """
+        self._out.append(data)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self.flush)
+
+    def write_now(self, data: bytes) -> None:
+        """Send buffered data and ``data`` now."""
+        transport = self._transport
+        if self._out or self._codec is not None or transport is None:
+            self._out.append(data)
+            self.flush()
+        elif not transport.is_closing():
+            if self.is_paused:
+                self._count_unread(len(data))
+            try:
+                transport.write(data)
+            except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
+                self._failed(error)
+
+    def write_parts(self, parts: Sequence[bytes]) -> None:
+        """Send buffered data and all parts now, in their order.
+
+        The system gathers them from where they are; only what the socket has no space for may be copied.
+        """
+        if self._out:
+            self.flush()
+        transport = self._transport
+        if transport is None or self._fd is None:
+            self.write_now(b"".join(parts))  # TLS and codecs need the bytes themselves
+            return
+        if self.is_paused:
+            self._count_unread(sum(map(len, parts)))
+        if transport.is_closing():
+            return
+        try:
+            for part in parts if transport.get_write_buffer_size() else _unsent(self._fd, parts):
+                transport.write(part)
+                if transport.is_closing():
+                    return
+        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
+            self._failed(error)
+
+    def flush(self) -> None:
+        """Send buffered data now."""
+        self._flushing = False
+        if not self._out:
+            return
+        data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
+        self._out.clear()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self.is_paused:
+            self._count_unread(len(data))
+        try:
+            transport.write(self._codec.compress(data) if self._codec else data)
+        except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
+            self._failed(error)
+
+    def _count_unread(self, count: int) -> None:
+        """End the connection if too much was written while the peer read nothing."""
+        self._unread += count
+        if self._unread > MAX_UNREAD_BYTES:
+            self.abort(ConnectionLostError(f"nsqd does not read: {self._unread} bytes are waiting to be sent"))
+
+    def close(self) -> None:
+        """Send buffered data, then close; ``on_lost`` follows."""
+        self.flush()
+        self._is_closed_here = True
+        # asyncio's TLS transport forgets its connection when it is closed again; nothing could abort it then.
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+
+    def abort(self, reason: NsqError | None = None) -> None:
+        """End the stream at once; ``on_lost`` follows with ``reason``."""
+        if self._reason is None:
+            self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _open_transport(self) -> asyncio.Transport:
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectError("the connection is closed")
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport (called by the event loop)."""
+        self._transport = cast("asyncio.Transport", transport)
+        self.is_closing = transport.is_closing
+        if (plain := transport.get_extra_info("socket")) is not None and _PARTS_AT_ONCE:
+            self._fd = plain.fileno()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return the memory to read into (called by the event loop)."""
+        return self._in
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Pass on the data that was read (called by the event loop)."""
+        if self._codec is not None or self._on_lost is None or self._reason is not None:
+            self.received(self._in[:nbytes])
+            return
+        self.last_received = self._loop.time()  # as in received(), but without another call for each read
+        try:
+            self.receiver(self._in[:nbytes])
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
+
+    def received(self, data: bytes | memoryview) -> None:
+        """Pass ``data`` on; the receiver does not keep it. If the receiver raises, the stream ends."""
+        self.last_received = self._loop.time()
+        if self._on_lost is None or self._reason is not None:
+            return
+        try:
+            if self._codec is None:
+                self.receiver(data)
+                return
+            for piece in self._codec.pieces(data):
+                self.receiver(piece)
+                if self._reason is not None:
+                    return  # the rest is not needed
+        except Exception as error:  # noqa: BLE001
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """End the connection because a reader, a writer or a codec raised ``error``."""
+        if not isinstance(error, NsqError):
+            report_unexpected(log, "connection", error)
+            error = ConnectionLostError(f"closing the connection after an unexpected error: {_text_of(error)}")
+        # The error is kept as the reason of the end, but its frames would keep the data that was read.
+        self.abort(without_frames(error))
+
+    def pause_writing(self) -> None:
+        """Record that the socket is full (called by the event loop)."""
+        self.is_paused = True
+
+    def resume_writing(self) -> None:
+        """Record that the socket has space again (called by the event loop)."""
+        self.is_paused = False
+        self._unread = 0
+        if self.on_resume is not None:
+            self.on_resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report the end, once (called by the event loop)."""
+        on_lost, self._on_lost = self._on_lost, None
+        self._fd = None  # the number may become another file's
+        # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
+        self._transport = self.on_resume = None
+        self.is_closing = _always
+        self.receiver = _ignore
+        if on_lost is None:
+            return
+        self._out.clear()
+        reason = self._reason
+        if reason is None:
+            # TLS reports an error if data of the peer arrives during an orderly close.
+            lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}{trust_hint(exc)}"
+            reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
+            reason.__cause__ = exc if exc is None else without_frames(exc)
+        on_lost(reason)
+
+
+def _unsent(fd: int, parts: Sequence[bytes]) -> list[bytes | memoryview]:
+    """Send parts to a socket without a copy; return those that it has no space for. Errors are the event loop's."""
+    left: list[bytes | memoryview] = list(parts)
+    start = 0
+    while start < len(left):
+        some = left[start : start + _PARTS_AT_ONCE]
+        try:
+            sent = os.writev(fd, some)
+        except OSError:  # no space, or the connection is lost, which the event loop will report
+            break
+        for part in some:
+            if sent < len(part):
+                left[start] = memoryview(part)[sent:]
+                return left[start:]
+            sent -= len(part)
+            start += 1
+    return left[start:]
+
+
+def _is_out_of_reach(error: Exception) -> bool:
+    return isinstance(error, socket.gaierror) or (isinstance(error, OSError) and error.errno in _OUT_OF_REACH)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of a foreign error, with its type unless it is an OSError."""
+    return str(error) if isinstance(error, OSError) and str(error) else f"{type(error).__name__}: {error}"

@@ -1,1 +1,0 @@
-"""Move bytes between this process and one nsqd."""

@@ -1,0 +1,217 @@
+"""Streams that are damaged, cut, absurd or silent: the connection ends, once, with a reason."""
+
+import asyncio
+import os
+import random
+import struct
+from contextlib import AsyncExitStack
+
+import pytest
+
+from nsq_ha import ClientConfig
+from nsq_ha.engine.tcp import TcpStream
+from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.protocol.encoding import encode_pub
+from nsq_ha.protocol.frames import FrameType, encode_frame
+from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
+from tests.support.recorder import linked, subscribed
+from tests.support.waiting import dawdle, turn
+
+
+def frame(size: int, kind: int, data: bytes = b"") -> bytes:
+    """Return a frame whose size word says what it likes."""
+    return struct.pack(">ii", size, kind) + data
+
+
+ABSURD = {
+    "size 0": frame(0, 0),
+    "size 1": frame(1, 0),
+    "size 3": frame(3, 0),
+    "size -1": frame(-1, 0),
+    "smallest size": frame(-(2**31), 0),
+    "largest size": frame(2**31 - 1, 0),
+    "256 MiB announced": frame(256 * 1024 * 1024, 2),
+    "one bit of a size flipped": frame(6 ^ 0x40000000, 0, b"OK"),
+    "type 3": frame(4 + 2, 3, b"OK"),
+    "type -1": frame(4 + 2, -1, b"OK"),
+    "type 65536": frame(4 + 2, 65536, b"OK"),
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n",
+    "TLS": bytes.fromhex("15030300020228"),
+    "text": b"E_BAD_PROTOCOL\n" * 3,
+    "empty error": error(b""),
+    "empty response": response(b""),
+    "KO": response(b"KO"),
+    "OK with a tail": response(b"OK\n"),
+    "29 bytes": response(b"OK" + bytes(27)),
+    "31 bytes": response(b"OK" + bytes(29)),
+    "30 bytes that are no OK": response(b"KO" + bytes(28)),
+    "CLOSE_WAIT that nobody asked for": response(b"CLOSE_WAIT"),
+    "a message for a publisher": encode_frame(FrameType.MESSAGE, message_data(b"x")),
+    "a second answer": OK + OK,
+    "OK as an error": error(b"OK"),
+    "30 bytes of OK as an error": error(b"OK" + bytes(28)),
+    "a heartbeat as an error": error(b"_heartbeat_"),
+    "CLOSE_WAIT as an error": error(b"CLOSE_WAIT"),
+}
+
+
+@pytest.mark.parametrize("data", ABSURD.values(), ids=ABSURD)
+async def test_a_publisher_ends_its_connection(nsqd: FakeNsqd, data: bytes) -> None:
+    async with linked(nsqd) as link:
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
+        nsqd.script = lambda *_: True
+        await nsqd.until(lambda: link.peer.commands[1:])
+        link.peer.write(data)
+        assert isinstance(await link.lost(), RemoteProtocolError)
+        assert link.recorder.answers in ([], [b"OK"])
+        await nsqd.until(lambda: not link.peer.is_open)
+
+
+@pytest.mark.parametrize("name", [name for name in ABSURD if name != "a message for a publisher"])
+async def test_a_consumer_ends_its_connection(nsqd: FakeNsqd, name: str) -> None:
+    async with subscribed(nsqd) as link:
+        link.peer.message(b"before", message_id(2))
+        link.peer.write(ABSURD[name])
+        link.peer.message(b"after", message_id(3))
+        assert isinstance(await link.lost(), RemoteProtocolError)
+        assert [message.body for message in link.recorder.messages] in ([b"before"], [])
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_random_bytes_end_the_connection(nsqd: FakeNsqd, seed: int) -> None:
+    async with subscribed(nsqd) as link:
+        link.peer.write(random.Random(seed).randbytes(20_000))
+        assert isinstance(await link.lost(), RemoteProtocolError)
+
+
+async def test_a_frame_cut_by_a_close(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        nsqd.script = lambda *_: True
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
+        link.peer.write(OK[:-1])
+        link.peer.close()
+        assert isinstance(await link.lost(), ConnectionLostError)
+        assert link.recorder.answers == []
+
+
+async def test_a_frame_cut_by_silence_ends_within_two_heartbeats(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    config = ClientConfig(heartbeat_interval=1.0)
+    async with AsyncExitStack() as stack:
+        links = [await stack.enter_async_context(subscribed(nsqd, config)) for _ in range(5)]
+        silent_since = loop.time()
+        for link, cut in zip(links, (1, 4, 7, 9, 30), strict=True):
+            link.peer.stop_heartbeats()
+            link.peer.write(encode_frame(FrameType.MESSAGE, message_data(b"x" * 100))[:cut])
+        for link in links:
+            reason = await link.lost()
+            assert isinstance(reason, ResponseTimeoutError)
+            assert "sent nothing" in str(reason)
+        assert 1.9 < loop.time() - silent_since < 3 * 3.0
+
+
+async def test_a_false_size_that_swallows_the_heartbeats_ends_within_two_of_them(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    async with subscribed(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        link.peer.write(frame(8 * 1024 * 1024, 2, b"x"))
+        began = loop.time()
+        reason = await link.lost()
+        waited = loop.time() - began
+    assert isinstance(reason, RemoteProtocolError)
+    assert "wrong size" in str(reason)
+    assert 1.0 < waited < 3 * 3.0
+
+
+async def test_a_large_frame_may_take_longer_than_two_heartbeats(nsqd: FakeNsqd) -> None:
+    async with subscribed(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        link.peer.stop_heartbeats()
+        whole = encode_frame(FrameType.MESSAGE, message_data(b"x" * 100))
+        for place in range(len(whole)):
+            link.peer.write(whole[place : place + 1])
+            await dawdle(3.0 / len(whole))
+        await nsqd.until(lambda: link.recorder.messages)
+        assert link.connection.is_open
+
+
+async def test_heartbeats_keep_a_connection_and_are_answered(nsqd: FakeNsqd) -> None:
+    loop = asyncio.get_running_loop()
+    async with linked(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        began = loop.time()
+        await nsqd.until(lambda: link.peer.nops >= 4)
+        assert loop.time() - began > 3.0
+        assert link.connection.is_open
+
+
+async def test_a_loop_that_was_held_up_does_not_call_its_peer_silent(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        stream.last_received -= 100.0
+        # The check comes five seconds late: what the peer said may still lie in the socket.
+        link.connection._check_silence(asyncio.get_running_loop().time() - 5.0)
+        assert link.connection.is_open
+        link.connection._check_silence(asyncio.get_running_loop().time())
+        assert isinstance(await link.lost(), ResponseTimeoutError)
+
+
+async def test_thousands_of_heartbeats_in_a_row(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        link.peer.write(response(b"_heartbeat_") * 5000)
+        await nsqd.until(lambda: link.peer.nops)
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
+        await link.recorder.until(lambda: link.recorder.answers == [b"OK"])
+        # One NOP answers all that came in one read.
+        assert link.peer.nops < 1000
+
+
+async def test_a_stream_that_comes_byte_by_byte(nsqd: FakeNsqd) -> None:
+    body = os.urandom(200)
+    async with subscribed(nsqd) as link:
+        nsqd.script = lambda *_: True
+        link.connection.write_publishes(encode_pub("orders", 0, b"x") * 2, 2)
+        stream = (
+            OK
+            + encode_frame(FrameType.MESSAGE, message_data(body))
+            + response(b"_heartbeat_")
+            + error("E_FIN_FAILED FIN \xff failed")
+            + error("E_PUB_FAILED exiting")
+        )
+        for position in range(len(stream)):
+            link.peer.write(stream[position : position + 1])
+            await link.peer.drain()
+            await turn()
+        await link.recorder.until(lambda: len(link.recorder.answers) == 2)
+        await nsqd.until(lambda: link.peer.nops)
+        assert link.recorder.answers[0] == b"OK"
+        assert isinstance(link.recorder.answers[1], ServerError)
+        assert [message.body for message in link.recorder.messages] == [body]
+        assert [refusal.code for refusal in link.recorder.refusals] == ["E_FIN_FAILED"]
+
+
+async def test_a_megabyte_of_error_text_is_cut(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        nsqd.script = lambda *_: True
+        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
+        link.peer.write(error(b"E_PUB_FAILED " + b"\xff\xfe" * 500_000))
+        await link.recorder.until(lambda: link.recorder.answers)
+        answer = link.recorder.answers[0]
+        assert isinstance(answer, ServerError)
+        assert answer.code == "E_PUB_FAILED"
+        assert len(str(answer)) < 10_000
+        assert link.connection.is_open
+
+
+async def test_a_body_of_8_mib(nsqd: FakeNsqd) -> None:
+    body = os.urandom(8 * 1024 * 1024)
+    async with subscribed(nsqd) as link:
+        link.peer.message(body)
+        await link.recorder.until(lambda: link.recorder.messages)
+        assert link.recorder.messages[0].body == body
+
+
+async def test_a_frame_above_the_limit_is_refused_before_it_comes(nsqd: FakeNsqd) -> None:
+    async with subscribed(nsqd, ClientConfig(max_frame_bytes=1024)) as link:
+        link.peer.message(b"x" * 900)
+        await link.recorder.until(lambda: link.recorder.messages)
+        link.peer.write(frame(1025, 2))
+        assert "1025" in str(await link.lost())

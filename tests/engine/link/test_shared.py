@@ -1,0 +1,210 @@
+"""Senders that share a connection: each gets the answers to its own requests, and trouble ends it for all."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nsq_ha.engine import shared as module
+from nsq_ha.engine.connection import Callbacks
+from nsq_ha.engine.shared import Share, SharedConnections
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
+from nsq_ha.policy.topology import Node
+from nsq_ha.producer.connections import ConnectionLimit
+from tests.support.waiting import eventually, turn
+
+NODE = Node("10.0.0.1", 4150, 4151, is_plain=True)
+
+
+class FakeConnection:
+    """A connection of which a test says what arrives."""
+
+    def __init__(self, callbacks: Callbacks) -> None:
+        self.callbacks = callbacks
+        self.node, self.name = NODE, "c1 10.0.0.1:4150"
+        self.is_open = self.takes_more = True
+        self.heartbeat_age = 0.5
+        self.written: list[object] = []
+        self.reasons: list[NsqError] = []
+        self.is_closed = False
+        self.resume: Any = None
+        self.on_end: list[Any] = []
+
+    def write_publishes(self, data: object, count: int) -> None:
+        self.written.append((data, count))
+
+    def on_resume(self, callback: object) -> None:
+        self.resume = callback
+
+    def when_ended(self, callback: object) -> None:
+        self.on_end.append(callback)
+
+    def abort(self, reason: NsqError) -> None:
+        self.reasons.append(reason)
+        self.end(reason)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.end(ConnectionLostError("closed"))
+
+    def end(self, reason: NsqError) -> None:
+        self.is_open = False
+        self.callbacks.lost(reason)
+        for callback in self.on_end:
+            callback()
+
+
+class User:
+    """A sender that notes what it gets."""
+
+    def __init__(self) -> None:
+        self.notes: list[object] = []
+        self.callbacks = Callbacks(
+            lambda reason: self.notes.append(str(reason)),
+            answers=lambda answers: self.notes.append([str(answer) for answer in answers]),
+            refusals=lambda refusals: self.notes.append(tuple(map(str, refusals))),
+            stored=self.notes.append,
+        )
+
+
+class Case:
+    """Shared connections whose connections are fake ones."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 8) -> None:
+        self.opened: list[FakeConnection] = []
+        self.may_open = asyncio.Event()
+        self.may_open.set()
+        self.error: NsqError | None = None
+        self.limit = ConnectionLimit(most, lambda _: 0)
+        config: Any = type("Config", (), {"max_connections": most})
+        self.shared = SharedConnections(config, self.limit.take, self.limit.give_back)
+        case = self
+
+        class Opens:
+            @classmethod
+            async def open(cls, _config: object, _node: Node, callbacks: Callbacks) -> FakeConnection:
+                await case.may_open.wait()
+                if case.error is not None:
+                    raise case.error
+                case.opened.append(FakeConnection(callbacks))
+                return case.opened[-1]
+
+        monkeypatch.setattr(module, "Connection", Opens)
+
+    async def open(self, user: User, *, is_wanted: bool = True) -> Share:
+        return await self.shared.open(NODE, user.callbacks, news=asyncio.Event(), is_wanted=lambda: is_wanted)
+
+
+@pytest.fixture
+async def case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    return Case(monkeypatch)
+
+
+async def test_answers_go_to_those_who_asked(case: Case) -> None:
+    one, other = User(), User()
+    first, second = await asyncio.gather(case.open(one), case.open(other))
+    (connection,) = case.opened
+    assert (first.name, first.node, first.lifetime, first.heartbeat_age) == (connection.name, NODE, None, 0.5)
+    assert case.limit.count == 1
+    first.write_publishes(b"a", 2)
+    second.write_publishes(b"b", 3)
+    first.write_publishes([b"c"], 1)
+    assert connection.written == [(b"a", 2), (b"b", 3), ([b"c"], 1)]
+    connection.callbacks.stored and connection.callbacks.stored(3)
+    assert (one.notes, other.notes) == ([2], [1])
+    connection.callbacks.answers([b"x", b"y", b"z"])
+    assert (one.notes, other.notes) == ([2, ["b'z'"]], [1, ["b'x'", "b'y'"]])
+    assert first.answered_at > 0
+
+
+async def test_a_loss_ends_all_shares(case: Case) -> None:
+    one, other = User(), User()
+    first, second = await case.open(one), await case.open(other)
+    case.opened[0].end(ConnectionLostError("reset"))
+    assert (one.notes, other.notes) == (["reset"], ["reset"])
+    assert not first.is_open
+    assert str(await second.ended()) == "reset"
+    first.abort(ConnectionLostError("again"))
+    assert one.notes == ["reset"]
+    again = await case.open(one)
+    assert again.is_open
+    assert len(case.opened) == 2
+    assert case.limit.count == 1
+
+
+async def test_who_leaves_an_unanswered_request_ends_the_connection(case: Case) -> None:
+    one, other = User(), User()
+    first, _ = await case.open(one), await case.open(other)
+    first.write_publishes(b"a", 1)
+    first.abort(ConnectionLostError("overdue"))
+    await turn(2)
+    assert [str(reason) for reason in case.opened[0].reasons] == ["overdue"]
+    assert (one.notes, other.notes) == (["overdue"], ["overdue"])
+
+
+async def test_who_leaves_without_one_leaves_alone(case: Case) -> None:
+    one, other = User(), User()
+    first, second = await case.open(one), await case.open(other)
+    first.write_publishes(b"a", 1)
+    case.opened[0].callbacks.answers([b"OK"])
+    first.abort(ConnectionLostError("unused"))
+    await turn(2)
+    assert one.notes == [["b'OK'"], "unused"]
+    assert (other.notes, second.is_open, case.opened[0].is_closed) == ([], True, False)
+    second.abort(ConnectionLostError("unused"))
+    assert case.opened[0].is_closed
+    assert case.limit.count == 0
+    assert not case.shared.has(NODE)
+
+
+async def test_errors_that_answer_nothing_are_told_once(case: Case) -> None:
+    one, other = User(), User()
+    await case.open(one)
+    second = await case.open(other)
+    refusal = ServerError("E_INVALID", "x")
+    case.opened[0].callbacks.refusals([refusal])
+    assert (one.notes, other.notes) == ([(str(refusal),)], [])
+    second.write_publishes(b"a", 1)
+    case.opened[0].callbacks.refusals([refusal])
+    assert other.notes == [(str(refusal),)]
+    assert len(one.notes) == 1
+
+
+async def test_all_are_woken_when_the_socket_has_space(case: Case) -> None:
+    woken: list[int] = []
+    for number in range(2):
+        (await case.open(User())).on_resume(lambda number=number: woken.append(number))  # type: ignore[misc]
+    case.opened[0].resume()
+    assert woken == [0, 1]
+
+
+async def test_an_attempt_that_fails_fails_all_and_frees_its_place(case: Case) -> None:
+    case.error = ConnectError("refused")
+    outcomes = await asyncio.gather(case.open(User()), case.open(User()), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["refused", "refused"]
+    assert case.limit.count == 0
+    case.error = None
+    assert (await case.open(User())).is_open
+
+
+async def test_an_attempt_that_nobody_waits_for_ends(case: Case) -> None:
+    case.may_open.clear()
+    tasks = [asyncio.ensure_future(case.open(User())) for _ in range(2)]
+    await turn(3)
+    tasks[0].cancel()
+    await turn(3)
+    assert case.limit.count == 1
+    tasks[1].cancel()
+    await asyncio.wait(tasks)
+    await eventually(lambda: case.limit.count == 0)
+    assert not case.opened
+    assert not case.shared.has(NODE)
+
+
+async def test_the_limit_of_connections_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, most=1)
+    assert await case.limit.take()
+    with pytest.raises(ConnectError, match="max_connections=1 connections are open and none is idle"):
+        await case.open(User())

@@ -1,0 +1,339 @@
+"""What streams are read into, and what the layers below and above them raise."""
+
+import asyncio
+import logging
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from nsq_ha import ClientConfig, TlsConfig
+from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.tcp import TcpStream
+from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import Identity, Mpub, Pub
+from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub, gather_bodies, gather_mpub_of, gather_pubs
+from nsq_ha.unexpected import forget
+from tests.support.certificates import CA_FILE, server_context
+from tests.support.inside import tls_in_memory
+from tests.support.nsqd import LIMIT, FakeNsqd, response
+from tests.support.recorder import Recorder, linked, subscribed
+from tests.support.tls import without_collector
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.real_time  # these are about sockets
+
+FORKED = """
+import os
+from nsq_ha.engine.tcp import READ_BYTES, TcpStream, _read_buffer
+
+buffer = _read_buffer()
+buffer[:5] = b"ours!"
+child = os.fork()
+if not child:
+    _read_buffer()[:5] = b"child"
+    os._exit(0)
+os.waitpid(child, 0)
+print(bytes(buffer[:5]).decode(), len(buffer) == READ_BYTES, buffer is _read_buffer())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no fork there")
+def test_a_forked_process_reads_into_memory_of_its_own() -> None:
+    ran = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False, timeout=120)
+    assert (ran.stdout, ran.stderr) == ("ours! True True\n", "")
+
+
+# ------------------------------------------------------------ what others raise
+
+FOREIGN = [
+    UnicodeError("label empty or too long"),
+    ValueError("a dot"),
+    TypeError("a str"),
+    MemoryError(),
+    OSError(22, "no"),
+]
+every_foreign = pytest.mark.parametrize("raised", FOREIGN, ids=lambda error: type(error).__name__)
+
+
+class BadCodec:
+    def __init__(self, raised: Exception) -> None:
+        self.raised = raised
+
+    def compress(self, data: bytes) -> bytes:
+        raise self.raised
+
+    def decompress(self, data: bytes) -> bytes:
+        raise self.raised
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        raise self.raised
+
+
+@every_foreign
+async def test_what_a_resolver_raises_is_a_failed_connection(
+    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match="cannot connect to 127"):
+        await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+
+
+@pytest.mark.parametrize("raised", [socket.gaierror(-2, "Name or service not known"), OSError(113, "No route to host")])
+async def test_an_address_inside_a_cluster_says_what_to_set(
+    raised: OSError, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match="-broadcast-address"):
+        await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+
+
+async def test_a_connection_that_never_comes_says_what_to_set(nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", hang)
+    with pytest.raises(ConnectError, match=r"within connect_timeout=0.1 s; .*-broadcast-address"):
+        await Connection.open(ClientConfig(connect_timeout=0.1), nsqd.node, Recorder().callbacks)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_an_address_given_by_hand_is_not_blamed_on_nsqds_flag(
+    nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, *, hangs: bool
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        if hangs:
+            await asyncio.get_running_loop().create_future()
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    with pytest.raises(ConnectError, match=r"cannot connect to 127\.0\.0\.1") as raised:
+        await Connection.open(ClientConfig(nsqd=("a:4150",), connect_timeout=0.1), nsqd.node, Recorder().callbacks)
+    assert "broadcast" not in str(raised.value)
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\x00b", "\ud800"])
+async def test_a_name_that_no_resolver_takes_is_a_failed_connection(host: str) -> None:
+    with pytest.raises(ConnectError, match="cannot connect"):
+        await Connection.open(ClientConfig(), Node(host, 4150, 0), Recorder().callbacks)
+
+
+async def test_an_ipv6_address_stands_in_brackets() -> None:
+    with pytest.raises(ConnectError, match=r"cannot connect to \[::1\]:1: "):
+        await Connection.open(ClientConfig(), Node("::1", 1, 0), Recorder().callbacks)
+
+
+async def test_a_port_that_is_none_is_a_failed_connection() -> None:
+    with pytest.raises(ConnectError, match=r"^cannot connect to localhost:99999: a port is 1\.\.65535$"):
+        await Connection.open(ClientConfig(), Node("localhost", 99999, 0), Recorder().callbacks)
+
+
+@every_foreign
+async def test_what_ssl_raises_is_a_failed_connection(
+    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", fail)
+    nsqd.identity = Identity(tls_v1=True)
+    tls = TlsConfig(server_name="another.example")  # the error names the nsqd, not what its certificate should be for
+    with pytest.raises(ConnectError, match=f"TLS with nsqd {nsqd.node.address} failed"):
+        await Connection.open(ClientConfig(tls=tls), nsqd.node, Recorder().callbacks)
+    await nsqd.until(lambda: not nsqd.open_peers)
+
+
+@every_foreign
+@pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "parts now", "receiver"])
+async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
+    raised: Exception, way: str, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise raised
+
+    forget()
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        if "transport" in way or "parts" in way:
+            monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
+        elif way == "receiver":
+            stream.receiver = fail
+        else:
+            stream.start_codec(BadCodec(raised))
+        if way in ("read", "receiver"):
+            link.peer.write(response(b"_heartbeat_"))
+        elif "parts" in way:
+            link.connection.write_publishes([b"NOP\n", b"NOP\n"], 1)
+        elif "now" in way:
+            link.connection.write_now(b"NOP\n")
+        else:
+            link.connection.write(b"NOP\n")
+        reason = await link.lost()
+        assert isinstance(reason, ConnectionLostError)
+        assert type(raised).__name__ in str(reason) or isinstance(raised, OSError)
+    assert "unexpected error" in caplog.text
+    forget()
+
+
+class Broken:
+    """A transport that cannot be written to."""
+
+    def __init__(self, transport: asyncio.Transport | None, raised: Exception) -> None:
+        assert transport is not None
+        self.is_closing = transport.is_closing
+        self.abort = transport.abort
+        self._raised = raised
+
+    def write(self, data: bytes) -> None:
+        raise self._raised
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+
+# ------------------------------------------------------------ the end of TLS
+
+
+@pytest.mark.parametrize("closer", ["this side", "peer"])
+async def test_a_stream_that_was_closed_twice_can_be_aborted(nsqd: FakeNsqd, closer: str) -> None:
+    """asyncio's TLS transport forgets its connection when it is closed again: it then stays open for half a minute."""
+    nsqd.tls = server_context()
+    # No heartbeat may end it, either.
+    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE), heartbeat_interval=60)) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        if closer == "peer":
+            link.peer.close()
+            async with asyncio.timeout(LIMIT):
+                while not stream.is_closing():  # noqa: ASYNC110 - asyncio reports it nowhere
+                    await asyncio.sleep(0)
+        else:
+            link.peer.pause()  # it does not confirm the end
+            link.connection.close()
+        link.connection.close()
+        link.connection.abort(ConnectionLostError("enough"))
+        assert str(await link.lost()) == "enough"
+        for change in (stream.close, stream.abort, stream.flush):
+            change()
+
+
+@pytest.mark.parametrize("end", ["close", "abort", "peer closes", "peer aborts", "bad data"])
+@pytest.mark.parametrize("is_logged", [False, True])
+async def test_nothing_of_a_tls_connection_stays_in_memory(
+    nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture, end: str, *, is_logged: bool
+) -> None:
+    """What is in a cycle waits for the collector, which rarely comes: connections that nsqd can write to for five
+    seconds only took 40 MiB in two minutes."""
+    caplog.set_level(logging.DEBUG if is_logged else logging.INFO, "nsq_ha.wire")
+    nsqd.tls = server_context()
+    with without_collector():
+        for _ in range(5):
+            async with subscribed(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))) as link:
+                link.connection.on_resume(lambda link=link: link.connection.write(b"NOP\n"))  # type: ignore[misc]
+                if end == "close":
+                    link.connection.close()
+                elif end == "abort":
+                    link.connection.abort(ConnectionLostError("enough"))
+                elif end == "peer closes":
+                    link.peer.close()
+                elif end == "peer aborts":
+                    link.peer.abort()
+                else:
+                    link.peer.write(b"HTTP/1.1 400 Bad Request")
+                await link.lost()
+            connection = weakref.ref(link.connection)
+            del link
+            await eventually(lambda: not tls_in_memory())
+            assert connection() is None
+
+
+async def test_nothing_of_a_failed_handshake_stays_in_memory(nsqd: FakeNsqd) -> None:
+    nsqd.tls = server_context()
+    errors: list[ConnectError] = []
+    with without_collector():
+        for _ in range(5):
+            try:
+                await Connection.open(ClientConfig(tls=TlsConfig()), nsqd.node, Recorder().callbacks)
+            except ConnectError as error:
+                errors.append(error)  # as a client keeps the last one
+        assert ["self-signed" in str(error) for error in errors] == [True] * 5
+        await eventually(lambda: not tls_in_memory())
+
+
+# ------------------------------------------------------------ parts
+
+
+class SameCodec:
+    """Compresses nothing."""
+
+    def compress(self, data: bytes) -> bytes:
+        return bytes(data)
+
+    decompress = compress
+
+    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
+        yield bytes(data)
+
+
+@pytest.mark.parametrize("layer", ["tcp", "tls", "codec"])
+async def test_parts_arrive_whole_and_in_order_at_a_peer_that_does_not_read(nsqd: FakeNsqd, layer: str) -> None:
+    nsqd.tls = server_context() if layer == "tls" else None
+    config = ClientConfig(tls=TlsConfig(ca_file=CA_FILE)) if layer == "tls" else ClientConfig()
+    bodies = [bytes([number]) * (GATHERED_BYTES + number) for number in range(100)]
+    batch = [bytes([number % 251]) * GATHERED_BYTES for number in range(1100)]  # more than one call can send
+    async with linked(nsqd, config) as link:
+        stream = link.connection._stream
+        assert isinstance(stream, TcpStream)
+        if layer == "codec":
+            stream.start_codec(SameCodec())
+        if stream._transport is not None and layer == "tcp":  # so that a part of a part stays behind
+            stream._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 50_000)
+        link.connection.write(encode_pub("orders", 0, b"buffered before"))
+        link.connection.write_publishes(gather_pubs("orders", 0, bodies), 1 + len(bodies))
+        link.connection.write_publishes(encode_pub("orders", 0, b"after"), 1)
+        await link.recorder.until(lambda: len(link.recorder.answers) == 2 + len(bodies))
+        sent = [command.body for command in link.peer.of(Pub) if isinstance(command, Pub)]
+        assert sent == [b"buffered before", *bodies, b"after"]
+        link.peer.pause()
+        encoded = gather_bodies(batch, GATHERED_BYTES)
+        link.connection.write_publishes(gather_mpub_of("orders", 0, len(batch), encoded), 1)
+        link.peer.resume()
+        await link.recorder.until(lambda: len(link.recorder.answers) == 3 + len(bodies))
+        (mpub,) = link.peer.of(Mpub)
+        assert isinstance(mpub, Mpub)
+        assert list(mpub.bodies) == batch
+
+
+async def test_parts_are_dropped_after_the_end(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert stream is not None
+        link.connection.abort(ConnectionLostError("enough"))
+        stream.write_parts([b"NOP", b"\n"])
+        await link.lost()
+        stream.write_parts([b"NOP", b"\n"])
+        await nsqd.until(lambda: not link.peer.is_open)
+        assert link.peer.nops == 0
+
+
+async def test_parts_count_as_unread(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd) as link:
+        stream = link.connection._stream
+        assert stream is not None
+        link.peer.pause()
+        while not stream.is_paused:
+            stream.write_parts([b"NOP\n" * 10_000] * 10)
+        for _ in range(3):
+            stream.write_parts([b"NOP\n" * 10_000] * 10)
+        assert "nsqd does not read" in str(await link.lost())

@@ -1,0 +1,40 @@
+"""Servers that end with their test, and a clock that waits for nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engine.lookups.loopback import Fake
+from tests.support.log_lines import whole_log_lines
+from tests.support.virtual import loop_for, one_clock
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return loop_for(item)
+
+
+@pytest.fixture(autouse=True)
+async def virtual_clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
+    with whole_log_lines(caplog), one_clock(monkeypatch):
+        yield
+
+
+@pytest.fixture
+async def serve(virtual_clock: None) -> AsyncIterator[Callable[[], Awaitable[Fake]]]:
+    """Start fake servers, as many as are asked for."""
+    started: list[Fake] = []
+
+    async def start() -> Fake:
+        fake = await Fake().start()
+        started.append(fake)
+        return fake
+
+    yield start
+    for fake in started:
+        await fake.stop()

@@ -1,0 +1,73 @@
+"""Answers of many megabytes that are rejected: errors that somebody keeps do not keep them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+
+from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.engine.http import MAX_BODY_BYTES
+from nsq_ha.engine.lookupd import LookupClient
+from nsq_ha.errors import NsqError
+from nsq_ha.policy.topology import Node
+from tests.engine.lookups.loopback import Fake, http_answer
+
+Question = Callable[[LookupClient, NsqdHttp], Awaitable[object]]
+
+QUESTIONS: dict[str, Question] = {
+    "lookup": lambda lookupd, _: lookupd.lookup("orders"),
+    "lists": lambda lookupd, _: lookupd.list_lookupd(),
+    "topics": lambda lookupd, _: lookupd.topics(),
+    "stats": lambda _, nsqd: nsqd.stats("orders"),
+    "unfinished": lambda _, nsqd: nsqd.unfinished("orders", "billing"),
+    "message": lambda _, nsqd: nsqd.message_get("orders", 0, "count", 1),
+}
+ANSWERS = {
+    "too long": (b" " * (MAX_BODY_BYTES + 1), 200),
+    "of another shape": (b"[" + b"1," * (MAX_BODY_BYTES // 2 - 2) + b"1]", 200),
+    "a refusal": (b"x" * MAX_BODY_BYTES, 500),
+    "a wrapped refusal": (b'{"status_code":500,"status_txt":"' + b"x" * (MAX_BODY_BYTES - 100) + b'","data":1}', 200),
+}
+KEPT = 4
+
+
+@pytest.fixture
+def without_gc() -> Iterator[None]:
+    """Whether a cycle is collected in time is luck: here none is."""
+    gc.collect()
+    gc.disable()
+    tracemalloc.start(1)
+    yield
+    tracemalloc.stop()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("without_gc")
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+@pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
+async def test_errors_that_are_kept_keep_no_answers(
+    question: Question, answer: tuple[bytes, int], serve: Callable[[], Awaitable[Fake]]
+) -> None:
+    fake = await serve()
+    content = http_answer(*answer)
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(content)
+
+    fake.behave = behave
+    kept: list[NsqError] = []
+    node = Node("127.0.0.1", 1, fake.port)
+    async with LookupClient(fake.url, timeout=10.0) as lookupd, NsqdHttp(node, timeout=10.0) as nsqd:
+        before = tracemalloc.get_traced_memory()[0]
+        for _ in range(KEPT):
+            with pytest.raises(NsqError) as caught:
+                await question(lookupd, nsqd)
+            kept.append(caught.value)
+            del caught
+        after = tracemalloc.get_traced_memory()[0]
+    assert len(kept) == KEPT
+    assert after - before < MAX_BODY_BYTES * 1.5, (after - before) / KEPT / MAX_BODY_BYTES

@@ -1,0 +1,294 @@
+"""Requests over HTTP: what is sent, how long they may take, and the text of each error."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from nsq_ha.engine.fixed import FixedNodes, explained
+from nsq_ha.engine.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, ask_time, new_client
+from nsq_ha.engine.lookupd import LookupClient
+from nsq_ha.engine.round import Round
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    TopicNotExistError,
+)
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from tests.engine.lookups.loopback import hang
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import respx
+
+    from tests.engine.lookups.loopback import Fake
+
+    Serve = Callable[[], Awaitable[Fake]]
+
+URL = "http://lookupd.test:4161"
+
+
+async def test_a_client_keeps_no_state_and_has_no_limits_of_its_own() -> None:
+    async with new_client() as client:
+        assert client.timeout == httpx.Timeout(None)
+        assert not client.follow_redirects
+        assert not client.trust_env
+        sent = {name: client.headers[name] for name in ("accept", "accept-encoding", "user-agent")}
+    assert sent == {
+        "accept": "application/vnd.nsq; version=1.0",
+        "accept-encoding": "identity",
+        "user-agent": "nsq_ha",
+    }
+
+
+async def test_an_application_that_logs_at_info_gets_no_line_for_each_request(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An idle producer and consumer wrote 48 such lines in 30 s."""
+    fake = await serve()
+    fake.answer("/x", {"a": 1})
+    caplog.set_level(logging.INFO)
+    httpx_log = logging.getLogger("httpx")
+    before = (httpx_log.level, httpx_log.disabled, httpx_log.propagate, [*httpx_log.filters], [*httpx_log.handlers])
+    async with new_client() as client:
+        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
+    assert [record.getMessage() for record in caplog.records] == []
+    assert before == (
+        httpx_log.level,
+        httpx_log.disabled,
+        httpx_log.propagate,
+        [*httpx_log.filters],
+        [*httpx_log.handlers],
+    )
+    async with httpx.AsyncClient(trust_env=False) as own:
+        await ask(own, "GET", f"{fake.url}/x", timeout=1.0)
+    assert [record.name for record in caplog.records] == ["httpx"]
+
+
+async def test_a_request_searches_for_no_module(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """httpcore searched the whole path for sniffio, in every request; that was a third of its CPU."""
+    pytest.importorskip("sniffio", reason="an environment from before it was required")
+    fake = await serve()
+    fake.answer("/x", {"a": 1})
+    searched: list[str] = []
+
+    class Searches(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            searched.append(name)
+
+    async with new_client() as client:
+        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
+        monkeypatch.setattr(sys, "meta_path", [Searches(), *sys.meta_path])
+        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
+    assert searched == []
+
+
+async def test_a_request_sends_its_query_and_its_body(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/x", {"a": 1})
+    async with new_client() as client:
+        answer = await ask(client, "POST", f"{fake.url}/x", timeout=1.0, params={"b": "c"}, content=b"body")
+    assert (answer.status, answer.data) == (200, b'{"a": 1}')
+    assert fake.queries("/x") == [{"b": "c"}]
+    assert fake.bodies == [b"body"]
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0])
+async def test_each_request_has_its_own_time_limit(serve: Serve, seconds: float) -> None:
+    fake = await serve()
+    fake.behave = hang
+    clock = asyncio.get_running_loop().time
+    async with new_client() as client:
+        for question in (
+            lambda: ask(client, "GET", f"{fake.url}/x", timeout=seconds),
+            lambda: ask_time(client, f"{fake.url}/x", timeout=seconds),
+            lambda: HttpPeer(fake.url, timeout=seconds, client=client)._exchange("GET", "/x"),
+            lambda: HttpPeer(fake.url, timeout=seconds, client=client)._time("/x"),
+            lambda: LookupClient(fake.url, timeout=seconds, client=client).nodes(),
+        ):
+            began = clock()
+            with pytest.raises(NsqError, match=f"no complete answer within {seconds:g} s"):
+                await question()
+            assert seconds <= clock() - began < seconds + 0.4
+
+
+async def test_the_usual_limit_of_a_lookup_is_a_second(serve: Serve) -> None:
+    fake = await serve()
+    fake.behave = hang
+    async with LookupClient(fake.url) as client:
+        with pytest.raises(LookupUnavailableError) as caught:
+            await client.topics()
+    assert str(caught.value) == f"no usable answer ({fake.url}: no complete answer within 1 s)"
+    assert isinstance(caught.value.__cause__, ResponseTimeoutError)
+
+
+async def test_a_peer_asks_below_its_url_and_tells_its_time(respx_mock: respx.MockRouter) -> None:
+    route = respx_mock.get(f"{URL}/ping").respond(200, headers={"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, text="{}")
+    async with HttpPeer(URL, timeout=1.0, client=None) as peer:
+        assert await peer._time("/ping") == 1795348807.0
+        assert (await peer._exchange("GET", "/ping", {"a": "b"})).data == b"{}"
+    assert dict(route.calls.last.request.url.params) == {"a": "b"}
+
+
+async def test_a_closed_peer_says_so_and_closes_its_own_client_only() -> None:
+    async with new_client() as shared:
+        for client in (None, shared):
+            peer = HttpPeer(URL, timeout=1.0, client=client)
+            used = peer._client
+            await peer.aclose()
+            assert used is not None
+            assert used.is_closed == (client is None)
+            for question in (peer._exchange("GET", "/x"), peer._time("/x")):
+                with pytest.raises(ClosedError, match=r"^the HttpPeer was closed$"):
+                    await question
+
+
+def test_a_client_of_one_nsqlookupd_says_how_many_it_was_given() -> None:
+    with pytest.raises(ConfigError) as caught:
+        LookupClient("a,b")
+    assert str(caught.value) == "LookupClient takes the address of one nsqlookupd, not of 2: 'a,b'"
+    assert LookupClient("a").lookupd == "http://a:4161"
+
+
+async def test_the_list_names_urls_of_the_scheme_that_was_used(respx_mock: respx.MockRouter) -> None:
+    entry = {"NodeIP": "10.0.0.1", "HttpPort": "4161"}
+    respx_mock.get("https://lookupd.test/listlookup").respond(json={"lookupdleader": entry, "lookupdnodes": [entry]})
+    async with LookupClient("https://lookupd.test") as client:
+        assert (await client.list_lookupd()).nodes == ("https://10.0.0.1:4161",)
+
+
+# ---------------------------------------------------------------- answers that are not read
+
+
+async def refused(respx_mock: respx.MockRouter, answer: httpx.Response) -> str:
+    respx_mock.get(f"{URL}/x").mock(return_value=answer)
+    async with new_client() as client:
+        with pytest.raises(RemoteProtocolError) as caught:
+            await ask(client, "GET", f"{URL}/x", timeout=1.0)
+    return str(caught.value)
+
+
+async def test_a_redirect_says_what_to_give(respx_mock: respx.MockRouter) -> None:
+    answer = httpx.Response(302, headers={"location": "/"})
+    assert await refused(respx_mock, answer) == (
+        "the server answered with a redirect (302): give the address that it redirects to"
+    )
+
+
+async def test_a_compressed_answer_is_refused(respx_mock: respx.MockRouter) -> None:
+    answer = httpx.Response(200, headers={"content-encoding": "br"}, content=b"x")
+    assert await refused(respx_mock, answer) == "the answer is compressed, which was not requested"
+
+
+async def test_an_answer_may_have_just_the_largest_size(respx_mock: respx.MockRouter) -> None:
+    assert await refused(respx_mock, httpx.Response(200, content=b" " * (MAX_BODY_BYTES + 1))) == (
+        "the answer is longer than 8388608 bytes"
+    )
+    respx_mock.get(f"{URL}/x").respond(200, content=b" " * MAX_BODY_BYTES)
+    async with new_client() as client:
+        assert len((await ask(client, "GET", f"{URL}/x", timeout=1.0)).data) == MAX_BODY_BYTES
+
+
+REFUSED = OSError(errno.ECONNREFUSED, "refused")
+
+
+def caused(text: str, cause: BaseException | None = None, context: BaseException | None = None) -> httpx.ConnectError:
+    error = httpx.ConnectError(text)
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "text"),
+    [
+        (httpx.ReadError("reset"), ConnectionLostError, "connection lost: reset"),
+        (httpx.ReadError(""), ConnectionLostError, "connection lost: ReadError: "),
+        (
+            httpx.RemoteProtocolError("illegal line"),
+            RemoteProtocolError,
+            "the answer is not HTTP (illegal line): give the HTTP port, which is 4161 by default for nsqlookupd",
+        ),
+        (UnicodeError("label too long"), ConnectError, "cannot connect: UnicodeError: label too long"),
+        (httpx.InvalidURL("no host"), ConnectError, "cannot connect: no host"),
+        (OSError("no route"), ConnectError, "cannot connect: no route"),
+        (
+            httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER]"),
+            ConnectError,
+            "the server does not answer in TLS: give its address with http://, or its HTTPS port",
+        ),
+        (
+            httpx.ConnectError("CERTIFICATE_VERIFY_FAILED"),
+            ConnectError,
+            (
+                "cannot connect: CERTIFICATE_VERIFY_FAILED; for a certificate of your own, give"
+                " lookupd_tls=TlsConfig(ca_file=...), or set the environment variable SSL_CERT_FILE to its PEM file"
+            ),
+        ),
+        (
+            OSError("CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch"),
+            ConnectError,
+            (
+                "cannot connect: CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch; give"
+                " lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
+            ),
+        ),
+        (caused("All connection attempts failed"), ConnectError, "cannot connect: All connection attempts failed"),
+        (
+            caused("All connection attempts failed", caused("inner", cause=REFUSED)),
+            ConnectError,
+            f"cannot connect: {os.strerror(errno.ECONNREFUSED)}",
+        ),
+        (
+            caused("All connection attempts failed", OSError("has no number"), REFUSED),
+            ConnectError,
+            "cannot connect: All connection attempts failed",
+        ),
+        (
+            caused("All connection attempts failed", context=REFUSED),
+            ConnectError,
+            f"cannot connect: {os.strerror(errno.ECONNREFUSED)}",
+        ),
+    ],
+)
+def test_each_foreign_error_has_a_text_of_ours(raised: Exception, kind: type[NsqError], text: str) -> None:
+    error = _ours(raised)
+    assert (type(error), str(error)) == (kind, text)
+
+
+# ---------------------------------------------------------------- nsqds given by address
+
+
+async def test_given_nsqds_are_the_answer_to_every_lookup() -> None:
+    nodes = FixedNodes(("127.0.0.1:4150", "[::1]:4160"))
+    listed = {0: Node("127.0.0.1", 4150, 0), 1: Node("::1", 4160, 0)}
+    answer = LookupAnswer("", leads=True, meta=TopicMeta(2, is_partitioned=False), partitions=listed, exists=True)
+    found = await nodes.look_up("orders", "w")
+    assert found == Round((answer,), None)
+    assert all(node.is_plain for node in found.answers[0].partitions.values())
+    await nodes.started()  # there is nothing to compare
+
+
+def test_a_partitioned_nsqd_that_is_given_by_address_is_recognised() -> None:
+    error = explained(TopicNotExistError("E_TOPIC_NOT_EXIST", "no"), "orders")
+    assert (type(error), getattr(error, "code", "")) == (TopicNotExistError, "E_TOPIC_NOT_EXIST")
+    assert str(error).endswith(
+        "topic 'orders' is not on this nsqd, which is one of a partitioned cluster: give lookupd= with the address of"
+        " an nsqlookupd instead of nsqd=, and create the topic there if it does not exist (nsq-ha topic create)"
+    )
+    other = ConnectError("no")
+    assert explained(other, "orders") is other

@@ -1,0 +1,522 @@
+"""Questions to one nsqlookupd: what is sent, and what bad servers can do to us."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+
+from nsq_ha.engine.answers import NodeInfo
+from nsq_ha.engine.http import MAX_BODY_BYTES, ask, ask_time, new_client
+from nsq_ha.engine.lookupd import Access, LookupClient
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    LookupUnavailableError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+)
+from nsq_ha.option_types import TlsConfig
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.certificates import CA_FILE, server_context
+from tests.support.waiting import dawdle, eventually, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import respx
+
+    from tests.engine.lookups.loopback import Behave
+
+    Serve = Callable[[], Awaitable[Fake]]
+
+URL = "http://lookupd.test:4161"
+
+
+async def test_a_look_up_asks_for_meta_in_the_bare_form(respx_mock: respx.MockRouter) -> None:
+    route = respx_mock.get(f"{URL}/lookup").respond(json=lookup_body({0: 4150, 1: 4160}, ordered=True))
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders", "w")
+    request = route.calls.last.request
+    assert dict(request.url.params) == {"topic": "orders", "access": "w", "metainfo": "true"}
+    assert request.headers["accept"] == "application/vnd.nsq; version=1.0"
+    assert request.headers["accept-encoding"] == "identity"
+    assert answer.lookupd == URL
+    assert not answer.leads
+    assert answer.meta == TopicMeta(2, replica=3, ordered=True)
+    assert answer.partitions == {0: Node("127.0.0.1", 4150, 4151), 1: Node("127.0.0.1", 4160, 4161)}
+
+
+PEER = {"broadcast_address": "10.0.0.1", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
+OTHER = {**PEER, "broadcast_address": "10.0.0.2"}
+NODE, SPARE = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
+
+
+@pytest.mark.parametrize("access", ["r", "w"])
+async def test_a_plain_nsqlookupd_names_the_nsqds_of_a_topic(respx_mock: respx.MockRouter, access: Access) -> None:
+    body = {"channels": ["c"], "producers": [PEER, {**OTHER, "tcp_port": 0}]}
+    respx_mock.get(f"{URL}/lookup").respond(json=body)
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders", access)
+    note = "an nsqd has an address '10.0.0.2:0', which is not legal: set nsqd's -broadcast-address"
+    assert answer == LookupAnswer(URL, leads=False, meta=None, partitions={}, exists=True, nodes=(NODE,), note=note)
+    assert answer.nodes is not None
+    assert answer.nodes[0].is_plain
+
+
+async def test_nobody_has_a_new_topic_of_a_plain_cluster(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders")
+    assert (answer.nodes, answer.spare, answer.exists) == ((), (), False)
+
+
+async def test_every_nsqd_of_a_plain_cluster_takes_a_new_topic(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
+    marked = {**OTHER, "topics": ["a", "orders"], "tombstones": [False, True]}
+    nodes = respx_mock.get(f"{URL}/nodes").respond(json={"producers": [PEER, OTHER]})
+    async with LookupClient(URL) as client:
+        answer = await client.lookup("orders", "w")
+        nodes.respond(json={"producers": [PEER, marked]})
+        without_marked = await client.lookup("orders", "w")
+        nodes.respond(json={"producers": []})
+        without_any = await client.lookup("orders", "w")
+    assert (answer.nodes, answer.spare, answer.exists) == ((), (NODE, SPARE), True)
+    assert all(node.is_plain for node in answer.spare)
+    assert (without_marked.spare, without_any.spare, without_any.exists) == ((NODE,), (), False)
+
+
+async def many_new(client: LookupClient, count: int = 20) -> list[LookupAnswer | BaseException]:
+    return await asyncio.gather(*(client.lookup(f"t{n}", "w") for n in range(count)), return_exceptions=True)
+
+
+async def test_new_topics_that_are_looked_up_together_share_the_list_of_nsqds(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    fake.answer("/nodes", {"producers": [PEER, {**OTHER, "topics": ["t3"], "tombstones": [True]}]})
+    async with LookupClient(fake.url) as client:
+        found = await many_new(client)
+        again = await many_new(client)
+    assert [answer.spare for answer in found if isinstance(answer, LookupAnswer)] == [
+        (NODE,) if number == 3 else (NODE, SPARE) for number in range(20)
+    ]
+    assert again == found
+    assert (fake.count("/lookup"), fake.count("/nodes")) == (40, 2)
+
+
+async def test_a_list_of_nsqds_that_does_not_come_fails_all_that_share_it(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
+    fake.answer("/nodes", b"broken")
+    async with LookupClient(fake.url) as client:
+        found = await many_new(client)
+        assert {str(error) for error in found} == {f"no usable answer ({fake.url}: {_unexpected(found)})"}
+        assert len({id(error) for error in found}) == 20  # each has frames of its own
+        fake.answer("/nodes", {"producers": [PEER]})
+        assert (await client.lookup("later", "w")).spare == (NODE,)
+    assert fake.count("/nodes") == 2
+
+
+def _unexpected(found: list[LookupAnswer | BaseException]) -> str:
+    assert isinstance(found[0], LookupUnavailableError)
+    ((_, text),) = found[0].causes
+    assert "unexpected answer" in text
+    return text
+
+
+async def test_whoever_is_cancelled_leaves_the_list_of_nsqds_to_the_others(
+    respx_mock: respx.MockRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
+    answered = asyncio.Event()
+    asked = 0
+
+    async def nodes() -> tuple[NodeInfo, ...]:
+        nonlocal asked
+        asked += 1
+        await answered.wait()
+        return (NodeInfo(NODE, "here", "1.3.0", {}),)
+
+    async with LookupClient(URL) as client:
+        monkeypatch.setattr(client, "nodes", nodes)
+        first = asyncio.create_task(client.lookup("t0", "w"))
+        await eventually(lambda: asked)
+        others = [asyncio.create_task(client.lookup(f"t{n}", "w")) for n in range(1, 5)]
+        await eventually(lambda: len(respx_mock.calls) == 5)
+        await turn(20)
+        first.cancel()
+        others[0].cancel()
+        await eventually(lambda: asked == 2)
+        answered.set()
+        answers = await asyncio.gather(first, *others, return_exceptions=True)
+    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [True, True, False, False, False]
+    assert [answer.spare for answer in answers if isinstance(answer, LookupAnswer)] == [(NODE,)] * 3
+    assert asked == 2
+
+
+async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/listlookup").respond(json=list_body("http://10.0.0.1:4161", "http://10.0.0.1:4161"))
+    topics = respx_mock.get(f"{URL}/topics").respond(json={"topics": ["orders"]})
+    channels = respx_mock.get(f"{URL}/channels").respond(json={"channels": ["billing"]})
+    respx_mock.get(f"{URL}/nodes").respond(json={"producers": []})
+    async with LookupClient(URL) as client:
+        assert (await client.list_lookupd()).leader == "http://10.0.0.1:4161"
+        assert [info.name for info in await client.topics()] == ["orders"]
+        assert await client.channels("orders") == ("billing",)
+        assert await client.channels("orders", 3) == ("billing",)
+        assert await client.nodes() == ()
+    assert dict(topics.calls.last.request.url.params) == {"metaInfo": "true"}
+    asked = [dict(call.request.url.params) for call in channels.calls]
+    assert asked == [{"topic": "orders"}, {"topic": "orders", "partition": "3"}]
+
+
+async def test_an_old_server_has_no_list(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/listlookup").respond(404, json={"message": "NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        assert not (await client.list_lookupd()).supported
+
+
+@pytest.mark.parametrize("topic", ["", "a b", "a&topic=b", "x" * 65, "a\nb"])
+async def test_a_bad_name_is_refused_before_anything_is_sent(topic: str) -> None:
+    async with LookupClient("127.0.0.1:1") as client:
+        with pytest.raises(ConfigError):
+            await client.lookup(topic)
+        with pytest.raises(ConfigError):
+            await client.channels(topic)
+
+
+@pytest.mark.parametrize("address", ["", "http://", "a,b", "ftp://a:1", "a:0"])
+def test_a_client_asks_one_legal_address(address: str) -> None:
+    with pytest.raises(ConfigError):
+        LookupClient(address)
+
+
+async def test_after_closing_nothing_is_asked() -> None:
+    client = LookupClient(URL)
+    await client.aclose()
+    await client.aclose()
+    with pytest.raises(ClosedError):
+        await client.lookup("orders")
+
+
+async def test_a_shared_http_client_stays_open() -> None:
+    shared = new_client()
+    await LookupClient(URL, client=shared).aclose()
+    assert not shared.is_closed
+    await shared.aclose()
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.Response(500, json={"message": "broken"}), "HTTP status 500: broken"),
+        (httpx.Response(200, html="<html>Welcome</html>"), "unexpected answer"),
+        (httpx.Response(200), "unexpected answer"),
+        (httpx.Response(301, headers={"location": "http://elsewhere.test/"}), "redirect"),
+        (httpx.Response(307, headers={"location": f"{URL}/lookup"}), "redirect"),
+        (httpx.Response(200, content=b"[" * 200_000), "unexpected answer"),
+        (
+            httpx.Response(200, headers={"content-encoding": "gzip"}, content=gzip.compress(b" " * 1000)),
+            "compressed",
+        ),
+        (httpx.Response(204), "HTTP status 204"),
+    ],
+)
+async def test_a_useless_answer_names_the_server_and_the_reason(
+    respx_mock: respx.MockRouter, answer: httpx.Response, reason: str
+) -> None:
+    respx_mock.get(f"{URL}/lookup").mock(return_value=answer)
+    async with LookupClient(URL) as client:
+        with pytest.raises(LookupUnavailableError, match=reason) as caught:
+            await client.lookup("orders")
+    assert [server for server, _ in caught.value.causes] == [URL]
+    assert len(respx_mock.calls) == 1
+    assert caught.value.retriable
+
+
+@pytest.mark.parametrize(
+    ("raised", "wanted"),
+    [
+        (httpx.ConnectError("refused"), ConnectError),
+        (httpx.ConnectTimeout("slow"), ConnectError),
+        (httpx.ReadError("reset"), ConnectionLostError),
+        (httpx.WriteError("reset"), ConnectionLostError),
+        (httpx.CloseError("reset"), ConnectionLostError),
+        (httpx.RemoteProtocolError("garbage"), RemoteProtocolError),
+        (httpx.DecodingError("garbage"), RemoteProtocolError),
+        (httpx.StreamConsumed(), RemoteProtocolError),
+        (httpx.UnsupportedProtocol("ftp"), ConnectError),
+        (httpx.InvalidURL("no"), ConnectError),
+        (OSError("no route"), ConnectError),
+        (UnicodeError("label too long"), ConnectError),
+    ],
+)
+async def test_every_foreign_error_is_mapped_once(
+    respx_mock: respx.MockRouter, raised: Exception, wanted: type[Exception]
+) -> None:
+    respx_mock.get(f"{URL}/ping").mock(side_effect=raised)
+    async with new_client() as client:
+        with pytest.raises(wanted) as caught:
+            await ask(client, "GET", f"{URL}/ping", timeout=1.0)
+    assert type(caught.value) is wanted
+    assert caught.value.__cause__ is raised
+
+
+# ---------------------------------------------------------------- real sockets
+
+
+async def one_byte_a_second(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+    while True:
+        writer.write(b" ")
+        await writer.drain()
+        await dawdle(0.02)
+
+
+async def a_header_without_end(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        writer.write(b"X-Filler: " + b"x" * 1000 + b"\r\n")
+        await writer.drain()
+
+
+def raw(data: bytes, *, close: bool = True) -> Behave:
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(data)
+        await writer.drain()
+        if close:
+            writer.close()
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    ("behave", "wanted"),
+    [
+        pytest.param(hang, ResponseTimeoutError, id="accepts and is silent"),
+        pytest.param(one_byte_a_second, ResponseTimeoutError, id="a byte now and then"),
+        pytest.param(raw(http_answer(b"{}")[:-1], close=False), ResponseTimeoutError, id="cut, then silent"),
+        pytest.param(raw(http_answer(b"{}")[:-1]), RemoteProtocolError, id="cut, then closed"),
+        pytest.param(raw(b""), RemoteProtocolError, id="closed without a word"),
+        pytest.param(raw(b"\x00\x00\x00\x0a\x00\x00\x00\x00_heartbeat_"), RemoteProtocolError, id="an nsqd"),
+        pytest.param(raw(bytes(range(256)) * 40), RemoteProtocolError, id="garbage"),
+        pytest.param(a_header_without_end, RemoteProtocolError, id="headers without end"),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzzz\r\n"), RemoteProtocolError, id="bad chunk"
+        ),
+        pytest.param(raw(http_answer(b"", 302, "Location: /\r\n")), RemoteProtocolError, id="redirect to itself"),
+    ],
+)
+async def test_a_bad_server_costs_no_more_than_the_limit(serve: Serve, behave: Behave, wanted: type[Exception]) -> None:
+    fake = await serve()
+    fake.behave = behave
+    began = asyncio.get_running_loop().time()
+    async with LookupClient(fake.url, timeout=1.0) as client:
+        with pytest.raises(LookupUnavailableError) as caught:
+            await client.lookup("orders")
+    assert isinstance(caught.value.__cause__, wanted)
+    assert asyncio.get_running_loop().time() - began < 4.0
+    assert len(fake.requests) == 1
+
+
+async def test_a_body_of_100_megabytes_is_not_read(serve: Serve) -> None:
+    fake = await serve()
+    sent = 0
+
+    async def flood(writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n")
+        for _ in range(1600):
+            writer.write(b" " * 65536)
+            await writer.drain()
+            sent += 65536
+
+    fake.behave = flood
+    async with LookupClient(fake.url, timeout=5.0) as client:
+        with pytest.raises(LookupUnavailableError, match="longer than"):
+            await client.lookup("orders")
+    # What the kernel's buffers hold comes on top of what was read.
+    assert sent < MAX_BODY_BYTES + 24 * 1024 * 1024
+
+
+async def test_a_server_is_well_again_after_each_of_it(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    async with LookupClient(fake.url, timeout=1.0) as client:
+        for behave in (hang, raw(b"garbage\r\n\r\n"), raw(b"")):
+            fake.behave = behave
+            with pytest.raises(LookupUnavailableError):
+                await client.lookup("orders")
+            fake.behave = None
+            assert set((await client.lookup("orders")).partitions) == {0}
+
+
+async def test_nobody_listens(serve: Serve) -> None:
+    fake = await serve()
+    await fake.stop()
+    async with LookupClient(fake.url) as client:
+        with pytest.raises(LookupUnavailableError) as caught:
+            await client.lookup("orders")
+    assert isinstance(caught.value.__cause__, ConnectError)
+
+
+async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> None:
+    fake = await serve()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    fake.behave = hang
+    async with LookupClient(fake.url) as client:
+        question = asyncio.create_task(client.lookup("orders"))
+        await eventually(lambda: fake.requests)
+        question.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await question
+        fake.behave = None
+        assert set((await client.lookup("orders")).partitions) == {0}
+
+
+async def test_proxies_of_the_environment_and_cookies_are_not_used(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    fake = await serve()
+    body = json.dumps(lookup_body({0: 4150})).encode()
+    fake.behave = raw(http_answer(body, headers="Set-Cookie: a=b\r\n"), close=False)
+    async with new_client([fake.url]) as http:
+        assert (await LookupClient(fake.url, client=http).lookup("orders")).exists
+        assert len(http.cookies.jar) == 0
+
+
+def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ssl.SSLContext] = []
+
+    def create() -> ssl.SSLContext:
+        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
+        return made[-1]
+
+    monkeypatch.setattr("nsq_ha.engine.http.ssl.create_default_context", create)
+    new_client(["http://a:1"])
+    assert not made
+    new_client(["http://a:1", "https://b"])
+    assert len(made) == 1
+
+
+# ---------------------------------------------------------------- the address of another server
+
+
+async def refusal(scheme: str, answer: bytes) -> str:
+    """Return the error of a lookup at a server that says ``answer`` to whatever comes."""
+
+    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(say, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with LookupClient(f"{scheme}://127.0.0.1:{port}") as client:
+            with pytest.raises(LookupUnavailableError) as caught:
+                await client.lookup("orders", "w")
+    return str(caught.value)
+
+
+@pytest.mark.real_time
+async def test_a_tcp_port_is_recognised() -> None:
+    assert "give the HTTP port, which is 4161" in await refusal("http", b"\0\0\0\x0eE_BAD_PROTOCOL")
+
+
+@pytest.mark.real_time
+async def test_a_certificate_that_the_system_does_not_trust_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def say(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(http_answer(json.dumps(lookup_body({0: 4150})).encode()))
+        writer.close()
+
+    server = await asyncio.start_server(say, "127.0.0.1", 0, ssl=server_context())
+    async with server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with LookupClient(url) as client:
+            with pytest.raises(
+                LookupUnavailableError, match="set the environment variable SSL_CERT_FILE to its PEM file"
+            ):
+                await client.lookup("orders")
+        monkeypatch.setenv("SSL_CERT_FILE", CA_FILE)
+        async with LookupClient(url) as client:
+            assert (await client.lookup("orders")).exists
+
+
+@pytest.mark.real_time
+async def test_https_trusts_the_given_authorities() -> None:
+    fake = await Fake(server_context()).start()
+    fake.answer("/lookup", lookup_body({0: 4150}))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(CA_FILE)
+    trusting = (TlsConfig(ca_file=CA_FILE), TlsConfig(ca_file=CA_FILE, server_name="localhost"), context)
+    for tls in (*trusting, TlsConfig(verify=False)):
+        async with LookupClient(fake.url, timeout=5.0, lookupd_tls=tls) as client:
+            assert (await client.lookup("orders")).exists
+    other_authority = r"; for a certificate of your own, give lookupd_tls=TlsConfig\(ca_file=...\), or set the"
+    other_name = r"; give lookupd_tls=TlsConfig\(server_name=...\), the name that the certificate is for"
+    refused: dict[TlsConfig | None, str] = {
+        None: other_authority,
+        TlsConfig(): other_authority,
+        TlsConfig(ca_file=CA_FILE, server_name="a.example"): other_name,
+    }
+    for other, advice in refused.items():
+        async with LookupClient(fake.url, timeout=5.0, lookupd_tls=other) as client:
+            with pytest.raises(LookupUnavailableError, match=advice):
+                await client.lookup("orders")
+    await fake.stop()
+
+
+async def test_a_shared_client_has_its_own_tls() -> None:
+    async with new_client() as shared:
+        with pytest.raises(ConfigError, match="give either client= or lookupd_tls="):
+            LookupClient("https://a", client=shared, lookupd_tls=TlsConfig())
+
+
+@pytest.mark.real_time
+async def test_https_where_there_is_none_is_recognised() -> None:
+    error = await refusal("https", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+    assert "does not answer in TLS: give its address with http://" in error
+
+
+async def test_the_http_port_of_an_nsqd_is_recognised(respx_mock: respx.MockRouter) -> None:
+    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "NOT_FOUND"})
+    async with LookupClient(URL) as client:
+        with pytest.raises(LookupUnavailableError, match="Give the HTTP address of an nsqlookupd"):
+            await client.lookup("orders", "w")
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, 1795348807.0), ({"date": "soon"}, None), ({}, None)],
+)
+async def test_the_clock_of_a_server_is_read(
+    respx_mock: respx.MockRouter, headers: dict[str, str], seconds: float | None
+) -> None:
+    respx_mock.get(f"{URL}/ping").respond(200, headers=headers)
+    async with new_client() as client:
+        assert await ask_time(client, f"{URL}/ping", timeout=1.0) == seconds
+
+
+async def test_a_refused_connection_says_so() -> None:
+    """It was "All connection attempts failed", the text of the library below."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    async with LookupClient(f"127.0.0.1:{port}") as client:
+        with pytest.raises(LookupUnavailableError, match="cannot connect: Connection refused"):
+            await client.topics()
+
+
+def test_tls_for_addresses_without_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lookupd_tls needs an address with https://"):
+        new_client(["http://127.0.0.1:4161"], TlsConfig())

@@ -1,0 +1,397 @@
+"""What a failure of one nsqlookupd changes, and when each is asked: with clients that do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.engine.answers import LookupdList
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.round import Round
+from nsq_ha.engine.servers import FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.errors import ConnectError, LookupUnavailableError
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from tests.support.waiting import dawdle, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+NODE = Node("127.0.0.1", 4150, 4151)
+FOREVER = 1000.0
+A, B, C = "http://10.0.0.1:4161", "http://10.0.0.2:4161", "http://10.0.0.3:4161"
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Client:
+    """Stands for the client of one nsqlookupd.
+
+    Attributes:
+        takes: Seconds until its answer.
+        error: What it raises; None for an answer.
+        asked: The loop's time, topic and access of each lookup.
+        listed: Its list.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.takes = 0.0
+        self.error: Exception | None = None
+        self.partitions = {0: NODE}
+        self.asked: list[tuple[float, str, str]] = []
+        self.listed = LookupdList(None, ())
+        self.lists_asked: list[float] = []
+        self.list_error: Exception | None = None
+
+    async def lookup(self, topic: str, access: str) -> LookupAnswer:
+        self.asked.append((now(), topic, access))
+        await dawdle(self.takes)
+        if self.error is not None:
+            raise self.error
+        return LookupAnswer(self.url, False, TopicMeta(1), self.partitions, exists=True)
+
+    async def list_lookupd(self) -> LookupdList:
+        self.lists_asked.append(now())
+        if self.list_error is not None:
+            raise self.list_error
+        return self.listed
+
+
+class Stage:
+    """Nsqlookupds with clients of the kind above, also those that are learnt."""
+
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
+        self.clients: dict[str, Client] = {}
+        add = servers._add
+
+        def added(url: str, *, configured: bool) -> Any:  # noqa: ANN401 - a Server
+            server = add(url, configured=configured)
+            self.dress(server)
+            return server
+
+        servers._add = added  # type: ignore[method-assign]
+        for server in servers._servers:
+            self.dress(server)
+
+    def dress(self, server: Any) -> None:  # noqa: ANN401 - a Server
+        server.client = self.clients[server.url] = Client(server.url)
+
+    def __getitem__(self, url: str) -> Client:
+        return self.clients[url]
+
+    async def timed(self) -> tuple[list[str], float]:
+        """Look up; return who answered, and how long it took."""
+        began = now()
+        result = await self.servers.look_up("orders", "w")
+        return sorted(answer.lookupd for answer in result.answers), round(now() - began, 2)
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Stage]]:
+    """Make stages, without chance: each pause is as long as it may be."""
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    made: list[Servers] = []
+    async with new_client() as http:
+
+        def make(*urls: str, timeout: float = 1.0) -> Stage:
+            made.append(Servers(urls, timeout=timeout, client=http))
+            return Stage(made[-1])
+
+        yield make
+        for servers in made:
+            await servers.aclose()
+
+
+DOWN = LookupUnavailableError("no usable answer", (("one", "first"), ("two", "second")))
+
+
+async def test_a_failing_one_is_asked_again_after_growing_pauses(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].error = DOWN
+    for _ in range(160):
+        assert (await stage.servers.look_up("orders", "w")).error is None
+        await dawdle(0.1)
+    first = stage[A].asked[0][0]
+    # At first it is asked twice, since a kept connection may have been closed.
+    assert [round(at - first) for at, _, _ in stage[A].asked] == [0, 0, 1, 3, 7, 12]
+    assert {question[1:] for question in stage[A].asked} == {("orders", "w")}
+    stage[A].error = None
+    await dawdle(5.0)
+    assert (await stage.timed())[0] == [A, B]
+    assert stage.servers.failing == ()
+    # It counts from one again, and is asked again at once.
+    asked = len(stage[A].asked)
+    stage[A].error = DOWN
+    await stage.timed()
+    assert len(stage[A].asked) == asked + 2
+    assert stage.servers._servers[0].failures == 1
+
+
+@pytest.mark.parametrize(("takes", "asked"), [(0.2, 2), (0.3, 1)])
+async def test_only_a_quick_failure_is_tried_again_at_once(
+    make: Callable[..., Stage], takes: float, asked: int
+) -> None:
+    stage = make(A, timeout=1.0)
+    stage[A].takes, stage[A].error = takes, DOWN
+    await stage.timed()
+    assert len(stage[A].asked) == asked
+
+
+@pytest.mark.parametrize(
+    ("urls", "others"),
+    [((A,), "retrying; leaders known so far stay in use"), ((A, B), "asking the others")],
+)
+@pytest.mark.parametrize(
+    ("error", "said", "cause"),
+    [
+        (DOWN, "first; second", ("two", "second")),
+        (ConnectError("refused"), "refused", (A, "ConnectError('refused')")),
+    ],
+)
+async def test_the_first_failure_is_a_warning_with_its_causes(  # noqa: PLR0917 - two lists of cases
+    make: Callable[..., Stage],
+    caplog: pytest.LogCaptureFixture,
+    urls: tuple[str, ...],
+    others: str,
+    error: Exception,
+    said: str,
+    cause: tuple[str, str],
+) -> None:
+    stage = make(*urls)
+    for client in stage.clients.values():
+        client.error = error
+    for _ in range(3):
+        result = await stage.servers.look_up("orders", "w")
+        assert result.error is not None
+        assert str(result.error).startswith("no nsqlookupd gave a usable answer (")
+        assert cause in result.error.causes
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"nsqlookupd {url} gave no usable answer: {said}; {others}") for url in urls
+    ]
+
+
+@pytest.mark.parametrize(("partitions", "grace"), [({0: NODE}, GRACE), ({}, INCOMPLETE_GRACE)])
+@pytest.mark.parametrize("takes", [0.01, 0.6])
+async def test_a_round_waits_for_others_as_long_as_the_answer_took(
+    make: Callable[..., Stage], partitions: dict[int, Node], grace: float, takes: float
+) -> None:
+    stage = make(A, B)
+    stage[A].takes, stage[B].takes = takes, FOREVER
+    stage[A].partitions = partitions
+    answered, took = await stage.timed()
+    assert answered == [A]
+    assert took == pytest.approx(takes + max(grace, takes), abs=0.02)
+
+
+@pytest.mark.parametrize(("whole_first", "end"), [(True, GRACE), (False, 0.05 + GRACE)])
+async def test_a_later_answer_never_makes_a_round_longer(
+    make: Callable[..., Stage], whole_first: bool, end: float
+) -> None:
+    stage = make(A, B, C)
+    second = B if whole_first else A
+    stage[second].takes, stage[C].takes = 0.05, FOREVER
+    stage[B].partitions = {}
+    answered, took = await stage.timed()
+    assert answered == [A, B]
+    assert took == pytest.approx(end, abs=0.02)
+
+
+async def test_failing_ones_are_asked_when_no_answer_comes_soon(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].error = DOWN
+    await stage.timed()
+    stage[A].error, stage[B].takes = None, FOREVER
+    began, asked = now(), len(stage[A].asked)
+    answered, took = await stage.timed()
+    assert answered == [A]
+    assert [round(at - began, 2) for at, _, _ in stage[A].asked[asked:]] == [HEDGE]
+    assert took == pytest.approx(2 * HEDGE, abs=0.02)
+
+
+async def test_one_that_hangs_is_not_asked_about_that_topic_again(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].takes = 3.0
+    for _ in range(3):
+        await stage.timed()
+    assert len(stage[A].asked) == 1
+    await stage.servers.look_up("other", "r")
+    assert [topic for _, topic, _ in stage[A].asked] == ["orders", "other"]
+    await eventually(lambda: not stage.servers._strays)
+    await stage.timed()
+    assert len(stage[A].asked) == 3
+
+
+async def test_closing_cancels_what_is_asked(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    stage[A].takes = FOREVER
+    asking = asyncio.create_task(stage.servers.look_up("orders", "r"))
+    await eventually(lambda: stage[A].asked)
+    began = now()
+    await stage.servers.aclose()
+    assert await asking == Round((), (await asking).error)
+    assert now() - began < 1.0
+    assert str((await asking).error) == f"no nsqlookupd gave a usable answer ({A}: cancelled)"
+
+
+# ---------------------------------------------------------------- lists
+
+
+async def test_what_is_known_of_lists(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    assert (stage.servers.has_lists, stage.servers.leader) == (False, None)
+    stage[A].listed = LookupdList(None, (), supported=False)
+    await stage.servers.refresh_lists()
+    assert (stage.servers.has_lists, stage.servers.leader) == (False, None)
+    stage[A].listed = LookupdList(B, (A, B))
+    await stage.servers.refresh_lists()
+    assert (stage.servers.has_lists, stage.servers.leader, stage.servers.urls) == (True, B, (A, B))
+
+
+async def test_configured_ones_do_not_count_as_learnt(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].listed = LookupdList(None, tuple(f"http://10.1.0.{number}:4161" for number in range(40)))
+    await stage.servers.refresh_lists()
+    assert len(stage.servers.urls) == 2 + MAX_LEARNT
+
+
+async def test_one_that_fails_has_no_vote(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].listed, stage[B].listed = LookupdList(A, ()), LookupdList(B, ())
+    stage[B].error = DOWN
+    await stage.timed()
+    await stage.servers.refresh_lists()
+    assert stage.servers.leader == A
+    stage[A].error, stage[B].error = DOWN, None
+    await stage.timed()
+    await stage.servers.refresh_lists()
+    assert stage.servers.leader == B
+
+
+async def test_only_a_learnt_one_that_fails_and_is_listed_no_more_is_forgotten(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    stage[A].listed = LookupdList(None, (A, C, "http://10.0.0.4:4161"))
+    await stage.servers.refresh_lists()
+    stage[B].error = stage[C].error = DOWN
+    await stage.timed()
+    assert stage.servers.failing == (B, C)
+    stage[A].listed = LookupdList(None, (A,))
+    await dawdle(FORGET_AFTER - 10.0)
+    await stage.servers.refresh_lists()
+    assert len(stage.servers.urls) == 4
+    await dawdle(20.0)
+    await stage.servers.refresh_lists()
+    assert list(stage.servers.urls) == [A, B, "http://10.0.0.4:4161"]
+
+
+async def test_one_that_is_still_listed_is_not_forgotten(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    stage[A].listed = LookupdList(None, (C,))
+    await stage.servers.refresh_lists()
+    stage[C].error = DOWN
+    await stage.timed()
+    await dawdle(FORGET_AFTER - 10.0)
+    await stage.servers.refresh_lists()
+    stage[A].listed = LookupdList(None, ())
+    await dawdle(20.0)
+    await stage.servers.refresh_lists()
+    assert stage.servers.urls == (A, C)
+
+
+async def test_a_name_is_resolved_with_its_own_port(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+
+    async def getaddrinfo(host: str, port: int, **more: object) -> list[object]:
+        asked.append((host, port, more))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", port))]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    stage = make("http://one:4161", "https://two", A)
+    listed = ("http://10.0.0.9:4161", "https://10.0.0.9:443", "http://10.0.0.9:4162")
+    stage[A].listed = LookupdList("http://10.0.0.9:4161", listed)
+    await stage.servers.refresh_lists()
+    assert asked == [("one", 4161, {"type": socket.SOCK_STREAM}), ("two", 443, {"type": socket.SOCK_STREAM})]
+    assert stage.servers.urls == ("http://one:4161", "https://two", A, "http://10.0.0.9:4162")
+    assert stage.servers.leader == "http://one:4161"
+
+
+async def test_a_resolver_that_hangs_has_a_time_limit(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await dawdle(FOREVER)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    stage, began = make("http://one:4161", A, timeout=2.0), now()
+    await stage.servers.refresh_lists()
+    assert round(stage[A].lists_asked[0] - began, 1) == 2.0
+
+
+@pytest.mark.parametrize(("chance", "pause"), [(0.0, 30.0), (0.5, 24.0)])
+async def test_lists_are_asked_for_at_intervals_and_soon_after_a_failure(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, chance: float, pause: float
+) -> None:
+    monkeypatch.setattr("random.random", lambda: chance)
+    stage, began = make(A, B), now()
+    keeping = asyncio.create_task(stage.servers.keep_lists(30.0, 0.4))
+    await eventually(lambda: len(stage[B].lists_asked) == 3, 100.0)
+    stage[A].error = DOWN
+    await stage.timed()
+    await dawdle(4.0)
+    assert len(stage[B].lists_asked) == 3
+    await dawdle(2.0)
+    assert [round(at - began) for at in stage[B].lists_asked] == [0, pause, 2 * pause, 2 * pause + 5]
+    stage[A].error = None
+    await dawdle(8.0)
+    await stage.timed()  # answers again: its list may be needed
+    await dawdle(1.0)
+    assert [round(at - began) for at in stage[B].lists_asked[4:]] == [2 * pause + 14]
+    keeping.cancel()
+
+
+# ---------------------------------------------------------------- a client without topics
+
+
+async def test_silence_lasts_from_the_first_failure_until_one_answers(make: Callable[..., Stage]) -> None:
+    stage = make(A, B)
+    servers = stage.servers
+    await servers.refresh_lists()
+    stage[A].list_error = DOWN
+    await servers.refresh_lists()
+    assert servers.silence is None  # B answers
+    stage[B].list_error = ValueError("nonsense")
+    began = now()
+    await servers.refresh_lists()
+    await dawdle(7.0)
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    assert servers.silence.since == pytest.approx(began, abs=1.0)
+    assert servers.silence.error.causes == ((A, "first; second"), (B, "ValueError('nonsense')"))
+    stage[A].list_error = None
+    await servers.refresh_lists()
+    assert servers.silence is None
+    stage[A].list_error = DOWN
+    await servers.refresh_lists()
+    assert servers.silence is not None
+    await stage.timed()  # a lookup is answered
+    assert servers.silence is None
+
+
+async def test_while_all_are_silent_the_lists_are_asked_for_more_often(make: Callable[..., Stage]) -> None:
+    stage = make(A)
+    stage[A].list_error = DOWN
+    running = asyncio.create_task(stage.servers.keep_lists(30.0, 0.0))
+    await dawdle(11.0)
+    stage[A].list_error = None
+    await dawdle(39.0)
+    running.cancel()
+    await asyncio.wait({running})
+    first = stage[A].lists_asked[0]
+    assert [round(at - first) for at in stage[A].lists_asked] == [0, 5, 10, 15, 45]

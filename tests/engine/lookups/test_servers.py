@@ -1,0 +1,498 @@
+"""Who is asked, who is waited for, who is learnt and who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.engine import servers as servers_module
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.errors import LookupUnavailableError
+from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from nsq_ha.engine.round import Round
+
+    Serve = Callable[[], Awaitable[Fake]]
+    Known = Callable[..., Servers]
+
+WHOLE = lookup_body({0: 4150, 1: 4160})
+HALF = lookup_body({0: 4150}, 2)
+SLOW = 5.0
+"""A delay in seconds that no test waits for."""
+
+
+@pytest.fixture
+async def known() -> AsyncIterator[Known]:
+    client = new_client()
+    made: list[Servers] = []
+
+    def make(*urls: str, timeout: float = 1.0) -> Servers:
+        made.append(Servers(urls, timeout=timeout, client=client))
+        return made[-1]
+
+    yield make
+    for servers in made:
+        await servers.aclose()
+    await client.aclose()
+
+
+async def timed(servers: Servers, topic: str = "orders") -> tuple[Round, float]:
+    began = asyncio.get_running_loop().time()
+    result = await servers.look_up(topic, "r")
+    return result, asyncio.get_running_loop().time() - began
+
+
+async def test_all_are_asked_at_once(serve: Serve, known: Known) -> None:
+    fakes = [await serve() for _ in range(3)]
+    for fake in fakes:
+        fake.answer("/lookup", WHOLE)
+        fake.delay = 0.3
+    result = await known(*(fake.url for fake in fakes)).look_up("orders", "r")
+    assert {answer.lookupd for answer in result.answers} == {fake.url for fake in fakes}
+    assert result.error is None
+    asked = [when for fake in fakes for when, _, _ in fake.requests]
+    assert len(asked) == 3
+    assert max(asked) - min(asked) < 0.3
+
+
+@pytest.mark.parametrize(("body", "grace"), [(WHOLE, GRACE), (HALF, INCOMPLETE_GRACE)])
+async def test_a_hanging_one_holds_nothing_up_beyond_a_grace(
+    serve: Serve, known: Known, body: object, grace: float
+) -> None:
+    hanging, well = await serve(), await serve()
+    hanging.behave = hang
+    well.answer("/lookup", body)
+    result, took = await timed(known(hanging.url, well.url, timeout=SLOW))
+    assert [answer.lookupd for answer in result.answers] == [well.url]
+    assert grace <= took + 0.01
+    assert took < grace + SLOW / 2
+
+
+async def test_a_straggler_finishes_in_the_background_and_is_not_asked_twice(serve: Serve, known: Known) -> None:
+    hanging, well = await serve(), await serve()
+    hanging.behave = hang
+    well.answer("/lookup", WHOLE)
+    servers = known(hanging.url, well.url, timeout=2.0)
+    for _ in range(3):
+        assert (await servers.look_up("orders", "r")).answers
+    assert hanging.count("/lookup") == 1
+    assert servers.failing == ()
+    await eventually(lambda: servers.failing == (hanging.url,))
+
+
+async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve, known: Known) -> None:
+    away, odd, well, other = [await serve() for _ in range(4)]
+    for fake in (away, odd, well, other):
+        fake.answer("/lookup", WHOLE)
+        fake.answer("/channels", {"channels": ["billing"]})
+    odd.answer("/channels", b"<html>")
+    servers = known(away.url, odd.url, well.url, other.url)
+    await away.stop()
+    await servers.look_up("orders", "r")
+    assert servers.failing == (away.url,)
+    assert await servers.channels("orders", 3) == frozenset({"billing"})
+    assert well.queries("/channels") == [{"topic": "orders", "partition": "3"}]
+    assert (away.count("/channels"), odd.count("/channels"), other.count("/channels")) == (0, 1, 0)
+    assert servers.failing == (away.url,)
+    for fake in (well, other):
+        await fake.stop()
+    assert await servers.channels("orders", 3) is None
+
+
+async def test_a_slow_one_does_not_hold_up_the_channels_of_a_partition(serve: Serve, known: Known) -> None:
+    slow, well = await serve(), await serve()
+    slow.behave = hang
+    well.answer("/channels", {"channels": ["billing"]})
+    began = asyncio.get_running_loop().time()
+    assert await known(slow.url, well.url, timeout=SLOW).channels("orders", 3) == frozenset({"billing"})
+    assert asyncio.get_running_loop().time() - began == pytest.approx(HEDGE, abs=0.1)
+
+
+async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(serve: Serve, known: Known) -> None:
+    sick, well = await serve(), await serve()
+    sick.answer("/lookup", b"<html>", 500)
+    well.answer("/lookup", WHOLE)
+    servers = known(sick.url, well.url, timeout=SLOW)
+    await servers.look_up("orders", "r")
+    assert servers.failing == (sick.url,)
+    # The first failure is retried at once: it may have been a connection that the server had closed.
+    assert sick.count("/lookup") == 2
+    await servers.look_up("orders", "r")
+    assert sick.count("/lookup") == 2
+    sick.answer("/lookup", WHOLE)
+    servers._servers[0].probe_at = 0.0
+    result = await servers.look_up("orders", "r")
+    assert len(result.answers) == 2
+    assert not servers.failing
+
+
+async def test_when_the_others_fail_the_failing_ones_are_asked_last(serve: Serve, known: Known) -> None:
+    first, second = await serve(), await serve()
+    first.answer("/lookup", b"no", 500)
+    second.answer("/lookup", WHOLE)
+    servers = known(first.url, second.url)
+    await servers.look_up("orders", "r")
+    assert servers.failing == (first.url,)
+    first.answer("/lookup", WHOLE)
+    second.answer("/lookup", b"no", 500)
+    result = await servers.look_up("orders", "r")
+    assert [answer.lookupd for answer in result.answers] == [first.url]
+    assert servers.failing == (second.url,)
+
+
+async def test_when_nobody_answers_quickly_the_failing_ones_are_asked_too(serve: Serve, known: Known) -> None:
+    first, second = await serve(), await serve()
+    first.answer("/lookup", b"no", 500)
+    second.answer("/lookup", WHOLE)
+    servers = known(first.url, second.url, timeout=SLOW)
+    await servers.look_up("orders", "r")
+    first.answer("/lookup", WHOLE)
+    second.behave = hang
+    result, took = await timed(servers)
+    assert [answer.lookupd for answer in result.answers] == [first.url]
+    assert took + 0.01 >= HEDGE
+    assert took < SLOW / 2
+
+
+async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_reported(serve: Serve, known: Known) -> None:
+    dead, hanging, sick = await serve(), await serve(), await serve()
+    await dead.stop()
+    hanging.behave = hang
+    sick.answer("/lookup", b"<html>")
+    servers = known(dead.url, hanging.url, sick.url)
+    for number in (1, 2):
+        result, took = await timed(servers)
+        assert result.answers == ()
+        assert isinstance(result.error, LookupUnavailableError)
+        assert {url for url, _ in result.error.causes} == {dead.url, hanging.url, sick.url}
+        assert took < SLOW
+        assert hanging.count("/lookup") == number
+        assert number <= sick.count("/lookup") <= number + 1
+    hanging.behave = None
+    hanging.answer("/lookup", WHOLE)
+    assert (await servers.look_up("orders", "r")).error is None
+
+
+async def test_a_question_that_hangs_since_the_last_round_is_given_up_when_it_is_the_only_one(
+    serve: Serve, known: Known
+) -> None:
+    one, other = await serve(), await serve()
+    one.behave = hang
+    other.answer("/lookup", WHOLE)
+    servers = known(one.url, other.url, timeout=SLOW)
+    await servers.look_up("orders", "r")
+    other.answer("/lookup", b"no", 500)
+    one.behave = None
+    one.answer("/lookup", WHOLE)
+    await asyncio.wait_for(servers.look_up("orders", "r"), SLOW / 2)
+    result = await asyncio.wait_for(servers.look_up("orders", "r"), SLOW / 2)
+    assert [answer.lookupd for answer in result.answers] == [one.url]
+
+
+async def test_a_kept_connection_that_the_server_closed_is_no_failure(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    answered = 0
+
+    async def once(writer: asyncio.StreamWriter) -> None:
+        nonlocal answered
+        answered += 1
+        if answered == 2:
+            writer.transport.abort()
+        else:
+            writer.write(http_answer(b'{"meta":{"partition_num":1},"partitions":{}}'))
+
+    fake.behave = once
+    servers = known(fake.url)
+    for _ in range(3):
+        assert (await servers.look_up("orders", "r")).error is None
+        assert servers.failing == ()
+
+
+async def test_what_a_server_provokes_beyond_all_rules_is_its_own_failure(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    fake.answer("/listlookup", list_body(None))
+    servers = known(fake.url)
+
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("nsq_ha.engine.answers.decode_lookup", broken)
+    monkeypatch.setattr("nsq_ha.engine.answers.decode_lookupd_list", broken)
+    result = await servers.look_up("orders", "r")
+    assert result.error is not None
+    assert "ZeroDivisionError" in str(result.error)
+    await servers.refresh_lists()
+    assert servers.urls == (fake.url,)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 2
+
+
+async def test_a_cancelled_round_leaves_no_question_behind(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.behave = hang
+    servers = known(fake.url, timeout=SLOW)
+    before = asyncio.all_tasks()
+    round_ = asyncio.create_task(servers.look_up("orders", "r"))
+    await eventually(lambda: fake.count("/lookup") == 1)
+    round_.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await round_
+    await eventually(lambda: {task for task in asyncio.all_tasks() if "lookup" in task.get_name()} == set())
+    assert round_ not in before
+
+
+async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.behave = hang
+    servers = known(fake.url, timeout=SLOW)
+    round_ = asyncio.create_task(servers.look_up("orders", "r"))
+    await eventually(lambda: fake.count("/lookup") == 1)
+    await servers.aclose()
+    result = await round_
+    assert result.error is not None
+    assert result.error.causes == ((fake.url, "cancelled"),)
+
+
+async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "_QUESTIONS_AT_ONCE", 2)
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    fake.delay = 0.15
+    servers = known(fake.url, timeout=1.0)
+    results = await asyncio.gather(*(servers.look_up(f"topic{number}", "r") for number in range(18)))
+    assert all(result.error is None for result in results)
+    assert servers.failing == ()
+
+
+# ---------------------------------------------------------------- who is known, and who leads
+
+
+async def test_others_are_learnt_and_the_leading_one_is_marked(serve: Serve, known: Known) -> None:
+    first, second = await serve(), await serve()
+    for fake in (first, second):
+        fake.answer("/listlookup", list_body(second.url, first.url, second.url))
+        fake.answer("/lookup", WHOLE)
+    servers = known(first.url)
+    await servers.refresh_lists()
+    assert servers.urls == (first.url, second.url)
+    assert servers.leader == second.url
+    result = await servers.look_up("orders", "r")
+    assert {answer.lookupd: answer.leads for answer in result.answers} == {first.url: False, second.url: True}
+
+
+async def test_an_old_server_is_used_as_it_is(serve: Serve, known: Known) -> None:
+    old = await serve()
+    old.answer("/lookup", WHOLE)
+    servers = known(old.url)
+    await servers.refresh_lists()
+    assert (servers.urls, servers.leader, servers.failing) == ((old.url,), None, ())
+    assert (await servers.look_up("orders", "r")).answers
+
+
+@pytest.mark.parametrize("bad", ["hang", "html", "dead"])
+async def test_a_bad_list_does_not_keep_another_from_being_learnt(serve: Serve, known: Known, bad: str) -> None:
+    sick, well, third = await serve(), await serve(), await serve()
+    if bad == "hang":
+        sick.behave = hang
+    elif bad == "html":
+        sick.answer("/listlookup", b"<html>")
+    else:
+        await sick.stop()
+    well.answer("/listlookup", list_body(third.url, well.url, third.url))
+    servers = known(sick.url, well.url)
+    await asyncio.wait_for(servers.refresh_lists(), SLOW)
+    assert servers.urls == (sick.url, well.url, third.url)
+    assert servers.leader == third.url
+
+
+async def test_a_name_and_its_address_are_one_server(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.answer("/listlookup", list_body(fake.url, fake.url))
+    by_name = f"http://localhost:{fake.port}"
+    servers = known(by_name)
+    await servers.refresh_lists()
+    assert servers.urls == (by_name,)
+    assert servers.leader == by_name
+
+
+async def test_a_name_that_does_not_resolve_is_only_failing(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = await serve()
+    fake.answer("/listlookup", list_body(fake.url, fake.url))
+
+    async def fail(*_: object, **__: object) -> None:
+        raise OSError("no such name")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", fail)
+    servers = known("http://nsqlookupd.invalid:4161", fake.url)
+    await servers.refresh_lists()
+    assert servers.leader == fake.url
+
+
+async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_itself(
+    serve: Serve, known: Known
+) -> None:
+    fakes = [await serve() for _ in range(3)]
+    urls = [fake.url for fake in fakes]
+    for fake, leader in zip(fakes, (0, 1, 1), strict=True):
+        fake.answer("/listlookup", list_body(urls[leader], *urls))
+    servers = known(*urls, timeout=SLOW)
+    await servers.refresh_lists()
+    assert servers.leader == urls[1]
+    fakes[1].answer("/listlookup", list_body(urls[2], *urls))
+    fakes[2].answer("/listlookup", list_body(None, *urls))
+    await servers.refresh_lists()
+    assert servers.leader == urls[0]
+    # A server's own word counts for more than that of one that is asked before it.
+    fakes[0].answer("/listlookup", list_body(urls[2], *urls))
+    fakes[1].answer("/listlookup", list_body(urls[1], *urls))
+    await servers.refresh_lists()
+    assert servers.leader == urls[1]
+
+
+async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    made_up = [f"http://127.0.0.1:{port}" for port in range(1, 60)]
+    fake.answer("/listlookup", list_body(fake.url, fake.url, *made_up))
+    servers = known(fake.url, timeout=SLOW)
+    await servers.refresh_lists()
+    assert len(servers.urls) == 1 + MAX_LEARNT
+    await servers.look_up("orders", "r")
+    assert len(servers.failing) == MAX_LEARNT
+    fake.answer("/listlookup", list_body(fake.url, fake.url))
+    await servers.refresh_lists()
+    assert len(servers.urls) == 1 + MAX_LEARNT
+    monkeypatch.setattr(servers_module, "FORGET_AFTER", 0.0)
+    await servers.refresh_lists()
+    assert servers.urls == (fake.url,)
+
+
+async def test_lists_are_asked_for_at_once_and_again_after_trouble(
+    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
+    fake = await serve()
+    servers = known(fake.url)
+    task = asyncio.create_task(servers.keep_lists(3600.0, 0.1))
+    await eventually(lambda: fake.count("/listlookup") == 1)
+    await servers.look_up("orders", "r")
+    assert servers.failing == (fake.url,)
+    await eventually(lambda: fake.count("/listlookup") == 2)
+    fake.answer("/lookup", WHOLE)
+    await servers.look_up("orders", "r")
+    await eventually(lambda: fake.count("/listlookup") == 3)
+    task.cancel()
+
+
+async def test_lists_are_asked_for_periodically(serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
+    fake = await serve()
+    task = asyncio.create_task(known(fake.url).keep_lists(0.03, 0.5))
+    await eventually(lambda: fake.count("/listlookup") >= 4)
+    task.cancel()
+
+
+@pytest.mark.parametrize("megabytes", [7, 9], ids=["no JSON", "too long"])
+async def test_rejected_answers_are_not_kept_in_tracebacks(serve: Serve, megabytes: int) -> None:
+    fake = await serve()
+    megabytes *= 1024 * 1024
+    fake.answer("/lookup", b'{"partitions":' + b" " * megabytes)
+    fake.answer("/listlookup", b"[" + b" " * megabytes)
+    async with new_client() as client:
+        servers = Servers([fake.url], timeout=SLOW, client=client)
+        await servers.look_up("orders", "r")
+        gc.collect()
+        gc.disable()
+        tracemalloc.start(1)
+        try:
+            for _ in range(4):
+                assert (await servers.look_up("orders", "r")).error is not None
+                await servers.refresh_lists()
+            kept = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+            await servers.aclose()
+    assert kept < megabytes
+
+
+async def test_what_has_ended_is_not_kept(serve: Serve, known: Known) -> None:
+    fake = await serve()
+    fake.answer("/lookup", WHOLE)
+    servers = known(fake.url)
+    for _ in range(3):
+        await servers.look_up("orders", "r")
+    await eventually(lambda: not servers._tasks)
+
+
+async def test_one_that_was_learnt_has_the_same_time_limit(serve: Serve, known: Known) -> None:
+    first, second = await serve(), await serve()
+    first.answer("/listlookup", list_body(first.url, first.url, second.url))
+    first.answer("/lookup", b"no", 500)
+    second.behave = hang
+    servers = known(first.url, timeout=0.5)
+    await servers.refresh_lists()
+    assert servers.urls == (first.url, second.url)
+    result, took = await timed(servers)
+    assert result.error is not None
+    assert (second.url, "no complete answer within 0.5 s") in result.error.causes
+    assert took < 2.0
+
+
+async def test_an_error_that_no_rule_foresees_counts_as_a_failure_of_that_server(
+    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await serve(), await serve()
+    for fake in (first, second):
+        fake.answer("/lookup", WHOLE)
+    servers = known(first.url, second.url)
+
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError("odd")
+
+    monkeypatch.setattr(servers._servers[0].client, "lookup", fail)
+    result = await servers.look_up("orders", "r")
+    assert [answer.lookupd for answer in result.answers] == [second.url]
+    assert servers.failing == (first.url,)
+    unexpected, failed = (record.getMessage() for record in caplog.records)
+    assert unexpected.startswith(f"nsqlookupd {first.url}: unexpected error, continuing; ")
+    assert unexpected.endswith(": ZeroDivisionError('odd')")
+    assert failed == f"nsqlookupd {first.url} gave no usable answer: odd; asking the others"
+
+
+async def test_lists_that_fail_unexpectedly_are_asked_for_again(
+    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = await serve()
+    fake.answer("/listlookup", list_body(fake.url, fake.url))
+    servers = known(fake.url)
+    ask, failures = servers.refresh_lists, [ZeroDivisionError("odd")]
+
+    async def refresh() -> None:
+        if failures:
+            raise failures.pop()
+        await ask()
+
+    monkeypatch.setattr(servers, "refresh_lists", refresh)
+    keeping = asyncio.create_task(servers.keep_lists(0.5, 0.0))
+    await eventually(lambda: servers.leader == fake.url)
+    assert "lists of nsqlookupds: unexpected error" in caplog.text
+    keeping.cancel()

@@ -1,0 +1,455 @@
+"""Whether a partition gets the channels of the others: what is asked, what is created, and what is said if it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsq_ha.engine import siblings as module
+from nsq_ha.engine.http import new_client
+from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT, Siblings
+from nsq_ha.errors import ConnectError, NoLeaderError, ResponseTimeoutError, TransportError
+from nsq_ha.events import ChannelsMissing, Event
+from nsq_ha.observe import Observer
+from nsq_ha.policy.growth import Held
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from tests.engine.lookups.loopback import Fake, hang
+from tests.support.waiting import dawdle, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    Serve = Callable[[], Awaitable[Fake]]
+
+TOPIC = "orders"
+
+
+def partition(
+    number: int, *channels: str, messages: int = 5, paused: bool = False, leads: bool = True
+) -> dict[str, Any]:
+    """What ``/stats`` says of a partition."""
+    return {
+        "topic_name": TOPIC,
+        "topic_partition": str(number),
+        "is_leader": leads,
+        "message_count": messages,
+        "channels": [{"channel_name": name, "paused": paused} for name in channels],
+    }
+
+
+class Cluster:
+    """One nsqlookupd and two nsqds, which lead the partitions in turn. Partition 1 is empty and has no channel."""
+
+    def __init__(self, lookupd: Fake, one: Fake, two: Fake, servers: Servers) -> None:
+        self.lookupd, self.nsqds = lookupd, (one, two)
+        self.servers = servers
+        self.nodes = tuple(Node("127.0.0.1", number, fake.port) for number, fake in enumerate(self.nsqds, 1))
+        self.events: list[Event] = []
+        self.observer = Observer(self.events.append)
+        self.lists()
+        self.has(0, partition(0, "billing"))
+        self.has(1, partition(1, messages=0))
+        for fake in self.nsqds:
+            for action in ("create", "setorder", "pause", "unpause"):
+                fake.answer(f"/channel/{action}", b"")
+
+    def lists(self, *channels: str) -> None:
+        """Say what the nsqlookupd lists for any partition."""
+        self.lookupd.answer("/channels", {"channels": list(channels)})
+
+    def has(self, nsqd: int, *partitions: dict[str, Any]) -> None:
+        self.nsqds[nsqd].answer("/stats", {"topics": list(partitions)})
+
+    def view(self, *channels: str, number: int = 2, **flags: bool) -> TopicView:
+        leaders = {each: self.nodes[each % 2] for each in range(number)}
+        return TopicView(
+            TOPIC,
+            TopicMeta(number, **flags),
+            leaders,
+            complete=True,
+            exists=True,
+            channels=frozenset(channels or ["billing"]),
+        )
+
+    def siblings(self, **options: Any) -> Siblings:  # noqa: ANN401 - those of Siblings
+        return Siblings(TOPIC, self.servers, self.observer, **options)
+
+    async def check(self, siblings: Siblings, number: int = 1, view: TopicView | None = None) -> None:
+        """Check a partition as clients do."""
+        view = view or self.view()
+        task = siblings.check(number, view.leaders[number], view)
+        if task is not None:
+            await siblings.passed(number, task)
+
+    def asked(self) -> list[tuple[str, ...]]:
+        """Return what the nsqds were asked for: path, partition, channel."""
+        each = [(path, query) for fake in self.nsqds for _, path, query in fake.requests]
+        return [(path, query["partition"], query["channel"]) if "channel" in query else (path,) for path, query in each]
+
+    def created(self) -> list[tuple[str, ...]]:
+        return [request for request in self.asked() if request[0] == "/channel/create"]
+
+    def missing(self) -> list[ChannelsMissing]:
+        self.observer.flush()
+        return [event for event in self.events if isinstance(event, ChannelsMissing)]
+
+
+@pytest.fixture
+async def cluster(serve: Serve) -> AsyncIterator[Cluster]:
+    client = new_client()
+    lookupd, one, two = [await serve() for _ in range(3)]
+    servers = Servers([lookupd.url], timeout=1.0, client=client)
+    yield Cluster(lookupd, one, two, servers)
+    await servers.aclose()
+    await client.aclose()
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+async def test_a_partition_that_has_them_costs_one_request_to_the_nsqlookupd(cluster: Cluster) -> None:
+    cluster.lists("billing", "other")
+    siblings = cluster.siblings()
+    for _ in range(2):
+        for number in (0, 1):
+            await cluster.check(siblings, number)
+    assert cluster.lookupd.queries("/channels") == [{"topic": TOPIC, "partition": number} for number in "01"]
+    assert cluster.asked() == []
+
+
+async def test_of_many_partitions_each_leader_is_asked_once(cluster: Cluster) -> None:
+    view = cluster.view(number=64)
+    for nsqd in (0, 1):
+        cluster.has(nsqd, *(partition(number, "billing") for number in range(nsqd, 64, 2)))
+    siblings = cluster.siblings()
+    await asyncio.gather(*(cluster.check(siblings, number, view) for number in range(64)))
+    assert cluster.asked() == [("/stats",), ("/stats",)]
+    assert cluster.lookupd.requests == []
+    assert cluster.nsqds[0].queries("/stats") == [
+        {"topic": TOPIC, "format": "json", "leaderOnly": "true", "needClients": "false"}
+    ]
+
+
+@pytest.mark.parametrize("channels", [["replay#ephemeral"], ["own"]])
+async def test_without_lasting_channels_of_others_nothing_is_asked(cluster: Cluster, channels: list[str]) -> None:
+    siblings = cluster.siblings(channel="own")
+    await cluster.check(siblings, 1, cluster.view(*channels))
+    assert cluster.lookupd.requests == []
+    assert cluster.asked() == []
+
+
+async def test_a_topic_of_one_partition_costs_nothing(cluster: Cluster) -> None:
+    await cluster.check(cluster.siblings(), 0, cluster.view(number=1))
+    assert cluster.lookupd.requests == []
+
+
+async def test_a_second_partition_is_one_even_before_the_number_is_certain(cluster: Cluster) -> None:
+    view = cluster.view()
+    await cluster.check(cluster.siblings(), 1, replace(view, meta=TopicMeta(1)))
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+# ---------------------------------------------------------------- what is created
+
+
+async def test_an_empty_partition_gets_the_channels_of_the_others(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cluster.has(0, partition(0, "audit", "billing", "replay#ephemeral"))
+    siblings = cluster.siblings()
+    for _ in range(2):
+        await cluster.check(siblings, 1, cluster.view("audit", "billing", "replay#ephemeral"))
+    assert cluster.asked() == [("/stats",), ("/stats",)] + [
+        ("/channel/create", "1", name) for name in ("audit", "billing")
+    ]
+    assert caplog.messages == ["orders-1 gets the channels of the other partitions: audit, billing"]
+    assert cluster.missing() == []
+
+
+async def test_a_partition_in_use_is_left_alone_unless_it_came_while_the_client_ran(cluster: Cluster) -> None:
+    cluster.has(1, partition(1, "other"))
+    await cluster.check(cluster.siblings())
+    assert cluster.created() == []
+    await cluster.check(cluster.siblings(first=1))
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+async def test_the_number_of_partitions_at_the_first_check_counts(cluster: Cluster) -> None:
+    cluster.has(1, partition(1, "other"))
+    cluster.lists("other")
+    siblings = cluster.siblings()
+    await cluster.check(siblings, 0, cluster.view(number=1))
+    await cluster.check(siblings, 0)
+    await cluster.check(siblings, 1)
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+async def test_a_deleted_topic_begins_anew(cluster: Cluster) -> None:
+    siblings = cluster.siblings(first=1)
+    await cluster.check(siblings)
+    assert len(cluster.created()) == 1
+    siblings.forget()
+    cluster.has(1, partition(1, "other"))
+    await dawdle(1.1)  # an answer is used for a second
+    await cluster.check(siblings)
+    assert cluster.lookupd.count("/channels") == 2
+    assert len(cluster.created()) == 1, "it is as old as the others now"
+
+
+async def test_the_nsqlookupd_may_be_behind_the_nsqds(cluster: Cluster) -> None:
+    cluster.has(1, partition(1, "billing", messages=0))
+    await cluster.check(cluster.siblings())
+    assert cluster.asked() == [("/stats",)]
+
+
+async def test_a_channel_that_only_the_nsqlookupd_still_lists_is_not_made_again(cluster: Cluster) -> None:
+    await cluster.check(cluster.siblings(), 1, cluster.view("billing", "deleted"))
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+@pytest.mark.parametrize("gap", ["silent", "unled"])
+async def test_it_counts_if_not_all_leaders_can_be_asked(cluster: Cluster, gap: str) -> None:
+    view = cluster.view()
+    if gap == "silent":
+        await cluster.nsqds[0].stop()
+    else:
+        view = replace(view, leaders={1: cluster.nodes[1]})
+    await cluster.check(cluster.siblings(), 1, view)
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+async def test_a_consumers_own_channel_is_left_to_it(cluster: Cluster) -> None:
+    cluster.has(0, partition(0, "billing", "own"))
+    await cluster.check(cluster.siblings(channel="own"), 1, cluster.view("billing", "own"))
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
+@pytest.mark.parametrize(
+    ("ordered", "paused", "actions"),
+    [
+        (False, False, ["create"]),
+        (False, True, ["create", "pause"]),
+        (True, False, ["create", "setorder", "unpause"]),
+        (True, True, ["create", "setorder", "pause"]),
+    ],
+)
+async def test_it_is_made_as_it_is_elsewhere(
+    cluster: Cluster, actions: list[str], *, ordered: bool, paused: bool
+) -> None:
+    """Setting the state makes an ordered channel known to the replicas, which the leader alone does too late."""
+    cluster.has(0, partition(0, "billing", paused=paused))
+    await cluster.check(cluster.siblings(), 1, cluster.view(ordered=ordered))
+    assert cluster.asked()[2:] == [(f"/channel/{action}", "1", "billing") for action in actions]
+    orders = [query.get("order") for _, path, query in cluster.nsqds[1].requests if path == "/channel/setorder"]
+    assert orders == ["true"] * ordered
+
+
+# ---------------------------------------------------------------- what fails
+
+NOT_ALLOWED = {"message": "channel billing not registered. channel should be initialized before use."}
+
+
+async def test_what_is_not_permitted_is_said_once_and_then_it_goes_on(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.has(1, partition(1, messages=0), partition(3, messages=0))
+    cluster.nsqds[1].answer("/channel/create", NOT_ALLOWED, 403)
+    siblings = cluster.siblings()
+    for _ in range(2):
+        for number in (1, 3):
+            await cluster.check(siblings, number, cluster.view(number=4))
+    assert caplog.messages == [
+        (
+            "orders-1 lacks channels of the topic's other partitions, which cannot be created (channel billing not"
+            " registered. channel should be initialized before use.): billing. They do not get what is published there"
+            " before their consumers subscribe. This is said once for all partitions"
+        )
+    ]
+    assert [(event.partition, event.missing, event.channel) for event in cluster.missing()] == [
+        (1, ("billing",), None),
+        (3, ("billing",), None),
+    ]
+    assert len(cluster.created()) == 2
+
+
+async def test_without_nsqds_http_a_healthy_topic_is_silent(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """The nsqlookupd is asked instead, also where there are many partitions."""
+    cluster.lists("billing")
+    for fake in cluster.nsqds:
+        await fake.stop()
+    await cluster.check(cluster.siblings(), 1, cluster.view(number=64))
+    assert caplog.messages == []
+    assert cluster.missing() == []
+
+
+async def test_another_way_to_ask_nsqds_is_used_if_it_is_given(cluster: Cluster) -> None:
+    """An administrator's client uses HTTPS where nsqd requires TLS."""
+    asked: list[tuple[Node, str, str]] = []
+
+    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        asked.append((node, method, path))
+        return b"" if method == "POST" else json.dumps({"topics": [partition(1, messages=0)]}).encode()
+
+    await cluster.check(cluster.siblings(request=request), 1, replace(cluster.view(), leaders={1: cluster.nodes[1]}))
+    assert asked == [(cluster.nodes[1], "GET", "/stats"), (cluster.nodes[1], "POST", "/channel/create")]
+    assert cluster.asked() == []
+
+
+@pytest.mark.parametrize("lookupd", [True, False])
+async def test_without_nsqds_http_a_lack_is_said(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture, *, lookupd: bool
+) -> None:
+    for fake in (*cluster.nsqds, *([] if lookupd else [cluster.lookupd])):
+        await fake.stop()
+    await cluster.check(cluster.siblings())
+    said = "orders-1 lacks" if lookupd else "orders-1 may lack"
+    assert said in caplog.messages[-1]
+    assert "Connection refused" in caplog.messages[-1]
+    assert len(cluster.missing()) == 1
+
+
+async def test_a_node_without_http_port_is_not_asked(cluster: Cluster) -> None:
+    with pytest.raises(TransportError, match="no HTTP port"):
+        await cluster.siblings().held(Node("127.0.0.1", 4150, 0))
+
+
+async def test_tls_that_is_required_is_the_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.nsqds[1].answer("/stats", {"message": "TLS_REQUIRED"}, 403)
+    await cluster.check(cluster.siblings())
+    assert "(TLS_REQUIRED)" in caplog.messages[-1]
+
+
+async def test_a_caller_waits_for_a_limited_time_and_once(cluster: Cluster) -> None:
+    loop = asyncio.get_running_loop()
+    cluster.nsqds[1].behave = hang
+    siblings = cluster.siblings()
+    for expected in (PATIENCE, 0.0):
+        began = loop.time()
+        await cluster.check(siblings)
+        assert loop.time() - began == pytest.approx(expected, abs=0.05)
+    await eventually(cluster.missing)
+    assert f"no complete answer within {REQUEST_LIMIT:g} s" in cluster.missing()[0].reason
+    assert siblings.check(1, cluster.nodes[1], cluster.view()) is None
+    await siblings.aclose()
+
+
+async def test_channels_are_created_even_if_nobody_waits_any_more(cluster: Cluster) -> None:
+    for fake in cluster.nsqds:  # one is asked after the other
+        fake.delay = 0.6 * PATIENCE
+    siblings = cluster.siblings()
+    await cluster.check(siblings)
+    assert cluster.created() == []
+    await eventually(cluster.created)
+    await siblings.aclose()
+
+
+async def test_a_node_that_does_not_lead_yet_is_an_error_that_passes(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A lookup names the leader of a new partition up to a minute before it takes the part."""
+    cluster.has(1, partition(1, leads=False))
+    siblings = cluster.siblings()
+    for _ in range(2):
+        with pytest.raises(NoLeaderError, match=r"127\.0\.0\.1:2 does not lead orders-1 yet"):
+            await cluster.check(siblings)
+    cluster.has(1, partition(1, messages=0))
+    cluster.nsqds[1].answer("/channel/create", {"message": "E_FAILED_ON_NOT_LEADER"}, 400)
+    with pytest.raises(NoLeaderError):
+        await cluster.check(siblings)
+    cluster.nsqds[1].answer("/channel/create", b"")
+    await cluster.check(siblings)
+    assert len(cluster.created()) == 2
+    assert caplog.messages == []
+
+
+async def test_a_node_that_never_leads_does_not_hold_up_for_ever(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another server may answer at the port that nsqlookupd names."""
+    cluster.has(1)
+    siblings = cluster.siblings()
+    with pytest.raises(NoLeaderError):
+        await cluster.check(siblings)
+    await dawdle(module._LEADS_WITHIN)  # noqa: SLF001 - the limit that is tested
+    await cluster.check(siblings)
+    assert "orders-1 may lack" in caplog.messages[-1]
+
+
+async def test_a_bug_ends_the_check_and_nothing_else(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "lacking", lambda *_: 1 / 0)
+    siblings = cluster.siblings()
+    await cluster.check(siblings)
+    assert "division by zero" in caplog.text
+    assert siblings.check(1, cluster.nodes[1], cluster.view()) is None
+
+
+async def test_closing_ends_the_checks(cluster: Cluster) -> None:
+    cluster.nsqds[1].behave = hang
+    siblings = cluster.siblings()
+    check = siblings.check(1, cluster.nodes[1], cluster.view())
+    assert check is not None
+    await eventually(lambda: cluster.lookupd.count("/channels"))
+    await siblings.aclose()
+    assert check.cancelled()
+    await siblings.passed(1, check)
+
+
+# ---------------------------------------------------------------- what a node has
+
+
+async def test_calls_within_a_second_share_an_answer(cluster: Cluster) -> None:
+    siblings = cluster.siblings()
+    held = {0: Held(5, {"billing": False})}
+    assert await asyncio.gather(*(siblings.held(cluster.nodes[0]) for _ in range(3))) == [held] * 3
+    await dawdle(0.9)
+    await siblings.held(cluster.nodes[0])
+    assert cluster.nsqds[0].count("/stats") == 1
+    await dawdle(0.2)
+    cluster.nsqds[0].answer("/stats", b"{}")
+    assert await siblings.held(cluster.nodes[0]) == {}
+    assert cluster.nsqds[0].count("/stats") == 2
+
+
+async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
+    strange = [
+        partition(0, "billing", "not a name"),
+        partition(1) | {"topic_name": "others"},
+        partition(2) | {"topic_partition": "x"},
+        partition(3) | {"topic_partition": "٣"},
+        partition(4) | {"channels": None},
+    ]
+    cluster.has(0, *strange)
+    assert await cluster.siblings().held(cluster.nodes[0]) == {0: Held(5, {"billing": False}), 4: Held(5, {})}
+
+
+async def test_a_port_that_drops_everything_is_asked_less_often_than_one_that_refuses(cluster: Cluster) -> None:
+    siblings = cluster.siblings()
+    cluster.nsqds[0].behave = hang
+    await cluster.nsqds[1].stop()
+    for lasting, node in ((15.0, cluster.nodes[0]), (1.0, cluster.nodes[1])):
+        for waited in (0.0, lasting - 0.1):
+            await dawdle(waited)
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(TransportError):
+                await siblings.held(node)
+            was_asked = asyncio.get_running_loop().time() > began
+            assert was_asked is not bool(waited)
+        await dawdle(0.2)
+        with contextlib.suppress(TransportError):
+            began = asyncio.get_running_loop().time()
+            await siblings.held(node)
+        assert asyncio.get_running_loop().time() > began
+
+
+def test_the_errors_that_are_told_apart_are_transport_errors() -> None:
+    assert issubclass(ResponseTimeoutError, TransportError)
+    assert issubclass(ConnectError, TransportError)

@@ -1,0 +1,450 @@
+"""What a watch logs, and when it looks up: over servers that answer what a test sets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.config import ClientConfig
+from nsq_ha.engine import engine
+from nsq_ha.engine.round import Round
+from nsq_ha.engine.watcher import Directory, TopicWatch
+from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupBudget, LookupsInFlight, Urgency
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from tests.support.waiting import dawdle, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+A, B = "http://10.0.0.1:4161", "http://10.0.0.2:4161"
+ONE, TWO = Node("10.0.1.1", 4150, 4151), Node("10.0.1.2", 4150, 4151)
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def led(*nodes: Node, number: int | None = None, **flags: bool) -> LookupAnswer:
+    """The answer of a partitioned cluster."""
+    meta = TopicMeta(len(nodes) if number is None else number, **flags)
+    return LookupAnswer(A, True, meta, dict(enumerate(nodes)), exists=True)
+
+
+def plain(lookupd: str, *nodes: Node) -> LookupAnswer:
+    """The answer of a plain cluster."""
+    return LookupAnswer(lookupd, False, None, {}, exists=bool(nodes), nodes=nodes)
+
+
+NOWHERE = LookupAnswer(A, True, None, {}, exists=False)
+
+
+class FakeServers:
+    """Answers as set, and notes when it was asked."""
+
+    urls = (A, B)
+
+    def __init__(self) -> None:
+        self.result = Round((), None)
+        self.asked: list[tuple[float, str, str]] = []
+        self._is_set = asyncio.Event()
+
+    def answer(self, *answers: LookupAnswer) -> None:
+        """Answer like this from now on, and to whoever waits."""
+        error = None if answers else LookupUnavailableError("no nsqlookupd gave a usable answer")
+        self.result = Round(answers, error)
+        self._is_set.set()
+
+    async def look_up(self, topic: str, access: str, *, max_age: float = 0.0) -> Round:
+        self.asked.append((now(), topic, access))
+        await self._is_set.wait()
+        return self.result
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
+    """Servers without chance: each pause is as long as it may be."""
+    monkeypatch.setattr("random.random", lambda: 0.0)
+    return FakeServers()
+
+
+@contextlib.asynccontextmanager
+async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWatch]:
+    """Run a watch with the default intervals, without chance."""
+    made = TopicWatch("orders", "w", servers, ClientConfig(lookupd=(A,), **options))  # type: ignore[arg-type]
+    running = asyncio.create_task(made.run())
+    yield made
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@pytest.fixture
+async def watch(servers: FakeServers) -> AsyncIterator[TopicWatch]:
+    async with begun(servers, lookup_interval=60.0) as made:
+        yield made
+
+
+async def logged(
+    watch: TopicWatch, caplog: pytest.LogCaptureFixture, servers: FakeServers, *answers: LookupAnswer
+) -> list[str]:
+    """Return the lines of the next round, which has these answers."""
+    caplog.clear()
+    servers.answer(*answers)
+    await watch.next_round()
+    return [record.getMessage() for record in caplog.records]
+
+
+async def test_each_change_is_one_line(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert await logged(watch, caplog, servers, led(ONE, number=2)) == ["orders-0 is led by 10.0.1.1:4150"]
+    assert await logged(watch, caplog, servers, led(ONE, number=2)) == []
+    assert await logged(watch, caplog, servers, led(TWO, number=2)) == [
+        "orders-0 is now led by 10.0.1.2:4150, previously by 10.0.1.1:4150"
+    ]
+    changed = led(number=2, ordered=True, extend_support=True)
+    assert await logged(watch, caplog, servers, changed) == [
+        "orders-0 has no leader, previously 10.0.1.2:4150",
+        "topic orders changed: extend_support False -> True, ordered False -> True",
+    ]
+    lines = [line for _ in range(5) for line in await logged(watch, caplog, servers, NOWHERE)]
+    assert lines == ["topic orders does not exist"]
+    assert not watch.is_nowhere  # its cluster is not a plain one
+
+
+async def test_the_leaders_of_several_partitions_are_one_line(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    nodes = {number: TWO if number in (1, 2, 3, 6) else ONE for number in range(8)}
+    answer = dataclasses.replace(led(ONE, number=8), partitions=nodes)
+    assert await logged(watch, caplog, servers, answer) == [
+        "topic orders: 10.0.1.1:4150 leads partitions 0, 4, 5, 7; 10.0.1.2:4150 leads partitions 1-3, 6"
+    ]
+    assert await logged(watch, caplog, servers, led(number=8)) == [
+        f"orders-{number} has no leader, previously {nodes[number].address}" for number in range(8)
+    ]
+    pair = dataclasses.replace(answer, partitions={0: ONE, 1: TWO})
+    assert await logged(watch, caplog, servers, pair) == [
+        "topic orders: 10.0.1.1:4150 leads partition 0; 10.0.1.2:4150 leads partition 1"
+    ]
+
+
+async def test_a_failure_and_its_end_are_one_line_each(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await logged(watch, caplog, servers, led(ONE))
+    assert watch.error is None
+    assert await logged(watch, caplog, servers) == [
+        "topic orders: no nsqlookupd gave a usable answer; using the leaders known so far"
+    ]
+    assert watch.error is servers.result.error
+    assert await logged(watch, caplog, servers) == []
+    assert await logged(watch, caplog, servers, led(ONE)) == ["topic orders: the lookup works again"]
+    assert await logged(watch, caplog, servers, led(ONE)) == []
+
+
+async def test_nsqds_of_a_plain_topic_come_and_go(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert await logged(watch, caplog, servers, plain(A, ONE), plain(B, ONE)) == [
+        "topic orders is on nsqd 10.0.1.1:4150"
+    ]
+    gone = await logged(watch, caplog, servers, plain(A, TWO), plain(B, TWO))
+    assert sorted(gone) == [
+        "topic orders is no longer listed for nsqd 10.0.1.1:4150",
+        "topic orders is on nsqd 10.0.1.2:4150",
+    ]
+
+
+async def test_a_plain_topic_is_nowhere_once_all_have_said_so(watch: TopicWatch, servers: FakeServers) -> None:
+    assert not watch.is_nowhere
+    servers.answer(plain(A))
+    await watch.next_round()
+    assert not watch.is_nowhere
+    servers.answer(plain(A), plain(B))
+    await watch.next_round()
+    assert watch.is_nowhere
+    servers.answer(plain(A, ONE), plain(B))
+    await watch.next_round()
+    assert not watch.is_nowhere
+
+
+# ---------------------------------------------------------------- when
+
+
+def times(servers: FakeServers) -> list[float]:
+    began = servers.asked[0][0]
+    return [round(at - began, 1) for at, _, _ in servers.asked]
+
+
+@pytest.mark.parametrize(("chance", "interval"), [(0.0, 60.0), (0.5, 57.0)])
+async def test_without_demand_lookups_are_an_interval_apart(
+    servers: FakeServers, monkeypatch: pytest.MonkeyPatch, chance: float, interval: float
+) -> None:
+    monkeypatch.setattr("random.random", lambda: chance)
+    config = ClientConfig(lookupd=(A,), lookup_interval=60.0, lookup_jitter=0.1)
+    watch = TopicWatch("orders", "w", servers, config)  # type: ignore[arg-type]
+    servers.answer(led(ONE))
+    running = asyncio.create_task(watch.run())
+    await eventually(lambda: watch.rounds == 3, 200.0)
+    assert times(servers) == [0.0, interval, 2 * interval]
+    assert {question[1:] for question in servers.asked} == {("orders", "w")}
+    running.cancel()
+
+
+@pytest.fixture
+async def usual(servers: FakeServers) -> AsyncIterator[TopicWatch]:
+    """A watch with the default intervals."""
+    servers.answer(led(ONE))
+    async with begun(servers) as made:
+        yield made
+
+
+GROWING = [0.0, 5.0, 12.5, 23.8, 40.6, 65.9, 103.9, 160.9, 220.9, 280.9]
+"""When a topic is looked up in which nothing changes."""
+
+
+async def test_while_nothing_changes_lookups_become_rare(usual: TopicWatch, servers: FakeServers) -> None:
+    await dawdle(GROWING[-1] + 30.0)
+    assert times(servers) == GROWING
+
+
+async def until_at_rest(watch: TopicWatch, servers: FakeServers) -> float:
+    """Wait for the middle of one of the longest intervals; return the time."""
+    await dawdle(GROWING[-1] + 30.0)
+    assert watch.rounds == len(GROWING)
+    servers.asked.clear()
+    return now()
+
+
+async def test_a_failure_is_looked_up_at_once_also_at_rest(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    usual.refresh_soon()
+    await eventually(lambda: usual.rounds == len(GROWING) + 3, 100.0)
+    assert servers.asked[0][0] - began < 0.01
+    assert times(servers) == [0.0, 5.0, 12.5]
+
+
+async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    with usual.wanted():
+        await eventually(lambda: len(servers.asked) == 2, 100.0)
+    rounds = usual.rounds
+    assert servers.asked[0][0] - began < 0.01
+    assert servers.asked[1][0] - began < 0.3
+    await eventually(lambda: usual.rounds == rounds + 2, 100.0)
+    assert servers.asked[-1][0] - began < 15.0
+
+
+@pytest.mark.parametrize("answers", [(led(TWO),), (led(ONE, number=2),), ()], ids=["change", "incomplete", "failure"])
+async def test_another_answer_ends_the_rest(
+    usual: TopicWatch, servers: FakeServers, answers: tuple[LookupAnswer, ...]
+) -> None:
+    await until_at_rest(usual, servers)
+    servers.answer(*answers)
+    rounds = usual.rounds
+    await eventually(lambda: usual.rounds >= rounds + 2, 100.0)
+    assert times(servers)[1] <= 5.0
+
+
+async def test_an_incomplete_topic_is_looked_up_at_the_shortest_interval(servers: FakeServers) -> None:
+    servers.answer(led(ONE, number=2))
+    async with begun(servers) as watch:
+        await eventually(lambda: watch.rounds == 10, 100.0)
+    assert times(servers) == [5.0 * number for number in range(10)]
+
+
+async def test_an_old_view_is_refreshed_before_it_is_used(usual: TopicWatch, servers: FakeServers) -> None:
+    began = await until_at_rest(usual, servers)
+    usual.refresh_if_old()
+    usual.refresh_if_old()
+    await eventually(lambda: usual.rounds == len(GROWING) + 1, 100.0)
+    assert servers.asked[0][0] - began < 0.01
+    usual.refresh_if_old()  # it has just been looked up
+    await eventually(lambda: usual.rounds == len(GROWING) + 2, 100.0)
+    assert times(servers) == [0.0, 60.0]
+
+
+async def test_the_longest_interval_is_an_option(servers: FakeServers) -> None:
+    servers.answer(led(ONE))
+    async with begun(servers, max_lookup_interval=5.0) as watch:
+        await eventually(lambda: watch.rounds == 5, 100.0)
+    assert times(servers) == [0.0, 5.0, 10.0, 15.0, 20.0]
+
+
+async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
+    """Periodic lookups wait for their slots; one that a caller waits for does not."""
+    servers.answer(led(ONE))
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval)
+    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
+    running = [asyncio.create_task(watch.run()) for watch in watches]
+    began = now()
+    await eventually(lambda: watches[50].rounds == 1, 100.0)
+    assert watches[99].rounds == 0
+    assert round(now() - began) == 5
+    rounds = watches[99].next_round(), watches[98].next_round()
+    await asyncio.gather(*rounds)
+    assert round(now() - began) == 5
+    running[90].cancel()  # its slot is for another
+    await eventually(lambda: all(watch.rounds for watch in watches if watch is not watches[90]), 100.0)
+    assert round(now() - began, 1) == pytest.approx(9.7, abs=0.21)
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval)
+    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
+    began = now()
+    rounds = [asyncio.create_task(watch.next_round()) for watch in watches]
+    running = [asyncio.create_task(watch.run()) for watch in watches]
+    await dawdle(1.0)
+    assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(LOOKUPS_AT_ONCE)]
+    running[20].cancel()  # it leaves the queue
+    rounds[20].cancel()
+    running[3].cancel()  # it is in flight: another one begins
+    rounds[3].cancel()
+    await eventually(lambda: len(servers.asked) == LOOKUPS_AT_ONCE + 1)
+    servers.answer(led(ONE))
+    await asyncio.wait(rounds)
+    assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
+    assert now() - began < 1.1  # as fast as the answers
+    assert budget.among.count == 0
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_a_topic_of_which_nothing_is_known_is_looked_up_before_others(servers: FakeServers) -> None:
+    servers.answer(led(ONE))
+    config = ClientConfig(lookupd=(A,))
+    budget = LookupBudget(config.lookup_interval, among=LookupsInFlight(1))
+    known, new = (TopicWatch(name, "w", servers, config, budget=budget) for name in ("known", "new"))  # type: ignore[arg-type]
+    running = [asyncio.create_task(known.run())]
+    await known.next_round()
+    place = budget.among.join(Urgency.FIRST, lambda: None)
+    known.refresh_soon()
+    await dawdle(1.0)
+    running.append(asyncio.create_task(new.run()))
+    servers.asked.clear()
+    rounds = asyncio.gather(new.next_round(), known.next_round())
+    await dawdle(1.0)
+    assert servers.asked == []
+    budget.among.leave(place)
+    await rounds
+    assert [topic for _, topic, _ in servers.asked][:2] == ["new", "known"]
+    for task in running:
+        task.cancel()
+    await asyncio.wait(running)
+
+
+async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch, servers: FakeServers) -> None:
+    servers.answer(led(ONE, TWO))
+    await watch.next_round()
+    waiting = asyncio.create_task(watch.wait_until(lambda view: 0 not in view.leaders))
+    await dawdle(40.0)
+    gaps = [round(later - sooner, 2) for sooner, later in zip(times(servers)[1:], times(servers)[2:], strict=False)]
+    assert gaps[:4] == [0.2, 0.3, 0.2, 0.3]  # a quarter of a second
+    assert gaps[-1] == pytest.approx(0.6, abs=0.01)
+    servers.answer(led(number=2))
+    await asyncio.wait_for(waiting, 1.0)
+    servers.answer(led(ONE, TWO))
+    asked = len(servers.asked)
+    await dawdle(100.0)
+    # Nobody waits: a round or two, then the interval.
+    assert asked < len(servers.asked) <= asked + 2
+    asked = len(servers.asked)
+    # After a while without demand it begins with short pauses again.
+    waiting = asyncio.create_task(watch.wait_until(lambda view: 0 not in view.leaders))
+    await dawdle(0.3)
+    assert len(servers.asked) >= asked + 2
+    waiting.cancel()
+
+
+async def test_an_unexpected_error_is_that_of_the_round(
+    watch: TopicWatch, servers: FakeServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*_: object, **__: object) -> Round:
+        raise ZeroDivisionError("odd")
+
+    servers.answer(led(ONE))
+    monkeypatch.setattr(servers, "look_up", fail)
+    await watch.next_round()
+    assert str(watch.error) == "the lookup failed with an unexpected error: ZeroDivisionError('odd')"
+    assert type(watch.error) is LookupUnavailableError
+    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
+        "lookup of orders: unexpected error, continuing"
+    ]
+
+
+async def test_a_cancelled_future_inside_does_not_end_the_lookups(
+    watch: TopicWatch, servers: FakeServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.answer(led(ONE))
+
+    async def cancelled(*_: object, **__: object) -> Round:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(servers, "look_up", cancelled)
+        await watch.next_round()
+        assert "CancelledError" in str(watch.error)
+    await watch.next_round()
+    assert watch.error is None
+
+
+# ---------------------------------------------------------------- errors of a directory
+
+
+async def test_each_way_to_misuse_a_directory_has_its_text() -> None:
+    with pytest.raises(ConfigError, match=r"^give lookupd=, the address of an nsqlookupd$"):
+        Directory(ClientConfig(), access="r")
+    directory = Directory(ClientConfig(nsqd=("127.0.0.1:4150",)), access="r")
+    with pytest.raises(ClosedError) as caught:
+        directory.watch("orders")
+    assert str(caught.value) == "the lookups are not running: use the object with 'async with'"
+    await directory.start()
+    watch = directory.watch("orders")
+    directory.unwatch("orders")
+    with pytest.raises(ClosedError, match=r"^the lookups of topic 'orders' were stopped$"):
+        await watch.next_round()
+    await directory.aclose()
+    for attempt in (directory.start(), directory.start()):
+        with pytest.raises(ClosedError, match=r"^the client was closed$"):
+            await attempt
+
+
+@pytest.mark.parametrize(("close_timeout", "limit"), [(3.0, 3.0), (0.2, 1.0)])
+async def test_closing_waits_for_the_longer_of_two_limits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, close_timeout: float, limit: float
+) -> None:
+    directory = Directory(ClientConfig(lookupd=(A,), close_timeout=close_timeout), access="r")
+    await directory.start()
+    close, may_end = directory._close, asyncio.Event()
+
+    async def late() -> None:
+        await may_end.wait()
+        await close()
+
+    monkeypatch.setattr(directory, "_close", late)
+    began = now()
+    await directory.aclose()
+    assert round(now() - began, 1) == limit
+    assert [record.getMessage() for record in caplog.records] == [
+        f"closing the lookups takes longer than {limit:g} s; it continues in the background"
+    ]
+    may_end.set()
+    await directory.aclose()
+    assert engine.LIST_INTERVAL == 30.0
