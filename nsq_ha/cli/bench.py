@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import itertools
 import secrets
 import struct
@@ -14,14 +13,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from nsq_ha.cli.figures import Column
+from nsq_ha.admin.findings import is_loopback
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, metrics_option, yes_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import reading_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.scan import own_channel
-from nsq_ha.cli.tables import print_fitting
+from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.cli.views import nsqds_of_topic, require_topic
 from nsq_ha.errors import ConfigError, PublishError
 
@@ -74,16 +73,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     if not ordered:
         return 0.0
     return ordered[min(len(ordered) - 1, max(0, -int(-len(ordered) * share // 100) - 1))]
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself, by its name or address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @click.command(short_help="Measure publishing and consuming.")

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from nsq_ha.admin.reading import Row
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
-from nsq_ha.cli.figures import FIGURES, rows_of_topic
+from nsq_ha.cli.figures import FIGURES
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, wants_json
@@ -63,7 +64,8 @@ def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
     if not found.totals:
         click.echo(f"{topic} has no channels")
         return
-    print_fitting([CHANNEL_COLUMN, *FIGURES], rows_of_topic(topic, found.totals, now))
+    rows = [Row(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]
+    print_fitting([CHANNEL_COLUMN, *FIGURES], rows)
 
 
 @channel.command()

@@ -66,8 +66,9 @@ def dashboard(
     cluster. With --host, others reach it, and must sign in to see anything; the connection is not encrypted.
     """
     try:
+        from nsq_ha.admin.findings import is_loopback
         from nsq_ha.dashboard import DashboardOptions
-        from nsq_ha.dashboard.guard import is_loopback, new_token
+        from nsq_ha.dashboard.guard import new_token
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     token = _token(token_file)

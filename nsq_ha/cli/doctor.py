@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from nsq_ha.cli.figures import counted
-from nsq_ha.cli.findings import Facts, Finding, findings_of
+from nsq_ha.admin.findings import Facts, Finding, counted, findings_of
+from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.running import run
@@ -113,7 +113,7 @@ async def _examine(cluster: Cluster, topic: str | None, timeout: float, report: 
     if topic is None:
         report(Finding("a message comes through", "skipped", "name a topic for it: --topic"))
     else:
-        report(await round_trip(cluster, facts.topics[0], timeout))
+        report(await round_trip(cluster, facts.reading.details[topic], timeout))
 
 
 async def gather(cluster: Cluster, topic: str | None) -> Facts:
@@ -128,15 +128,13 @@ async def gather(cluster: Cluster, topic: str | None) -> Facts:
         names = [topic] if topic is not None else [info.name for info in await admin.topics()]
         chosen = names[:MOST_TOPICS]
         stats = await admin.stats(topic)
-        topics = [found async for found in _described(admin, chosen, strict=topic is not None)]
+        details = {each.view.topic: each async for each in _described(admin, chosen, strict=topic is not None)}
     views = (
         {} if state.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
     )
     registered = await _registered(cluster) if state.is_plain else {}
     return Facts(
-        state=state,
-        stats=stats,
-        topics=topics,
+        reading=Reading(time.time(), stats=stats, cluster=state, details=details),
         left_out=len(names) - len(chosen),
         differing={name: differing(found) for name, found in views.items() if not agree(_answered(found))},
         registered=registered,

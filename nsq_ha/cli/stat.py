@@ -6,21 +6,24 @@ import asyncio
 import dataclasses
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from nsq_ha.cli.figures import Column, columns_of, duration, number, rows_of, with_rates
+from nsq_ha.admin.reading import Reading
+from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.tables import print_fitting
+from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.errors import NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, Latency, PartitionStats
+    from collections.abc import Sequence
+
+    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
+    from nsq_ha.admin.reading import Row
     from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.cli.figures import Row
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +74,8 @@ async def _stat(cluster: Cluster, options: StatOptions) -> int:
             _require_channel(found, options)
             _print_clients(found, as_json=options.as_json)
             return silent
-        is_plain = (await admin.cluster()).is_plain
-        before: tuple[float, list[Row]] | None = None
+        state = await admin.cluster()
+        before: Reading | None = None
         done = 0
         while True:
             began = time.monotonic()
@@ -86,12 +89,11 @@ async def _stat(cluster: Cluster, options: StatOptions) -> int:
             else:
                 silent = _report_silence(found)
                 _require_channel(found, options)
-                rows = rows_of(found, time.time(), by_partition=options.by_partition, is_plain=is_plain)
-                if options.channel is not None:
-                    having = {row.topic for row in rows if row.channel}
-                    rows = [row for row in rows if row.topic in having]
-                _print(rows if before is None else with_rates(rows, before[1], began - before[0]), options)
-                before = (began, rows)
+                earlier = None if before is None else before.kept
+                before = Reading(time.time(), stats=found, cluster=state, earlier=earlier, clock=began)
+                rows = before.parts if options.by_partition else before.rows
+                having = {row.topic for row in rows if row.channel is not None or options.channel is None}
+                _print([row for row in rows if row.topic in having], options)
             done += 1
             if not options.watch or done == options.count:
                 return silent
@@ -126,39 +128,42 @@ def _report_silence(found: ClusterStats) -> int:
     return len(found.silent)
 
 
-def as_dict(row: Row) -> dict[str, object]:
-    """Return a row for JSON."""
-    entry = dataclasses.asdict(row)
-    entry["channel"] = row.channel or None
-    entry["paused"], entry["skipped"] = row.state == "paused", row.state == "skipped"
-    entry["latency"] = None if row.latency is None else latency_as_dict(row.latency)
-    for name in ("passed", "state"):
-        del entry[name]
-    return entry
+_COUNTS: Final = ("in_flight", "deferred", "requeued", "timed_out", "clients")
 
 
-def latency_as_dict(latency: Latency) -> dict[str, object]:
-    """Return a latency for JSON: seconds by the percent of messages that take no longer."""
-    return {"count": latency.count} | {f"p{share * 100:g}": seconds for share, seconds in latency.percentiles}
+def _as_dict(row: Row) -> dict[str, object]:
+    latency = row.latency
+    return {
+        "topic": row.topic,
+        "channel": row.name or None,
+        "partition": row.partition,
+        "nsqd": row.nsqd,
+        "messages": row.messages,
+        "depth": row.depth,
+        **{name: getattr(row.channel, name, 0) for name in _COUNTS},
+        "lag": row.lag,
+        # Seconds, by the percent of messages that take no longer.
+        "latency": latency and {"count": latency.count, **{f"p{share * 100:g}": s for share, s in latency.percentiles}},
+        "in_rate": row.in_rate,
+        "out_rate": row.out_rate,
+        "paused": row.state == "paused",
+        "skipped": row.state == "skipped",
+    }
 
 
-def _print(rows: list[Row], options: StatOptions) -> None:
+def _print(rows: Sequence[Row], options: StatOptions) -> None:
     now = datetime.now(UTC)
     if options.as_json:
         for row in rows:
             at = {"at": now.isoformat(timespec="milliseconds")} if options.watch else {}
-            print_json(at | as_dict(row))
+            print_json(at | _as_dict(row))
         return
     if not rows:
         click.echo("no topics" if options.channel is None else "no channels")
         return
     title = now.astimezone().strftime("%H:%M:%S") if options.watch else None
-    print_rows(rows, by_partition=options.by_partition, rates=options.watch, title=title)
-
-
-def print_rows(rows: list[Row], *, by_partition: bool, rates: bool, title: str | None = None) -> None:
-    """Print rows as a table that fits the terminal."""
-    print_fitting(columns_of(rows, by_partition=by_partition, rates=rates), rows, title=title, says_hidden=not rates)
+    columns = columns_of(rows, by_partition=options.by_partition, rates=options.watch)
+    print_fitting(columns, rows, title=title, says_hidden=not options.watch)
 
 
 class _Connection(NamedTuple):
@@ -188,10 +193,6 @@ def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
 
 
 def _client_columns(now: float) -> list[Column]:
-    def since(each: _Connection) -> str | None:
-        at = each.client.connected_at
-        return duration(float(int(max(0.0, now - at)))) if at else None
-
     return [
         Column("topic", 0, lambda each: each.entry.topic, is_number=False),
         Column("channel", 0, lambda each: each.channel.name, is_number=False),
@@ -202,7 +203,7 @@ def _client_columns(now: float) -> list[Column]:
         Column("messages", 6, lambda each: number(each.client.messages)),
         Column("finished", 7, lambda each: number(each.client.finished)),
         Column("requeued", 5, lambda each: number(each.client.requeued)),
-        Column("since", 3, since),
+        Column("since", 3, lambda each: age(each.client.connected_at, now)),
         Column("address", 10, lambda each: each.client.address, is_number=False),
         Column("agent", 8, lambda each: each.client.user_agent, is_number=False),
         Column("connection", 9, lambda each: _kind_of(each.client) or None, is_number=False),

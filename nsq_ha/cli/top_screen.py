@@ -6,23 +6,15 @@ Pure: samples, keys and the size of the terminal come in as arguments.
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.cli.figures import (
-    SORTS,
-    columns_of,
-    counted,
-    duration,
-    fitted_widths,
-    fitting,
-    in_order,
-    moved,
-    number,
-    rows_of,
-    with_rates,
-)
+from nsq_ha.admin.findings import counted, problems
+from nsq_ha.admin.reading import Reading
+from nsq_ha.cli.figures import SORTS, columns_of, duration, in_order, number
 from nsq_ha.cli.output import cell, clean
+from nsq_ha.cli.tables import fitted_widths, fitting
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -30,7 +22,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from nsq_ha.admin import ClusterState, ClusterStats
-    from nsq_ha.cli.figures import Key, Row
+    from nsq_ha.admin.findings import Trouble
+    from nsq_ha.admin.reading import Place, Row
 
 ORDERS: Final = ("name", *SORTS)
 """The orders of the rows, in the order in which the key ``s`` goes through them."""
@@ -41,6 +34,13 @@ MARKED: Final = 30.0
 _QUIT: Final = ("q", "Q", "\x03", "\x04")
 _ENTER: Final = ("\r", "\n", "\x1b")
 _ERASE: Final = ("\x7f", "\b")
+
+_TROUBLES: Final[Mapping[Trouble, str]] = {
+    "lookupd": "nsqlookupd {}: {}",
+    "unstable": "the cluster is not stable: a node joins or leaves, or replicas are missing",
+    "silent": "nsqd {} does not answer: {}",
+}
+"""What the head says of a trouble, in this order; partitions without leader have rows of their own."""
 
 
 @dataclass(slots=True)
@@ -66,12 +66,8 @@ class Screen:
     pattern: str = ""
     is_typing: bool = False
     first: int = 0
-    _channels: list[Row] = field(default_factory=list)
-    _partitions: list[Row] = field(default_factory=list)
-    _taken_at: float | None = None
-    _moved: dict[Key, tuple[float, str]] = field(default_factory=dict)
-    _state: ClusterState | None = None
-    _stats: ClusterStats | None = None
+    _reading: Reading | None = None
+    _moved: dict[Place, float] = field(default_factory=dict)
     _trouble: str = ""
 
     # ------------------------------------------------------------ samples
@@ -85,17 +81,11 @@ class Screen:
             wall: The time in Unix seconds.
             clock: The time of a clock that never goes back.
         """
-        channels = rows_of(stats, wall)
-        partitions = rows_of(stats, wall, by_partition=True, is_plain=state.is_plain)
-        self._moved = {key: mark for key, mark in self._moved.items() if clock - mark[0] < MARKED}
-        for key, leader in moved(partitions, self._partitions).items():
-            self._moved[key] = (clock, leader)
-        if self._taken_at is not None:
-            seconds = clock - self._taken_at
-            channels = with_rates(channels, self._channels, seconds)
-            partitions = with_rates(partitions, self._partitions, seconds)
-        self._channels, self._partitions, self._taken_at = channels, partitions, clock
-        self._state, self._stats, self._trouble = state, stats, ""
+        earlier = None if self._reading is None else self._reading.kept
+        self._reading = Reading(wall, stats=stats, cluster=state, earlier=earlier, clock=clock)
+        self._moved = {place: at for place, at in self._moved.items() if clock - at < MARKED}
+        self._moved |= dict.fromkeys(self._reading.moved, clock)
+        self._trouble = ""
 
     def fail(self, reason: str) -> None:
         """Take notice that there is no new sample."""
@@ -136,9 +126,11 @@ class Screen:
     @property
     def rows(self) -> list[Row]:
         """The rows that match, in their order."""
-        rows = self._partitions if self.by_partition else self._channels
+        if self._reading is None:
+            return []
+        rows = self._reading.parts if self.by_partition else self._reading.rows
         pattern = self.pattern if any(char in self.pattern for char in "*?[") else f"*{self.pattern}*"
-        chosen = [row for row in rows if fnmatch.fnmatchcase(f"{row.topic}/{row.channel}", pattern)]
+        chosen = [row for row in rows if fnmatch.fnmatchcase(f"{row.topic}/{row.name}", pattern)]
         return in_order(chosen, self.sort, reverse=self.is_reversed)
 
     def render(self, width: int, height: int, clock: float) -> Group:
@@ -162,24 +154,23 @@ class Screen:
         from rich.text import Text
 
         line = Text(f"nsq-ha top  {clean(self.name)}", style="bold")
-        if self._state is None or self._stats is None:
+        if self._reading is None:
             return [line, Text("reading the statistics ...")]
-        state, nodes = self._state, self._stats.nodes
-        answering = sum(not each.error for each in state.lookupds)
+        reading, rows = self._reading, self._reading.rows
+        answering = sum(not each.error for each in reading.lookupds)
         parts = [
-            "plain" if state.is_plain else "partitioned",
-            f"{answering}/{len(state.lookupds)} nsqlookupds",
-            f"{len(nodes) - len(self._stats.silent)}/{len(nodes)} nsqds",
-            counted(len(self._stats.topics), "topic"),
+            "plain" if reading.is_plain else "partitioned",
+            f"{answering}/{len(reading.lookupds)} nsqlookupds",
+            f"{len(reading.nodes) - len(reading.silent)}/{len(reading.nodes)} nsqds",
+            counted(len(reading.topics), "topic"),
         ]
-        rates = {row.topic: row.in_rate for row in self._channels}
-        known = [rate for rate in rates.values() if rate is not None]
-        outs = [row.out_rate for row in self._channels if row.out_rate is not None]
+        published = {row.topic: row.in_rate for row in rows if row.in_rate is not None}
+        done = [row.out_rate for row in rows if row.out_rate is not None]
         totals = [
-            f"in {number(sum(known)) if known else '-'}/s",
-            f"out {number(sum(outs)) if outs else '-'}/s",
-            f"depth {number(sum(row.depth or 0 for row in self._channels))}",
-            f"in flight {number(sum(row.in_flight for row in self._channels))}",
+            f"in {number(sum(published.values())) if published else '-'}/s",
+            f"out {number(sum(done)) if done else '-'}/s",
+            f"depth {number(sum(row.depth or 0 for row in rows))}",
+            f"in flight {number(sum(row.channel.in_flight for row in rows if row.channel))}",
         ]
         return [line, Text(", ".join(parts)), Text(", ".join(totals))]
 
@@ -188,14 +179,11 @@ class Screen:
 
         found = []
         if self._trouble:
-            since = duration(max(0.0, clock - self._taken_at)) if self._taken_at is not None else None
+            since = duration(max(0.0, clock - self._reading.kept.clock)) if self._reading is not None else None
             found.append(f"no new figures{f' for {since}' if since else ''}: {self._trouble}")
-        if self._state is not None:
-            found += [f"nsqlookupd {each.url}: {each.error}" for each in self._state.lookupds if each.error]
-            if self._state.stable is False:
-                found.append("the cluster is not stable: a node joins or leaves, or replicas are missing")
-        if self._stats is not None:
-            found += [f"nsqd {node.node.address} does not answer: {node.error}" for node in self._stats.silent]
+        known = problems(self._reading) if self._reading is not None else {}
+        for trouble, text in _TROUBLES.items():
+            found += [text.format(subject, why) for (kind, subject), why in known.items() if kind == trouble]
         return [Text(clean(text), style="red", overflow="ellipsis", no_wrap=True) for text in found[:5]]
 
     def _table(self, width: int, room: int, clock: float) -> Table | Text:
@@ -221,10 +209,10 @@ class Screen:
 
     def style(self, row: Row, clock: float) -> str:
         """Return a colour: magenta if the leader moved, red if nobody consumes it, yellow if it is stopped."""
-        mark = self._moved.get(row.identity) if row.partition is not None else None
-        if mark is not None and clock - mark[0] < MARKED:
+        moved_at = self._moved.get((row.topic, row.partition)) if row.partition is not None else None
+        if moved_at is not None and clock - moved_at < MARKED:
             return "magenta"
-        if row.depth and row.channel and not row.clients:
+        if row.channel is not None and row.depth and not row.channel.clients:
             return "red"
         return "yellow" if row.state else ""
 

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from nsq_ha.admin.findings import counted
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
-from nsq_ha.cli.figures import Column, counted, number
+from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
-from nsq_ha.cli.tables import print_fitting
+from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.cli.topic_changes import COMMANDS
 from nsq_ha.cli.views import NO_NSQD
 from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsq_ha.cli.figures import Column, number
+from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.life import message
 from nsq_ha.cli.options import TOPIC, Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
-from nsq_ha.cli.tables import print_fitting
+from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient
-    from nsq_ha.dashboard.reading import Reading
+    from nsq_ha.admin.reading import Reading
 
 LIMIT: Final = 20.0
 """Seconds for one action."""

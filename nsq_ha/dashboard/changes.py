@@ -1,6 +1,6 @@
-"""Compare two readings of a cluster: what happened between them, and what is wrong now.
+"""Compare two readings of a cluster: what happened between them.
 
-Pure: readings in, values out. ``history`` keeps them.
+Pure: readings in, events out. ``history`` keeps them.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from nsq_ha.dashboard.figures import span
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsq_ha.dashboard.reading import Place, Reading
+    from nsq_ha.admin.findings import Trouble
+    from nsq_ha.admin.reading import Place, Reading
 
 Kind = Literal["leader", "nsqd", "nsqlookupd", "topic", "channel", "cluster", "operator"]
 Level = Literal["info", "good", "warning", "bad"]
-Trouble = Literal["unstable", "unanswered", "silent", "leaderless", "lookupd"]
-"""What can be wrong for a while: the cluster is unstable, no nsqlookupd answers, an nsqd is silent, nobody serves a
-partition, one nsqlookupd fails."""
-
-Problems = dict[tuple[Trouble, str], str]
-"""What is wrong now: why, by trouble and the thing that has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,61 +138,31 @@ def _answers(reading: Reading, topic: str) -> bool:
     return all(nsqd not in silent for (name, _), nsqd in reading.leaders.items() if name == topic)
 
 
-def problems(reading: Reading) -> Problems:
-    """Return what is wrong now."""
-    found: Problems = {}
-    cluster = reading.cluster if "cluster" not in reading.errors else None
-    if cluster is not None and cluster.stable is False:
-        found["unstable", "cluster"] = "replicas are missing, or a node joins or leaves"
-    for lookupd in cluster.lookupds if cluster is not None else ():
-        if lookupd.error:
-            found["lookupd", lookupd.url] = lookupd.error
-    if not reading.is_fresh:
-        found["unanswered", "cluster"] = reading.errors["nsqds"]
-        return found
-    for address, error in reading.silent.items():
-        found["silent", address] = error
-    if not reading.is_plain:
-        found.update((("leaderless", f"{topic}-{number}"), why) for (topic, number), why in _leaderless(reading))
-    return found
-
-
-def _leaderless(reading: Reading) -> Iterator[tuple[Place, str]]:
-    silent = reading.silent
-    for place in reading.holders.keys() | reading.leaders.keys():
-        leader = reading.leaders.get(place)
-        if leader is None:
-            yield place, "no nsqd leads it"
-        elif leader in silent:
-            yield place, f"its leader {leader} does not answer"
-
-
-_BEGINS: Mapping[Trouble, tuple[Kind, Level, str]] = {
-    "unstable": ("cluster", "warning", "the cluster is unstable: {}"),
-    "unanswered": ("cluster", "bad", "the cluster does not answer: {}"),
-    "silent": ("nsqd", "bad", "the nsqd does not answer: {}"),
-    "leaderless": ("leader", "bad", "nobody serves the partition: {}"),
-    "lookupd": ("nsqlookupd", "bad", "the nsqlookupd does not answer: {}"),
+_TROUBLES: Mapping[Trouble, tuple[Kind, Level, str, str]] = {
+    "unstable": ("cluster", "warning", "the cluster is unstable: {}", "the cluster is stable again after {}"),
+    "unanswered": ("cluster", "bad", "the cluster does not answer: {}", "the cluster answers again after {}"),
+    "silent": ("nsqd", "bad", "the nsqd does not answer: {}", "the nsqd answers again, or is gone, after {}"),
+    "leaderless": ("leader", "bad", "nobody serves the partition: {}", "the partition is served again after {}"),
+    "lookupd": (
+        "nsqlookupd",
+        "bad",
+        "the nsqlookupd does not answer: {}",
+        "the nsqlookupd answers again, or is gone, after {}",
+    ),
 }
-_ENDS: Mapping[Trouble, str] = {
-    "unstable": "the cluster is stable again after {}",
-    "unanswered": "the cluster answers again after {}",
-    "silent": "the nsqd answers again, or is gone, after {}",
-    "leaderless": "the partition is served again after {}",
-    "lookupd": "the nsqlookupd answers again, or is gone, after {}",
-}
+"""The events when a trouble begins and ends: kind, level, and the two texts."""
 
 
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> Event:
     """Return the event for a problem that began."""
-    kind, level, text = _BEGINS[trouble]
+    kind, level, text, _ = _TROUBLES[trouble]
     return Event(at, kind, level, subject, text.format(why), _topic_of(trouble, subject))
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> Event:
     """Return the event for a problem that ended."""
-    kind, _, _ = _BEGINS[trouble]
-    return Event(at, kind, "good", subject, _ENDS[trouble].format(span(at - began)), _topic_of(trouble, subject))
+    kind, _, _, text = _TROUBLES[trouble]
+    return Event(at, kind, "good", subject, text.format(span(at - began)), _topic_of(trouble, subject))
 
 
 def _topic_of(trouble: Trouble, subject: str) -> str:

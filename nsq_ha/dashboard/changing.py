@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.responses import RedirectResponse, Response
 
+from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
 from nsq_ha.dashboard.changes import Event
 from nsq_ha.dashboard.guard import COOKIE, LIFETIME
 from nsq_ha.dashboard.history import MAX_TEXT
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.parts import Board
-from nsq_ha.dashboard.reading import Reading
 from nsq_ha.dashboard.requests import form
 from nsq_ha.errors import NsqError
 

@@ -143,13 +143,3 @@ class Guard:
 def new_token() -> str:
     """Return a token that nobody can guess."""
     return secrets.token_urlsafe(24)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is only reached from this machine."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -15,14 +15,16 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.dashboard.changes import begins, changes, ends, problems
-from nsq_ha.dashboard.reading import flow
+from nsq_ha.admin.findings import problems
+from nsq_ha.admin.reading import Rates
+from nsq_ha.dashboard.changes import begins, changes, ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsq_ha.dashboard.changes import Event, Trouble
-    from nsq_ha.dashboard.reading import Flow, Place, Reading
+    from nsq_ha.admin.findings import Trouble
+    from nsq_ha.admin.reading import Place, Reading
+    from nsq_ha.dashboard.changes import Event
 
 MAX_SERIES: Final = 3000
 """Series that are kept; more topics and channels than that have no charts."""
@@ -67,7 +69,6 @@ class History:
     def __init__(self, capacity: int) -> None:
         self.capacity: int = max(2, capacity)
         self.latest: Reading | None = None
-        self.flow: Flow | None = None
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.gone: dict[str, float] = {}
         self.is_full: bool = False
@@ -85,7 +86,6 @@ class History:
         if before is not None:
             self.events.extend(changes(before, reading, self._former))
             self._remember_gone(before, reading)
-            self.flow = flow(before, reading)
         if reading.is_fresh:
             places = reading.holders.keys() | reading.leaders.keys()
             known = self._former | dict(reading.leaders)
@@ -161,7 +161,7 @@ class History:
         self._times[position] = reading.at
         self._count += 1
         if reading.is_fresh:
-            for key, value in _values(reading, self.flow):
+            for key, value in _values(reading):
                 found = self._ring(key)
                 if found is not None:
                     found[position] = value
@@ -190,26 +190,24 @@ class History:
         return [*ring[position:], *ring[:position]]
 
 
-def _values(reading: Reading, rates: Flow | None) -> Iterator[tuple[Key, float]]:
+def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
     """Yield the figures of a reading; those of the whole cluster first, so that they always have a place."""
-    channels = reading.channels
-    yield ("cluster", "depth"), sum(channel.depth for channel in channels.values())
-    yield ("cluster", "in_flight"), sum(channel.in_flight for channel in channels.values())
-    lags = {key: channel.lag(reading.at) for key, channel in channels.items()}
-    yield ("cluster", "lag"), max((lag for lag in lags.values() if lag is not None), default=_NAN)
-    if rates is not None:
-        yield ("cluster", "published"), sum(rates.published.values())
-        yield ("cluster", "done"), sum(rates.done.values())
-        yield ("cluster", "requeued"), sum(rates.requeued.values())
-        yield ("cluster", "timed_out"), sum(rates.timed_out.values())
-        for name, value in rates.published.items():
-            yield ("topic", name, "published"), value
-    for (topic, name), channel in channels.items():
-        yield ("channel", topic, name, "depth"), channel.depth
-        yield ("channel", topic, name, "in_flight"), channel.in_flight
-        lag = lags[topic, name]
-        yield ("channel", topic, name, "lag"), _NAN if lag is None else lag
-        if rates is not None:
-            yield ("channel", topic, name, "done"), rates.done.get((topic, name), _NAN)
-            yield ("channel", topic, name, "requeued"), rates.requeued.get((topic, name), _NAN)
-            yield ("channel", topic, name, "timed_out"), rates.timed_out.get((topic, name), _NAN)
+    channels = [row for row in reading.rows if row.channel is not None]
+    topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
+    yield ("cluster", "depth"), sum(row.depth or 0 for row in channels)
+    yield ("cluster", "in_flight"), sum(row.channel.in_flight for row in channels if row.channel)
+    yield ("cluster", "lag"), max((row.lag for row in channels if row.lag is not None), default=_NAN)
+    if reading.seconds is not None:
+        yield ("cluster", "published"), sum(topics.values())
+        for name in Rates._fields:
+            yield ("cluster", name), sum(getattr(row.rates, name, 0.0) for row in channels)
+    for topic, rate in topics.items():
+        yield ("topic", topic, "published"), rate
+    for row in channels:
+        key = ("channel", row.topic, row.name)
+        yield (*key, "depth"), row.depth or 0
+        yield (*key, "in_flight"), row.channel.in_flight if row.channel else 0
+        yield (*key, "lag"), _NAN if row.lag is None else row.lag
+        if row.rates is not None:
+            for name, value in row.rates._asdict().items():
+                yield (*key, name), value

@@ -11,7 +11,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nsq_ha.dashboard.reading import Reading, led
+from nsq_ha.admin.reading import Reading
 from nsq_ha.errors import NsqError
 from nsq_ha.unexpected import log_traceback
 
@@ -123,8 +123,6 @@ class Poller:
             part("cluster", self._admin.cluster(timeout=limit), before.cluster),
             asyncio.gather(*(part(name, self._describe(name), before.details.get(name)) for name in watched)),
         )
-        is_plain = cluster.is_plain if cluster is not None else any(node.node.is_plain for node in stats.nodes)
-        leaders, holders, topics = led(stats, before.leaders, is_plain=is_plain)
         ended = self._clock()
         self._history.add(
             Reading(
@@ -136,9 +134,7 @@ class Poller:
                 cluster=cluster,
                 details={name: found for name, found in zip(watched, described, strict=True) if found is not None},
                 errors={name: text for name, text in errors.items() if name not in watched},
-                leaders=leaders,
-                holders=holders,
-                topics=topics,
+                earlier=None if self._history.latest is None else before.kept,
                 has_clients=wants_clients,
             )
         )

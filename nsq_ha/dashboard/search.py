@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient, StoredMessage
-    from nsq_ha.dashboard.reading import Reading
+    from nsq_ha.admin.reading import Reading
 
 LIMIT: Final = 8.0
 """Seconds for a whole search."""

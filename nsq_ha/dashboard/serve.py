@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 
+from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.app import Dashboard
-from nsq_ha.dashboard.guard import Guard, is_loopback
+from nsq_ha.dashboard.guard import Guard
 from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.poll import Poller
 from nsq_ha.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.cli import bench as module
-from nsq_ha.cli.bench import is_loopback, percentile
+from nsq_ha.cli.bench import percentile
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
@@ -49,14 +49,6 @@ def test_another_machine_needs_yes(invoke: Invoke, topic: str, monkeypatch: pyte
     assert refused.exit_code == 1
     assert "is not on this machine (127.0.0.1)" in refused.stderr
     assert invoke("bench", topic, "-n", "1", "--no-consume", "--yes").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("host", "is_own"),
-    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False), ("a.b", False)],
-)
-def test_the_loopback_is_known(host: str, is_own: bool) -> None:
-    assert is_loopback(host) is is_own
 
 
 def test_percentiles_are_values_that_were_measured() -> None:

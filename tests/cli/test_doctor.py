@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
+from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
+from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.cluster import Cluster
 from nsq_ha.cli.doctor import ahead, certificates
-from nsq_ha.cli.findings import Facts, Finding, findings_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
@@ -44,12 +45,17 @@ def stats(*nodes: NodeStats) -> ClusterStats:
 
 
 FACTS = Facts(
-    state=STATE,
-    stats=stats(),
-    topics=(described(),),
+    reading=Reading(0.0, stats=stats(), cluster=STATE, details={"orders": described()}),
     registered={"http://a:4161": frozenset({A.address, B.address}), "http://b:4161": frozenset({A.address, B.address})},
     clocks={"http://a:4161": 0.5},
 )
+
+
+def with_changes(**changes: object) -> Facts:
+    """The facts with other values; ``cluster``, ``stats`` and ``details`` are those of the reading."""
+    of_reading = {name: changes.pop(name) for name in ("cluster", "stats", "details") if name in changes}
+    reading = dataclasses.replace(FACTS.reading, **of_reading)  # type: ignore[arg-type]  # its fields
+    return dataclasses.replace(FACTS, reading=reading, **changes)  # type: ignore[arg-type]  # its fields
 
 
 def found(facts: Facts) -> dict[str, Finding]:
@@ -62,7 +68,7 @@ def test_a_cluster_without_faults() -> None:
 
 
 def test_a_plain_cluster_without_faults() -> None:
-    facts = dataclasses.replace(FACTS, state=PLAIN, topics=())
+    facts = with_changes(cluster=PLAIN, details={})
     assert [(finding.check, finding.status) for finding in findings_of(facts)] == [
         ("nsqlookupds answer", "ok"),
         ("the cluster is stable", "skipped"),
@@ -87,16 +93,21 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
 @pytest.mark.parametrize(
     ("check", "changes", "status", "text"),
     [
-        ("nsqlookupds answer", {"state": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", "http://b:4161 (refused)"),
-        ("nsqlookupds answer", {"state": with_lookupds(LOOKUPDS[0])}, "warning", "there is only one"),
-        ("the cluster is stable", {"state": with_lookupds(LOOKUPDS[1])}, "failed", "no nsqlookupd leads"),
-        ("the cluster is stable", {"state": with_lookupds(*LOOKUPDS, stable=None)}, "warning", "does not say"),
-        ("the cluster is stable", {"state": with_lookupds(*LOOKUPDS, stable=False)}, "warning", "replicas are missing"),
+        ("nsqlookupds answer", {"cluster": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", "http://b:4161 (refused)"),
+        ("nsqlookupds answer", {"cluster": with_lookupds(LOOKUPDS[0])}, "warning", "there is only one"),
+        ("the cluster is stable", {"cluster": with_lookupds(LOOKUPDS[1])}, "failed", "no nsqlookupd leads"),
+        ("the cluster is stable", {"cluster": with_lookupds(*LOOKUPDS, stable=None)}, "warning", "does not say"),
+        (
+            "the cluster is stable",
+            {"cluster": with_lookupds(*LOOKUPDS, stable=False)},
+            "warning",
+            "replicas are missing",
+        ),
         ("nsqlookupds agree", {"differing": {"orders": [0, 2]}}, "failed", "orders partition 0, 2"),
         ("nsqlookupds agree", {"differing": {"orders": []}}, "failed", "about orders"),
         (
             "nsqds register everywhere",
-            {"state": PLAIN, "registered": {"http://a:4161": frozenset({A.address}), "http://b:4161": frozenset()}},
+            {"cluster": PLAIN, "registered": {"http://a:4161": frozenset({A.address}), "http://b:4161": frozenset()}},
             "warning",
             "10.0.0.1:4150 at http://b:4161",
         ),
@@ -108,37 +119,45 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
         ("nsqds can be reached", {"stats": stats(NodeStats(LOCAL))}, "failed", "name 127.0.0.1"),
         (
             "leaders are writable",
-            {"topics": [described(dataclasses.replace(ENTRY, leader=None))]},
+            {"details": {"orders": described(dataclasses.replace(ENTRY, leader=None))}},
             "failed",
             "no leader: orders-0",
         ),
         (
             "leaders are writable",
-            {"topics": [described(dataclasses.replace(ENTRY, writable=False), note="no majority")]},
+            {"details": {"orders": described(dataclasses.replace(ENTRY, writable=False), note="no majority")}},
             "failed",
             "cannot be written: orders-0 (no majority)",
         ),
         (
             "leaders are writable",
-            {"topics": [described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, is_leader=False)))]},
+            {
+                "details": {
+                    "orders": described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, is_leader=False)))
+                }
+            },
             "failed",
             "does not know that it leads: orders-0 at 10.0.0.1:4150",
         ),
         (
             "leaders are writable",
-            {"topics": [described(dataclasses.replace(ENTRY, replicas=ENTRY.replicas[:1]))]},
+            {"details": {"orders": described(dataclasses.replace(ENTRY, replicas=ENTRY.replicas[:1]))}},
             "warning",
             "orders-0 (1 of 2)",
         ),
         (
             "nsqds know the settings",
-            {"topics": [described(meta=dataclasses.replace(META, ordered=True))]},
+            {"details": {"orders": described(meta=dataclasses.replace(META, ordered=True))}},
             "failed",
             "orders-0 is not ordered",
         ),
         (
             "nsqds know the settings",
-            {"topics": [described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, extended=True)))]},
+            {
+                "details": {
+                    "orders": described(dataclasses.replace(ENTRY, stats=dataclasses.replace(HELD, extended=True)))
+                }
+            },
             "failed",
             "orders-0 is extended",
         ),
@@ -159,19 +178,19 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
     ],
 )
 def test_what_is_wrong_has_a_remedy(check: str, changes: dict[str, object], status: str, text: str) -> None:
-    finding = found(dataclasses.replace(FACTS, **changes))[check]  # type: ignore[arg-type]  # its fields
+    finding = found(with_changes(**changes))[check]
     assert finding.status == status
     assert text in finding.text
     assert finding.remedy
 
 
 def test_nothing_is_found_where_nothing_was_asked() -> None:
-    assert found(dataclasses.replace(FACTS, clocks={}))["clocks agree"].status == "skipped"
+    assert found(with_changes(clocks={}))["clocks agree"].status == "skipped"
     silent = dataclasses.replace(ENTRY, stats=None)
-    assert found(dataclasses.replace(FACTS, topics=[described(silent)]))["nsqds know the settings"].status == "ok"
-    assert "7 more were not looked at" in found(dataclasses.replace(FACTS, left_out=7))["nsqlookupds agree"].text
+    assert found(with_changes(details={"orders": described(silent)}))["nsqds know the settings"].status == "ok"
+    assert "7 more were not looked at" in found(with_changes(left_out=7))["nsqlookupds agree"].text
     many = {f"{n}:4150": "refused" for n in range(9)}
-    assert "and 4 more" in found(dataclasses.replace(FACTS, unreachable=many))["nsqds can be reached"].text
+    assert "and 4 more" in found(with_changes(unreachable=many))["nsqds can be reached"].text
 
 
 @pytest.mark.parametrize(
@@ -188,6 +207,14 @@ def test_certificates() -> None:
     assert certificates(cluster, 0.0).status == "ok"
     late = certificates(cluster, 2.0**40)
     assert (late.status, CA_FILE in late.text) == ("failed", True)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_own"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True), ("10.0.0.1", False), ("a.b", False)],
+)
+def test_the_loopback_is_known(host: str, is_own: bool) -> None:
+    assert is_loopback(host) is is_own
 
 
 # ---------------------------------------------------------------- the command

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
-from nsq_ha.cli.node import Held, held_by, nsqds_of
+from nsq_ha.admin.reading import Nsqd, Reading
+from nsq_ha.cli.node import held_by
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.policy.topology import Node
@@ -27,33 +28,28 @@ def partition(topic: str, number: int, *, leads: bool, unrouted: int = 0) -> Par
     return PartitionStats(topic, number, leads, 0, 0, 100, False, False, (BILLING,), unrouted=unrouted)
 
 
-def test_what_it_leads_and_follows_is_apart() -> None:
+def nsqd_of(listed: NodeInfo, said: NodeStats) -> Nsqd:
+    now = Reading(0.0, stats=ClusterStats((said,)), infos={listed.node.address: listed})
+    return now.nsqds[listed.node.address]
+
+
+def test_what_it_has_of_each_topic() -> None:
     held = (partition("orders", 0, leads=True), partition("orders", 1, leads=False), partition("orders", 2, leads=True))
     listed = NodeInfo(NODE, "host", "0.3.7", {"orders": (0, 2)}, ("orders",), frozenset({"orders"}))
-    (nsqd,) = nsqds_of([listed], ClusterStats((NodeStats(NODE, "0.3.7", "OK", 1, held),)))
-    assert nsqd.is_healthy
-    assert (nsqd.partitions(leads=True), nsqd.partitions(leads=False)) == ({"orders": [0, 2]}, {"orders": [1]})
-    expected = Held("orders", [0, 2], [1], messages=200, depth=14, clients=4, is_tombstoned=True)
-    assert held_by(nsqd) == [expected]
+    [entry] = held_by(nsqd_of(listed, NodeStats(NODE, "0.3.7", "OK", 1, held)))
+    assert (entry["topic"], entry["leads"], entry["follows"], entry["tombstoned"]) == ("orders", [0, 2], [1], True)
+    assert (entry["messages"], entry["depth"], entry["clients"]) == (200, 14, 4)
 
 
 def test_a_plain_nsqd_has_no_partitions() -> None:
     listed = NodeInfo(PLAIN, "host", "1.3.0", {}, ("orders", "letters"))
     said = NodeStats(PLAIN, "1.3.0", "OK", 1, (partition("orders", 0, leads=True, unrouted=3),))
-    (nsqd,) = nsqds_of([listed], ClusterStats((said,)))
-    assert nsqd.partitions(leads=True) == {}
-    assert nsqd.topics == ["letters", "orders"]
-    assert [(each.topic, each.depth, each.messages) for each in held_by(nsqd)] == [
+    found = held_by(nsqd_of(listed, said))
+    assert [(each["topic"], each["depth"], each["messages"]) for each in found] == [
         ("letters", 0, 0),
         ("orders", 10, 100),
     ]
-
-
-def test_of_one_that_is_silent_it_shows_what_the_nsqlookupds_list() -> None:
-    listed = NodeInfo(NODE, "host", "0.3.7", {"orders": (2, 0), "letters": ()}, ("orders",))
-    (nsqd,) = nsqds_of([listed], ClusterStats((NodeStats(NODE, error="timed out"),)))
-    assert (nsqd.health, nsqd.is_healthy) == ("silent", False)
-    assert (nsqd.partitions(leads=True), nsqd.partitions(leads=False)) == ({"orders": [0, 2]}, {})
+    assert {(each["leads"], each["follows"]) for each in found} == {(None, None)}
 
 
 # ---------------------------------------------------------------- the commands

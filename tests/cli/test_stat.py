@@ -1,4 +1,4 @@
-"""``nsq-ha stat``: what its rows mean, which columns fit, and its output at either kind of cluster."""
+"""``nsq-ha stat``: which columns fit, and its output at either kind of cluster."""
 
 from __future__ import annotations
 
@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import Consumer
-from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
-from nsq_ha.cli.figures import (
-    Row,
-    columns_of,
-    duration,
-    fitting,
-    in_order,
-    moved,
-    number,
-    rows_of,
-    with_rates,
-)
+from nsq_ha.admin import ChannelStats, PartitionStats
+from nsq_ha.admin.reading import Row
+from nsq_ha.cli.figures import columns_of, duration, in_order, number
+from nsq_ha.cli.tables import fitting
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -55,70 +46,15 @@ def partition(topic: str, number: int, *channels: ChannelStats, nsqd: str = A, u
     return PartitionStats(topic, number, True, 0, 0, 100, False, False, tuple(channels), unrouted=unrouted, nsqd=nsqd)
 
 
-def cluster_of(*partitions: PartitionStats) -> ClusterStats:
-    node = Node(host="10.0.0.1", tcp_port=4150, http_port=4151)
-    return ClusterStats((NodeStats(node, partitions=partitions),))
-
-
-# ---------------------------------------------------------------- rows
-
-
-def test_a_row_is_the_sum_over_partitions() -> None:
-    stats = cluster_of(
-        partition("orders", 0, channel("billing", 7, oldest_at=NOW - 5, skipped=True)),
-        partition("orders", 1, channel("billing", 3, oldest_at=NOW - 9), nsqd=B),
-        partition("letters", 0, unrouted=4),
-    )
-    letters, billing = rows_of(stats, NOW)
-    assert letters == Row(topic="letters", channel="", messages=100, depth=4)
-    assert billing == Row(
-        topic="orders",
-        channel="billing",
-        messages=200,
-        passed=190,
-        depth=10,
-        in_flight=2,
-        deferred=4,
-        requeued=6,
-        timed_out=8,
-        clients=10,
-        state="skipped",
-        lag=9.0,
-    )
-
-
-def test_a_row_for_each_partition_or_nsqd() -> None:
-    stats = cluster_of(
-        partition("orders", 0, channel("billing", paused=True)), partition("orders", 1, channel("billing"), nsqd=B)
-    )
-    found = rows_of(stats, NOW, by_partition=True)
-    assert [(row.partition, row.nsqd, row.state, row.lag) for row in found] == [(0, A, "paused", 0.0), (1, B, "", 0.0)]
-    found = rows_of(stats, NOW, by_partition=True, is_plain=True)
-    assert [(row.partition, row.nsqd) for row in found] == [(None, A), (None, B)]
-
-
-def test_rates_follow_a_partition_to_its_new_leader() -> None:
-    before = [Row(topic="t", channel="c", partition=0, nsqd=A, messages=100, passed=50)]
-    after = [Row(topic="t", channel="c", partition=0, nsqd=B, messages=120, passed=60), Row(topic="new", channel="c")]
-    [row, new] = with_rates(after, before, 4.0)
-    assert (row.in_rate, row.out_rate, new.in_rate) == (5.0, 2.5, None)
-    assert moved(after, before) == {row.identity: A}
-    assert moved(after, after) == {}
-    restarted = with_rates([Row(topic="t", channel="c", partition=0, nsqd=A)], before, 4.0)
-    assert (restarted[0].in_rate, restarted[0].out_rate) == (0, 0)
-    assert with_rates(after, before, 0.0) == after
-    assert with_rates([Row(topic="t", channel="")], [Row(topic="t", channel="")], 1.0)[0].out_rate is None
-
-
 def test_the_order_of_rows() -> None:
     rows = [
-        Row(topic="a", channel="x", depth=1, lag=None),
-        Row(topic="b", channel="x", depth=9, lag=3.0),
-        Row(topic="b", channel="a", depth=None, lag=8.0),
+        Row(topic="a", channel=channel("x", 1), lag=None),
+        Row(topic="b", channel=channel("x", 9), lag=3.0),
+        Row(topic="b", channel=channel("a"), lag=8.0),
     ]
 
     def order(by: str, *, reverse: bool = False) -> list[str]:
-        return [row.topic + row.channel for row in in_order(rows, by, reverse=reverse)]
+        return [row.topic + row.name for row in in_order(rows, by, reverse=reverse)]
 
     assert order("name") == ["ax", "ba", "bx"]
     assert order("name", reverse=True) == ["bx", "ba", "ax"]
@@ -156,9 +92,8 @@ def test_numbers(value: float | None, text: str | None) -> None:
 
 @pytest.mark.parametrize("width", [36, 60, 80, 100, 120, 200])
 def test_columns_fit(width: int) -> None:
-    rows = [
-        Row(topic="orders", channel="billing", partition=1, nsqd=A, depth=12345, lag=3.0, in_rate=1.5, state="paused")
-    ]
+    held = channel("billing", 12345, paused=True)
+    rows = [Row(topic="orders", channel=held, partition=1, nsqd=A, lag=3.0, in_rate=1.5)]
     columns = columns_of(rows, by_partition=True, rates=True)
     chosen = fitting(columns, rows, width)
     assert sum(max(len(column.name), len(column.text(rows[0]) or "-")) + 3 for column in chosen) - 3 <= max(width, 36)
@@ -170,13 +105,13 @@ def test_columns_fit(width: int) -> None:
 
 
 def test_a_long_name_takes_no_room_from_figures() -> None:
-    rows = [Row(topic="t" * 64, channel="c" * 64, depth=1, lag=1.0)]
+    rows = [Row(topic="t" * 64, channel=channel("c" * 64, 1), lag=1.0)]
     chosen = fitting(columns_of(rows, by_partition=False, rates=False), rows, 60)
     assert {"depth", "lag"} <= {column.name for column in chosen}
 
 
 def test_a_column_without_content_is_left_out() -> None:
-    plain = [Row(topic="t", channel="c", nsqd=A)]
+    plain = [Row(topic="t", channel=channel("c"), nsqd=A)]
     assert [column.name for column in columns_of(plain, by_partition=True, rates=False)][:3] == [
         "topic",
         "channel",

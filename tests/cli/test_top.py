@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
-NODE = Node(host="10.0.0.1", tcp_port=4150, http_port=4151)
+NODES = (Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151))
 LOOKUPDS = (LookupdState("http://a:4161", leads=True, error=""), LookupdState("http://b:4161", leads=False, error=""))
 
 
@@ -37,20 +37,24 @@ def state(*, stable: bool | None = True, lookupds: tuple[LookupdState, ...] = LO
 
 
 def stats(*partitions: PartitionStats, error: str = "") -> ClusterStats:
+    """What two nsqds say, each of the partitions that name it."""
+    nodes = [
+        NodeStats(node, partitions=tuple(each for each in partitions if each.nsqd == node.address)) for node in NODES
+    ]
     silent = (NodeStats(Node("10.0.0.9", 4150, 4151), error=error),) if error else ()
-    return ClusterStats((NodeStats(NODE, partitions=partitions), *silent))
+    return ClusterStats((*nodes, *silent))
 
 
 def sampled(**options: object) -> Screen:
     """A screen after two samples, two seconds apart; the leader of a partition moved between them."""
     screen = Screen("prod", 2.0, **options)  # type: ignore[arg-type]  # its fields
     for second, leader, depth in ((0, A, 10), (2, B, 4)):
+        billing, shipping = channel("billing", depth, oldest_at=NOW - 100), channel("shipping", 9, clients=0)
         screen.take(
             state(),
             stats(
-                partition("orders", 0, channel("billing", depth, oldest_at=NOW - 100)),
+                partition("orders", 0, billing, shipping),
                 partition("orders", 1, channel("billing", 0), nsqd=leader),
-                partition("orders", 0, channel("shipping", 9, clients=0)),
                 partition("letters", 0, channel("archive", 1, paused=True)),
             ),
             NOW + second,
@@ -109,7 +113,7 @@ def test_it_fits_every_height_and_scrolls(height: int) -> None:
 def test_the_head_has_the_totals() -> None:
     text = "\n".join(shown(sampled()))
     assert "nsq-ha top  prod" in text
-    assert "partitioned, 2/2 nsqlookupds, 1/1 nsqds, 2 topics" in text
+    assert "partitioned, 2/2 nsqlookupds, 2/2 nsqds, 2 topics" in text
     assert "in 0/s, out 3/s, depth 14, in flight 4" in text
 
 
@@ -132,11 +136,11 @@ def test_before_the_first_sample() -> None:
 
 def test_a_moved_leader_is_marked_for_a_while() -> None:
     screen = sampled(by_partition=True)
-    rows = {row.nsqd: row for row in screen.rows if row.channel == "billing"}
+    rows = {row.nsqd: row for row in screen.rows if row.name == "billing"}
     assert screen.style(rows[B], 52.0) == "magenta"
     assert screen.style(rows[B], 52.0 + MARKED) == ""
     assert screen.style(rows[A], 52.0) == ""
-    by_channel = {row.channel: screen.style(row, 52.0) for row in sampled().rows}
+    by_channel = {row.name: screen.style(row, 52.0) for row in sampled().rows}
     assert by_channel == {"archive": "yellow", "billing": "", "shipping": "red"}
 
 
@@ -145,12 +149,12 @@ def test_a_moved_leader_is_marked_for_a_while() -> None:
 
 def test_the_order_of_the_rows() -> None:
     screen = sampled()
-    assert [row.channel for row in screen.rows] == ["archive", "billing", "shipping"]
+    assert [row.name for row in screen.rows] == ["archive", "billing", "shipping"]
     screen.press("r")
-    assert [row.channel for row in screen.rows] == ["shipping", "billing", "archive"]
+    assert [row.name for row in screen.rows] == ["shipping", "billing", "archive"]
     screen.press("r")
     screen.press("s")
-    assert (screen.sort, [row.channel for row in screen.rows]) == ("depth", ["shipping", "billing", "archive"])
+    assert (screen.sort, [row.name for row in screen.rows]) == ("depth", ["shipping", "billing", "archive"])
     for _ in ORDERS[1:]:
         screen.press("s")
     assert screen.sort == "name"
@@ -163,8 +167,8 @@ def test_the_filter() -> None:
     assert (screen.pattern, screen.is_typing) == ("bill", True)
     assert any("filter: bill_" in line for line in shown(screen))
     assert screen.press("\r")
-    assert [row.channel for row in screen.rows] == ["billing"]
-    assert [row.channel for row in sampled(pattern="letters/*").rows] == ["archive"]
+    assert [row.name for row in screen.rows] == ["billing"]
+    assert [row.name for row in sampled(pattern="letters/*").rows] == ["archive"]
     assert any("nothing matches" in line for line in shown(sampled(pattern="nothing")))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.admin import ChannelStats, ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats, PartitionStats
-from nsq_ha.dashboard.reading import Reading, led
+from nsq_ha.admin.reading import Reading
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
@@ -58,15 +58,11 @@ def reading(
     errors: Mapping[str, str] | None = None,
     has_clients: bool = False,
 ) -> Reading:
-    stats = ClusterStats(nodes)
-    leaders, holders, topics = led(stats, before.leaders if before else {}, is_plain=is_plain)
     return Reading(
         at,
-        stats=stats,
+        stats=ClusterStats(nodes),
         cluster=ClusterState(is_plain, stable, tuple(lookupds), ()),
         errors=errors or {},
-        leaders=leaders,
-        holders=holders,
-        topics=topics,
+        earlier=before.kept if before else None,
         has_clients=has_clients,
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nsq_ha.admin import AdminClient
+from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.actions import ACTIONS, Target, refusal, target_of
-from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, is_loopback, new_token
+from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, new_token
 from nsq_ha.dashboard.serve import DashboardOptions, serve
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.redaction import redact

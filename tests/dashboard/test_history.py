@@ -7,10 +7,11 @@ import math
 import pytest
 
 from nsq_ha.admin import LookupdState
+from nsq_ha.admin.findings import problems
+from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import history as module
-from nsq_ha.dashboard.changes import Event, changes, problems
+from nsq_ha.dashboard.changes import Event, changes
 from nsq_ha.dashboard.history import History
-from nsq_ha.dashboard.reading import Reading, flow
 from tests.dashboard.conftest import channel, node, partition, reading
 
 
@@ -128,7 +129,7 @@ def test_an_old_reading_tells_nothing_but_that_it_is_old() -> None:
     two = reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}, before=one)
     assert changes(one, two) == []
     assert problems(two) == {("unanswered", "cluster"): "no nsqlookupd answers"}
-    assert flow(one, two) is None
+    assert (two.seconds, two.published) == (None, {})
 
 
 def test_the_first_answer_after_a_failed_first_poll_is_no_news() -> None:
@@ -142,29 +143,6 @@ def test_nsqlookupds_and_an_unstable_cluster_are_problems() -> None:
         ("unstable", "cluster"),
         ("lookupd", "http://l:2"),
     ]
-
-
-def test_rates_compare_what_the_same_nsqd_said() -> None:
-    one = reading(10, node(1, partition("a", 0, channel("c", depth=5, messages=10), messages=10)))
-    two = reading(
-        12,
-        node(1, partition("a", 0, channel("c", depth=3, messages=30, requeued=4, timed_out=2), messages=30)),
-        before=one,
-    )
-    found = flow(one, two)
-    assert found is not None
-    assert (found.published, found.done) == ({"a": 10.0}, {("a", "c"): 11.0})
-    assert (found.requeued, found.timed_out) == ({("a", "c"): 2.0}, {("a", "c"): 1.0})
-
-
-def test_a_new_leader_or_a_restart_gives_no_false_rate() -> None:
-    one = reading(10, node(1, partition("a", messages=1000)), node(2, partition("a", is_leader=False)))
-    moved = reading(12, node(1, partition("a", is_leader=False)), node(2, partition("a", messages=900)), before=one)
-    restarted = reading(12, node(1, partition("a", messages=0)), before=one)
-    assert flow(one, moved) == flow(one, reading(12, node(1), before=one))
-    found = flow(one, restarted)
-    assert found is not None
-    assert found.published == {"a": 0.0}
 
 
 def test_series_are_aligned_and_forget() -> None:
@@ -185,7 +163,7 @@ def test_an_old_reading_leaves_a_gap() -> None:
     kept = History(5)
     one = reading(1, node(1, partition("a", 0, channel("c", depth=1))))
     kept.add(one)
-    kept.add(Reading(2, stats=one.stats, topics=one.topics, errors={"nsqds": "no answer"}))
+    kept.add(Reading(2, stats=one.stats, errors={"nsqds": "no answer"}))
     assert kept.last("cluster", "depth") is None
     assert len(kept.series("cluster", "depth")) == 2
 

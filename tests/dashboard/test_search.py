@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.admin import AdminClient, StoredMessage
-from nsq_ha.dashboard.reading import Reading
+from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.search import Query, Scan, fates, query_of, search, step_of, steps_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NsqError

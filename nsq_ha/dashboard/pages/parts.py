@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Child, Html, link, path, query, tag
-from nsq_ha.dashboard.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nsq_ha.admin import ChannelStats, Latency, PartitionDescription, PartitionStats, TopicStats
+    from nsq_ha.admin.reading import Place
     from nsq_ha.dashboard.markup import Child
-    from nsq_ha.dashboard.reading import Place
 
 _COLUMNS: Final = (
     Column("topic", "name"),

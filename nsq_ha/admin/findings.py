@@ -1,0 +1,347 @@
+"""What is wrong in a cluster, and what to do about it.
+
+``problems`` is what a reading alone shows, for those who watch a cluster; ``findings_of`` are all checks of ``nsq-ha
+doctor``, which asks more. Pure: readings and facts come in as arguments.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nsq_ha.admin.description import PartitionDescription, TopicDescription
+    from nsq_ha.admin.reading import Reading
+
+Trouble = Literal["unstable", "unanswered", "silent", "leaderless", "lookupd"]
+"""What can be wrong for a while: the cluster is unstable, no nsqlookupd answers, an nsqd is silent, nobody serves a
+partition, one nsqlookupd fails."""
+
+Problems = dict[tuple[Trouble, str], str]
+"""What is wrong now: why, by trouble and the thing that has it."""
+
+Status = Literal["ok", "warning", "failed", "skipped"]
+
+CLOCK_TOLERANCE: Final = 2.0
+"""Seconds by which clocks may differ. Servers tell whole seconds."""
+
+_NAMED: Final = 5
+"""Number of things that a text names."""
+
+
+def problems(reading: Reading) -> Problems:
+    """Return what is wrong now."""
+    found: Problems = {}
+    cluster = reading.cluster if "cluster" not in reading.errors else None
+    if cluster is not None and cluster.stable is False:
+        found["unstable", "cluster"] = "replicas are missing, or a node joins or leaves"
+    for lookupd in cluster.lookupds if cluster is not None else ():
+        if lookupd.error:
+            found["lookupd", lookupd.url] = lookupd.error
+    if not reading.is_fresh:
+        found["unanswered", "cluster"] = reading.errors["nsqds"]
+        return found
+    for address, error in reading.silent.items():
+        found["silent", address] = error
+    for place in () if reading.is_plain else reading.holders.keys() | reading.leaders.keys():
+        leader = reading.leaders.get(place)
+        if leader is None:
+            found["leaderless", f"{place[0]}-{place[1]}"] = "no nsqd leads it"
+        elif leader in reading.silent:
+            found["leaderless", f"{place[0]}-{place[1]}"] = f"its leader {leader} does not answer"
+    return found
+
+
+# ---------------------------------------------------------------- the checks
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The outcome of a check.
+
+    Attributes:
+        check: What was checked.
+        status: How it is.
+        text: What was found.
+        remedy: What to do; empty if there is nothing to do.
+    """
+
+    check: str
+    status: Status
+    text: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What was gathered.
+
+    Attributes:
+        reading: The nsqlookupds, the nsqds, and descriptions of the topics that were looked at.
+        left_out: Number of topics that were not.
+        differing: Topics about which the nsqlookupds differ, with the partitions; empty for the whole topic.
+        registered: On a plain cluster, the nsqds that each nsqlookupd lists.
+        unreachable: Why no connection to a node was possible, by its address.
+        clocks: By how many seconds the clock of a server is ahead of ours (or behind, negative), by its URL.
+    """
+
+    reading: Reading
+    left_out: int = 0
+    differing: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    clocks: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> Iterable[TopicDescription]:
+        """The topics that were looked at."""
+        return self.reading.details.values()
+
+
+_Outcome = tuple[Status, str] | tuple[Status, str, str]
+"""The fields of a finding, without what was checked."""
+
+
+def findings_of(facts: Facts) -> Iterator[Finding]:
+    """Return the outcome of each check."""
+    is_plain = facts.reading.is_plain
+    for check, examine, without in _CHECKS:
+        if is_plain and without:
+            yield Finding(check, "skipped", without)
+        elif not is_plain or check != "nsqlookupds agree":
+            yield Finding(check, *examine(facts))
+        else:
+            yield Finding("nsqds register everywhere", *_registered(facts))
+
+
+def _lookupds_answer(facts: Facts) -> _Outcome:
+    lookupds = facts.reading.lookupds
+    silent = [f"{each.url} ({each.error})" for each in lookupds if each.error]
+    if silent:
+        remedy = "start it, or open its HTTP port; if it was removed for good, take it out of lookupd"
+        return "failed", f"no answer from {_some(silent)}", remedy
+    if len(lookupds) == 1:
+        text, remedy = "there is only one", "run two or more, and give clients all addresses, so that one may fail"
+        return "warning", text, remedy
+    return "ok", f"all {len(lookupds)}"
+
+
+def _one_leads(facts: Facts) -> _Outcome:
+    leaders = [each.url for each in facts.reading.lookupds if each.leads]
+    if not leaders:
+        remedy = "look at the nsqlookupds' logs and at etcd: until one leads, no leader of a partition can change"
+        return "failed", "no nsqlookupd leads", remedy
+    if facts.reading.stable is None:
+        return "warning", f"{leaders[0]} leads, but does not say", "ask again in a minute"
+    if not facts.reading.stable:
+        remedy = (
+            "start the nsqds that are missing, and wait: after each node that joins or leaves it takes some minutes,"
+            " during which topics cannot be expanded and leaders not moved"
+        )
+        return "warning", "a node joins or leaves, or replicas are missing", remedy
+    return "ok", f"{leaders[0]} leads, and all partitions have their replicas"
+
+
+def _registered(facts: Facts) -> _Outcome:
+    """Check a plain cluster, whose nsqlookupds only know what registers at each."""
+    everyone = frozenset[str]().union(*facts.registered.values()) if facts.registered else frozenset()
+    missing = [
+        f"{node} at {url}" for url, nodes in sorted(facts.registered.items()) for node in sorted(everyone - nodes)
+    ]
+    if missing:
+        remedy = "start each nsqd with -lookupd-tcp-address for every nsqlookupd"
+        return "warning", f"not registered: {_some(missing)}", remedy
+    return "ok", f"{counted(len(everyone), 'nsqd')} at {counted(len(facts.registered), 'nsqlookupd')}"
+
+
+def _lookupds_agree(facts: Facts) -> _Outcome:
+    if not facts.differing:
+        return "ok", _looked_at(facts)
+    topics = [
+        f"{topic}{' partition ' + ', '.join(map(str, partitions)) if partitions else ''}"
+        for topic, partitions in sorted(facts.differing.items())
+    ]
+    remedy = "ask again in 5 s; if it stays, compare them with nsq-ha lookup TOPIC, and restart the one that is behind"
+    return "failed", f"their answers differ about {_some(topics)}", remedy
+
+
+def _nsqds_answer(facts: Facts) -> _Outcome:
+    nodes = facts.reading.stats.nodes
+    if not nodes:
+        remedy = "start nsqd, with the addresses of the nsqlookupds"
+        return "failed", "the nsqlookupds list no nsqd", remedy
+    silent = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
+    if silent:
+        remedy = "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
+        return "failed", f"no answer from {_some(silent)}", remedy
+    ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
+    if ill:
+        return "failed", _some(ill), "look at the log of that nsqd, and at its disk"
+    versions = sorted({node.version for node in nodes if node.version})
+    if len(versions) > 1:
+        return "warning", f"their versions differ: {', '.join(versions)}", "complete the upgrade"
+    return "ok", f"all {len(nodes)}{', version ' + versions[0] if versions else ''}"
+
+
+def _addresses(facts: Facts) -> _Outcome:
+    if facts.unreachable:
+        nodes = [f"{address} ({reason})" for address, reason in sorted(facts.unreachable.items())]
+        remedy = (
+            "start nsqd with -broadcast-address, a name or an address that clients can reach, and open its TCP port"
+        )
+        return "failed", f"no connection to {_some(nodes)}", remedy
+    hosts = [node.node.host for node in facts.reading.stats.nodes]
+    local = [host for host in hosts if is_loopback(host)]
+    if local and not all(is_loopback(urlsplit(each.url).hostname or "") for each in facts.reading.lookupds):
+        remedy = "start nsqd with -broadcast-address, a name or an address that other machines can reach"
+        return "failed", f"the nsqlookupds name {_some(local)}, which each machine is itself", remedy
+    return "ok", f"a connection to each of {len(hosts)}"
+
+
+_OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
+    "unled": (
+        "failed",
+        "no leader: {}",
+        "start the nsqds that hold it; a new leader is elected within about 20 s",
+    ),
+    "wrong": (
+        "failed",
+        "the nsqd does not know that it leads: {}",
+        "wait a minute; if it stays, restart that nsqd",
+    ),
+    "unwritable": (
+        "failed",
+        "cannot be written: {}",
+        (
+            "start the nsqds with its other replicas: a majority is needed to write. A topic without channel may need"
+            " one: nsq-ha channel create"
+        ),
+    ),
+    "thin": (
+        "warning",
+        "replicas are not in sync: {}",
+        "start the nsqds that are missing; until then, another failure may stop writes",
+    ),
+}
+"""What can be wrong with a partition, the worst first, with what to do."""
+
+
+def _leaders(facts: Facts) -> _Outcome:
+    found = [_trouble(topic, entry) for topic in facts.topics for entry in topic.partitions]
+    for trouble, (status, text, remedy) in _OF_PARTITIONS.items():
+        names = [name for kind, name in found if kind == trouble]
+        if names:
+            return status, text.format(_some(names)), remedy
+    return "ok", f"{counted(len(found), 'partition')}, {_looked_at(facts)}"
+
+
+def _trouble(found: TopicDescription, entry: PartitionDescription) -> tuple[str, str]:
+    """Return a key of :data:`_OF_PARTITIONS`, or an empty text, with the name of the partition."""
+    name = f"{found.view.topic}-{entry.partition}"
+    replicas = found.view.meta.replica if found.view.meta is not None else 0
+    if entry.leader is None:
+        return "unled", name
+    if not entry.writable:
+        return "unwritable", name + (f" ({found.note})" if found.note else "")
+    if entry.stats is not None and not entry.stats.is_leader:
+        return "wrong", f"{name} at {entry.leader.address}"
+    if entry.replicas and len(entry.replicas) < replicas:
+        return "thin", f"{name} ({len(entry.replicas)} of {replicas})"
+    return "", name
+
+
+def _flags(facts: Facts) -> _Outcome:
+    wrong = []
+    for found in facts.topics:
+        meta = found.view.meta
+        for entry in found.partitions:
+            if meta is None or entry.stats is None:
+                continue
+            for word, wanted, present in (
+                ("ordered", meta.ordered, entry.stats.ordered),
+                ("extended", meta.extend_support, entry.stats.extended),
+            ):
+                if wanted is not present:
+                    wrong.append(f"{found.view.topic}-{entry.partition} is {'' if present else 'not '}{word}")
+    if wrong:
+        remedy = "update the topic again (nsq-ha topic update), or restart that nsqd: its clients are refused"
+        return "failed", f"differently from the nsqlookupds: {_some(wrong)}", remedy
+    return "ok", f"ordered and extended are the same, {_looked_at(facts)}"
+
+
+def _channels(facts: Facts) -> _Outcome:
+    channels = facts.reading.channels.items()
+    orphaned = [f"{t}/{name} ({each.depth:,} wait)" for (t, name), each in channels if each.depth and not each.clients]
+    held = [
+        f"{topic}/{name} ({'skipped' if each.skipped else 'paused'})"
+        for (topic, name), each in channels
+        if each.paused or each.skipped
+    ]
+    if orphaned:
+        remedy = "start its consumers; if they are gone for good: nsq-ha channel delete TOPIC CHANNEL"
+        return "warning", f"nobody consumes {_some(orphaned)}", remedy
+    if held:
+        remedy = "if that is over: nsq-ha channel resume TOPIC CHANNEL"
+        return "warning", f"an operator stopped {_some(held)}", remedy
+    return "ok", counted(len(channels), "channel")
+
+
+def _clocks(facts: Facts) -> _Outcome:
+    if not facts.clocks:
+        return "skipped", "no server says what time it is"
+    wrong = [
+        f"{url} is {abs(seconds):.0f} s {'ahead' if seconds > 0 else 'behind'}"
+        for url, seconds in sorted(facts.clocks.items())
+        if abs(seconds) > CLOCK_TOLERANCE
+    ]
+    if wrong:
+        remedy = (
+            "synchronise the clocks (NTP), that of this machine too: start positions by time and lags depend on them"
+        )
+        return "warning", f"by this machine's clock, {_some(wrong)}", remedy
+    return "ok", f"{counted(len(facts.clocks), 'server')}, to {CLOCK_TOLERANCE:.0f} s"
+
+
+def _looked_at(facts: Facts) -> str:
+    text = counted(len(facts.reading.details), "topic")
+    return f"{text} ({facts.left_out} more were not looked at: give --topic)" if facts.left_out else text
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = list(names)
+    rest = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return "; ".join(listed[:_NAMED]) + rest
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself, by its name or address."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+_CHECKS: Final[Sequence[tuple[str, Callable[[Facts], _Outcome], str]]] = (
+    ("nsqlookupds answer", _lookupds_answer, ""),
+    ("the cluster is stable", _one_leads, "a plain cluster has no leader"),
+    ("nsqlookupds agree", _lookupds_agree, ""),
+    ("nsqds answer", _nsqds_answer, ""),
+    ("nsqds can be reached", _addresses, ""),
+    ("leaders are writable", _leaders, "a plain cluster has no partitions"),
+    ("nsqds know the settings", _flags, "plain topics have no settings"),
+    ("channels are consumed", _channels, ""),
+    ("clocks agree", _clocks, ""),
+)
+"""The checks, and why a plain cluster does not need one; empty if it does."""

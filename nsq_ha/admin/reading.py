@@ -1,0 +1,402 @@
+"""The model of a cluster for all who show one: what one look at it found, and what follows from that.
+
+``stat``, ``top``, ``node``, ``doctor`` and the dashboard make their figures of it; ``findings`` says what is wrong.
+
+All values are frozen; nothing here waits or asks. Two nsqds may claim a partition for a moment: then the leader of the
+reading before keeps it, so that nothing is counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsq_ha.admin.description import ClusterStats, TopicStats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from nsq_ha.admin.cluster import ClusterState, LookupdState
+    from nsq_ha.admin.description import ChannelStats, Latency, NodeStats, PartitionStats, TopicDescription
+    from nsq_ha.engine.answers import NodeInfo, TopicInfo
+
+Place = tuple[str, int]
+"""A topic and a partition."""
+
+Part = tuple[str, int | None, str | None]
+"""A topic and what counts of it: a partition, or an nsqd of a plain cluster. None and None stand for all parts."""
+
+_NONE: Final = ClusterStats(())
+
+
+class Rates(NamedTuple):
+    """What changed in a channel since the reading before, a second.
+
+    Attributes:
+        done: Messages that it got rid of: finished, skipped or emptied.
+        requeued: Requeues.
+        timed_out: Timeouts.
+    """
+
+    done: float
+    requeued: float
+    timed_out: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The figures of a channel, of a channel in one part of its topic, or of a topic without channels.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition. None for a sum, and at a plain nsqd.
+        nsqd: ``host:port`` of the leader, or of the plain nsqd. None for a sum.
+        messages: Number of messages ever stored in the topic, or in the partition.
+        unrouted: Number of messages that wait for the first channel of a plain topic.
+        in_rate: Messages that the topic, or the partition, got a second since the reading before. None if unknown.
+        channel: The channel. None if the topic has none.
+        lag: For how many seconds the oldest message waits. None if it is unknown.
+        rates: What changed in the channel. None without a reading before that had it.
+    """
+
+    topic: str
+    partition: int | None = None
+    nsqd: str | None = None
+    messages: int = 0
+    unrouted: int = 0
+    in_rate: float | None = None
+    channel: ChannelStats | None = None
+    lag: float | None = None
+    rates: Rates | None = None
+
+    @property
+    def name(self) -> str:
+        """The channel; empty if the topic has none."""
+        return "" if self.channel is None else self.channel.name
+
+    @property
+    def depth(self) -> int | None:
+        """Number of waiting messages. None if there is no channel to wait in."""
+        return self.channel.depth if self.channel is not None else self.unrouted or None
+
+    @property
+    def state(self) -> str:
+        """``skipped``, ``paused`` or empty."""
+        if self.channel is None:
+            return ""
+        return "skipped" if self.channel.skipped else "paused" if self.channel.paused else ""
+
+    @property
+    def latency(self) -> Latency | None:
+        """From publishing to FIN. None if the nsqds do not measure it."""
+        return None if self.channel is None else self.channel.latency
+
+    @property
+    def out_rate(self) -> float | None:
+        """Messages that the channel got rid of a second."""
+        return None if self.rates is None else self.rates.done
+
+
+class Nsqd(NamedTuple):
+    """One nsqd, by what the nsqlookupds list and what it says of itself.
+
+    Attributes:
+        said: What it says.
+        listed: What the nsqlookupds list. None if they do not list it now.
+        leads: The partitions that it leads, by topic; none on a plain cluster.
+        follows: The partitions that it follows, by topic.
+    """
+
+    said: NodeStats
+    listed: NodeInfo | None
+    leads: Mapping[str, Sequence[int]]
+    follows: Mapping[str, Sequence[int]]
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of its TCP."""
+        return self.said.node.address
+
+    @property
+    def health(self) -> str:
+        """``OK``, ``silent``, or what is wrong."""
+        return "silent" if self.said.error else self.said.health or "unknown"
+
+    @property
+    def version(self) -> str:
+        """Its version; empty if it is unknown."""
+        return self.said.version or (self.listed.version if self.listed else "")
+
+    @property
+    def hostname(self) -> str:
+        """The name of its host; empty if it is unknown."""
+        return self.listed.hostname if self.listed else ""
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of which it has something."""
+        listed = self.listed.topics if self.listed else ()
+        return sorted({*listed, *(entry.topic for entry in self.said.partitions)})
+
+    @property
+    def tombstoned(self) -> list[str]:
+        """The topics for which it is hidden."""
+        return sorted(self.listed.tombstoned) if self.listed else []
+
+    @property
+    def clients(self) -> int:
+        """Number of connections that consume."""
+        return sum(channel.clients for entry in self.said.partitions for channel in entry.channels)
+
+
+class Earlier(NamedTuple):
+    """What a reading keeps of the one before.
+
+    Attributes:
+        clock: When it was made.
+        leaders: Who led each partition.
+        parts: What the leaders said. None if they were not asked.
+    """
+
+    clock: float
+    leaders: Mapping[Place, str]
+    parts: Mapping[Part, PartitionStats] | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one look at a cluster found. What got no answer is that of the look before.
+
+    Attributes:
+        at: When it ended, in Unix seconds.
+        took: Its length in seconds.
+        stats: What the nsqds say.
+        infos: What the nsqlookupds say of the nsqds, by address.
+        listed: The topics that the nsqlookupds list, by name.
+        cluster: The state of the nsqlookupds. None if they never answered.
+        details: Descriptions of the topics that were looked at.
+        errors: Why a part is old or missing, by part: ``nsqds``, ``nodes``, ``topics``, ``cluster`` or a topic.
+        earlier: The reading before, see :attr:`kept`. None for the first one.
+        has_clients: The connections of channels were asked for.
+        clock: The same as ``at``, by a clock that never goes back. None to measure rates by ``at``.
+    """
+
+    at: float
+    took: float = 0.0
+    stats: ClusterStats = _NONE
+    infos: Mapping[str, NodeInfo] = field(default_factory=dict)
+    listed: Mapping[str, TopicInfo] = field(default_factory=dict)
+    cluster: ClusterState | None = None
+    details: Mapping[str, TopicDescription] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    earlier: Earlier | None = None
+    has_clients: bool = False
+    clock: float | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the nsqds were asked; if not, their figures are those of an earlier look."""
+        return "nsqds" not in self.errors
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the cluster is a plain one, without partitions and leaders."""
+        return any(node.node.is_plain for node in self.stats.nodes) if self.cluster is None else self.cluster.is_plain
+
+    @property
+    def lookupds(self) -> Sequence[LookupdState]:
+        """The nsqlookupds; none before they answer."""
+        return () if self.cluster is None else self.cluster.lookupds
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether the cluster is stable. None on a plain one, or if nobody says so."""
+        return None if self.cluster is None else self.cluster.stable
+
+    @cached_property
+    def kept(self) -> Earlier:
+        """What the next reading needs of this one."""
+        parts = {self._part(entry): entry for topic in self.topics.values() for entry in topic.partitions}
+        clock = self.at if self.clock is None else self.clock
+        return Earlier(clock, self.leaders, parts if self.is_fresh else None)
+
+    # ------------------------------------------------------------ nsqds and partitions
+
+    @cached_property
+    def nodes(self) -> Mapping[str, NodeStats]:
+        """What each nsqd says, by address."""
+        return {node.node.address: node for node in self.stats.nodes}
+
+    @cached_property
+    def silent(self) -> Mapping[str, str]:
+        """Why nsqds do not answer, by address."""
+        return {address: node.error for address, node in self.nodes.items() if node.error}
+
+    @cached_property
+    def holders(self) -> Mapping[Place, tuple[str, ...]]:
+        """All nsqds that hold each partition, by address."""
+        found: dict[Place, list[str]] = {}
+        for address, node in self.nodes.items():
+            for entry in node.partitions:
+                found.setdefault((entry.topic, entry.partition), []).append(address)
+        return {place: tuple(addresses) for place, addresses in found.items()}
+
+    @cached_property
+    def leaders(self) -> Mapping[Place, str]:
+        """The nsqd that leads each partition, by address; none on a plain cluster.
+
+        A silent nsqd keeps what it led, until another one claims it: whether it still leads is unknown.
+        """
+        if self.is_plain:
+            return {}
+        before = self.earlier.leaders if self.earlier is not None else {}
+        leaders: dict[Place, str] = {}
+        for address, node in self.nodes.items():
+            for entry in node.partitions:
+                place = (entry.topic, entry.partition)
+                if entry.is_leader and not (place in leaders and leaders[place] == before.get(place)):
+                    leaders[place] = address
+        return leaders | {p: nsqd for p, nsqd in before.items() if p not in leaders and nsqd in self.silent}
+
+    @property
+    def moved(self) -> Mapping[Place, str]:
+        """The partitions that another nsqd leads than in the reading before, with the former leader."""
+        before = self.earlier.leaders if self.earlier is not None else {}
+        return {place: old for place, old in before.items() if self.leaders.get(place, old) != old}
+
+    @cached_property
+    def nsqds(self) -> Mapping[str, Nsqd]:
+        """The nsqds, by address.
+
+        What a silent one led before it still leads, as far as is known; at the first look, what the nsqlookupds list.
+        """
+        led: dict[str, dict[str, list[int]]] = {}
+        for (topic, partition), address in sorted(self.leaders.items()):
+            led.setdefault(address, {}).setdefault(topic, []).append(partition)
+        found = {}
+        for address, node in sorted(self.nodes.items()):
+            info, leads, follows = self.infos.get(address), led.get(address, {}), dict[str, list[int]]()
+            if node.error and info is not None and self.earlier is None and not self.is_plain:
+                leads = {topic: sorted(held) for topic, held in sorted(info.partitions.items()) if held}
+            for entry in node.partitions if not self.is_plain else ():
+                if self.leaders.get((entry.topic, entry.partition)) != address:
+                    follows.setdefault(entry.topic, []).append(entry.partition)
+            found[address] = Nsqd(node, info, leads, follows)
+        return found
+
+    # ------------------------------------------------------------ topics and channels
+
+    @cached_property
+    def topics(self) -> Mapping[str, TopicStats]:
+        """The topics with what their leaders say, by name."""
+        found: dict[str, list[PartitionStats]] = {}
+        for address, node in self.nodes.items():
+            for entry in node.partitions:
+                if self.is_plain or self.leaders.get((entry.topic, entry.partition)) == address:
+                    found.setdefault(entry.topic, []).append(entry)
+        return {
+            name: TopicStats(name, tuple(sorted(found[name], key=lambda entry: (entry.partition, entry.nsqd))))
+            for name in sorted(found)
+        }
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All topics, those that only the nsqlookupds list, or that nobody serves now, too."""
+        return sorted({*self.topics, *self.listed, *(topic for topic, _ in (*self.holders, *self.leaders))})
+
+    @cached_property
+    def channels(self) -> Mapping[tuple[str, str], ChannelStats]:
+        """The sums of all channels, by topic and channel."""
+        return {(row.topic, row.name): row.channel for row in self.rows if row.channel is not None}
+
+    def partitions(self, topic: str) -> list[int]:
+        """Return the partitions of a topic that any nsqd holds."""
+        return self._numbers.get(topic, [])
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.holders):
+            found.setdefault(topic, []).append(partition)
+        return found
+
+    # ------------------------------------------------------------ figures
+
+    @cached_property
+    def rows(self) -> Sequence[Row]:
+        """The figures of each channel over all its parts, and of each topic without channels, by topic and channel."""
+        rows: list[Row] = []
+        for topic in self.topics.values():
+            unrouted = sum(entry.unrouted for entry in topic.partitions)
+            row = Row(topic=topic.topic, messages=topic.messages, unrouted=unrouted)
+            rows += self._rows(row, topic.channels, (topic.topic, None, None))
+        return rows
+
+    @cached_property
+    def parts(self) -> Sequence[Row]:
+        """The figures of each channel by partition, or by nsqd of a plain cluster."""
+        rows: list[Row] = []
+        for entry in (entry for topic in self.topics.values() for entry in topic.partitions):
+            topic, partition, _ = part = self._part(entry)
+            row = Row(
+                topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages, unrouted=entry.unrouted
+            )
+            rows += self._rows(row, entry.channels, part)
+        return rows
+
+    @property
+    def seconds(self) -> float | None:
+        """The time since the reading before. None if there is none, or the nsqds were not asked in both."""
+        if self.earlier is None or self.earlier.parts is None or self.kept.parts is None:
+            return None
+        passed = self.kept.clock - self.earlier.clock
+        return passed if passed > 0 else None
+
+    @cached_property
+    def published(self) -> Mapping[Part, float]:
+        """The messages that each part of a topic, and each topic, got a second since the reading before."""
+        found: dict[Part, float] = {}
+        for part, new, old, seconds in self._compared():
+            for key in (part, (part[0], None, None)):
+                found[key] = found.get(key, 0.0) + max(0, new.messages - old.messages) / seconds
+        return found
+
+    @cached_property
+    def rates(self) -> Mapping[tuple[Part, str], Rates]:
+        """What changed in the channels of each part, and in each channel, a second since the reading before."""
+        found: dict[tuple[Part, str], Rates] = {}
+        for part, new, old, seconds in self._compared():
+            known = {channel.name: channel for channel in old.channels}
+            for channel in new.channels:
+                was = known.get(channel.name)
+                if was is None:
+                    continue
+                grown = [(channel.messages - channel.depth) - (was.messages - was.depth)]
+                # A new leader has the log of the former one, but counts these from its own start.
+                is_same = new.nsqd == old.nsqd
+                grown += [channel.requeued - was.requeued, channel.timed_out - was.timed_out] if is_same else [0, 0]
+                for key in ((part, channel.name), ((part[0], None, None), channel.name)):
+                    known_rates = found.get(key, Rates(0.0, 0.0, 0.0))
+                    found[key] = Rates(*(r + max(0, n) / seconds for r, n in zip(known_rates, grown, strict=True)))
+        return found
+
+    def _compared(self) -> Iterator[tuple[Part, PartitionStats, PartitionStats, float]]:
+        """Yield each part with what it and the reading before say of it, and the seconds between."""
+        if (seconds := self.seconds) is None or self.earlier is None:
+            return
+        before = self.earlier.parts or {}
+        for part, entry in (self.kept.parts or {}).items():
+            if part in before:
+                yield part, entry, before[part], seconds
+
+    def _part(self, entry: PartitionStats) -> Part:
+        return (entry.topic, None, entry.nsqd) if self.is_plain else (entry.topic, entry.partition, None)
+
+    def _rows(self, row: Row, channels: Iterable[ChannelStats], part: Part) -> list[Row]:
+        row = replace(row, in_rate=self.published.get(part))
+        return [
+            replace(row, channel=each, lag=each.lag(self.at), rates=self.rates.get((part, each.name)))
+            for each in channels
+        ] or [row]
