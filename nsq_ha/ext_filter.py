@@ -13,8 +13,6 @@ from typing import Final, Literal, Self
 
 from nsq_ha.checks import one_of, shown, text_of
 from nsq_ha.errors import ConfigError
-from nsq_ha.patterns.glob import compile_glob
-from nsq_ha.patterns.regexp import compile_regexp
 
 FilterKind = Literal["equals", "regexp", "glob", "all_of", "any_of"]
 
@@ -53,7 +51,8 @@ class ExtFilter:
         """Check the values.
 
         Raises:
-            ConfigError: nsqd would ignore the filter, or would end because of it.
+            ConfigError: nsqd would ignore the filter, or would end because of it; or the filter has a pattern, and the
+                extra ``filters`` is not installed.
         """
         _KINDS("kind", self.kind)
         object.__setattr__(self, "pairs", _pairs(self.pairs))
@@ -69,13 +68,8 @@ class ExtFilter:
             raise ConfigError(f"a filter of the kind {self.kind!r} has a key and a value, but no pairs")
         _check("key", self.key)
         _check("value", self.value)
-        try:
-            if self.kind == "regexp":
-                compile_regexp(self.value)
-            elif self.kind == "glob":
-                compile_glob(self.value)
-        except ValueError as error:
-            raise ConfigError(f"{self.kind} {shown(self.value)} is not one that nsqd knows: {error}") from error
+        if self.kind != "equals":
+            _check_pattern(self.kind, self.value)
 
     @classmethod
     def equals(cls, key: str, value: str, *, inverse: bool = False) -> Self:
@@ -97,7 +91,8 @@ class ExtFilter:
             inverse: Deliver the messages that do not match.
 
         Raises:
-            ConfigError: nsqd does not know such an expression, or an argument is empty, too long or not text.
+            ConfigError: nsqd does not know such an expression, or an argument is empty, too long or not text; or the
+                extra ``filters`` is not installed.
         """
         return cls("regexp", key, pattern, inverse=inverse)
 
@@ -112,7 +107,8 @@ class ExtFilter:
             inverse: Deliver the messages that do not match.
 
         Raises:
-            ConfigError: The pattern is not legal, or an argument is empty, too long or not text.
+            ConfigError: The pattern is not legal, or an argument is empty, too long or not text; or the extra
+                ``filters`` is not installed.
         """
         return cls("glob", key, pattern, inverse=inverse)
 
@@ -139,6 +135,17 @@ def _check(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise ConfigError(f"{name} must be text, not {shown(value)}: nsqd compares no other values")
     return str(_TEXT(name, value))
+
+
+def _check_pattern(kind: str, pattern: str) -> None:
+    try:
+        from nsq_ha.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
+    except ModuleNotFoundError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        (compile_regexp if kind == "regexp" else compile_glob)(pattern)
+    except ValueError as error:
+        raise ConfigError(f"{kind} {shown(pattern)} is not one that nsqd knows: {error}") from error
 
 
 def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"key": "\ud800", "value": "v"}, "surrogates"),
     ({"key": "k", "value": "v", "inverse": 1}, "inverse must be True or False, not 1"),
     ({"key": "k", "value": "v", "pairs": {"a": "b"}}, "has a key and a value, but no pairs"),
-    ({"kind": "regexp", "key": "k", "value": "(?=a)"}, r"regexp '\(\?=a\)' is not one that nsqd knows: nsqd knows no"),
+    ({"kind": "regexp", "key": "k", "value": "(?=a)"}, r"regexp '\(\?=a\)' is not one that nsqd knows: invalid perl"),
     ({"kind": "glob", "key": "k", "value": "{a"}, "glob '{a' is not one that nsqd knows: braces"),
     ({"kind": "all_of"}, r"all_of needs 1\.\.1000 pairs"),
     ({"kind": "any_of", "pairs": [("a", "b")] * 1001}, r"any_of needs 1\.\.1000 pairs"),
@@ -81,3 +82,12 @@ def test_a_plain_nsqd_has_no_filters() -> None:
         Consumer("t", "c", nsqd="127.0.0.1:4150", ext_filter=ExtFilter.equals("k", "v"))
     with pytest.raises(ConfigError, match="ext_filter must be an ExtFilter"):
         ConsumerConfig(ext_filter={"type": 1})  # type: ignore[arg-type]
+
+
+def test_only_patterns_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "nsq_ha.patterns", raising=False)
+    monkeypatch.setitem(sys.modules, "re2", None)
+    ExtFilter.equals("k", "v")
+    for make in (ExtFilter.regexp, ExtFilter.glob):
+        with pytest.raises(ConfigError, match=r"need google-re2: pip install 'nsq_ha\[filters\]'"):
+            make("k", "v")

@@ -12,15 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from nsq_ha.patterns.regexp import compile_regexp
+from nsq_ha.patterns import Pattern, compile_regexp
 from nsq_ha.protocol.server.gotext import quote
-
-if TYPE_CHECKING:
-    from nsq_ha.patterns.automaton import Automaton
 
 ANYTHING: Final = ".*"
 DEFAULT_TTL: Final = 3600.0
@@ -88,8 +85,8 @@ class AuthGrant:
 
 @dataclass(frozen=True, slots=True)
 class _CompiledRule:
-    topic: Automaton
-    channels: tuple[Automaton, ...]
+    topic: Pattern
+    channels: tuple[Pattern, ...]
     permissions: tuple[str, ...]
 
     def allows(self, topic: str, channel: str) -> bool:

@@ -11,7 +11,7 @@ from nsq_ha.protocol.ext_filter import Filter, rule_of
 if TYPE_CHECKING:
     from nsq_ha.ext_filter import ExtFilter
 
-MOST_STEPS: Final = 100_000
+MOST_STEPS: Final = 1_000_000
 """Largest effort for one message, which the event loop waits for."""
 
 _ABSENT: Final = object()

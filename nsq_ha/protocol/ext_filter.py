@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
 import msgspec
 
-from nsq_ha.patterns.automaton import ANYTHING, Automaton, Char, Node, Sequence
-from nsq_ha.patterns.glob import compile_glob
-from nsq_ha.patterns.regexp import compile_regexp
+if TYPE_CHECKING:
+    from nsq_ha.patterns import Pattern
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -24,6 +23,7 @@ _EQUALS: Final = 1
 _REGEXP: Final = 2
 _GLOB: Final = 3
 _SEVERAL: Final = 4
+_MOST_BYTES: Final = 4096
 _TYPES: Final = {"equals": _EQUALS, "regexp": _REGEXP, "glob": _GLOB}
 _RELATIONS: Final = {"all_of": "all", "any_of": "any"}
 
@@ -95,33 +95,41 @@ class Filter:
     """Which messages a rule lets pass.
 
     Raises:
-        ValueError: nsqd ignores such a rule.
+        ValueError: nsqd ignores such a rule, or it is too large.
     """
 
     def __init__(self, rule: FilterRule) -> None:
         self._inverse = bool(rule.inverse)
         if not rule.filter_ext_key or (not rule.filter_data and rule.type != _SEVERAL):
             raise ValueError("a filter needs a key and a value")
+        if any(len(key.encode()) > _MOST_BYTES for key in _keys(rule)):
+            raise ValueError(f"a key is longer than {_MOST_BYTES} bytes")
         self._pattern = _pattern(rule.type, rule.filter_data or "")
         self._matches = _comparison(rule, rule.filter_ext_key, self._pattern)
 
     def effort(self, header: bytes | None) -> int:
         """Return how many steps :meth:`passes` may need."""
-        return 0 if header is None or self._pattern is None else len(header) * self._pattern.states
+        return 0 if header is None or self._pattern is None else len(header) * self._pattern.size
 
     def passes(self, header: bytes | None) -> bool:
         """Return whether to deliver a message with this header; None for none, which no rule matches."""
         return (header is not None and self._matches(_decoded(header))) is not self._inverse
 
 
-def _pattern(kind: int | None, value: str) -> Automaton | None:
+def _keys(rule: FilterRule) -> list[str]:
+    return [rule.filter_ext_key or "", *(pair.filter_ext_key or "" for pair in rule.filter_data_list or ())]
+
+
+def _pattern(kind: int | None, value: str) -> Pattern | None:
     """Return the compiled pattern of a rule. None if it has none."""
-    if kind == _REGEXP:
-        return compile_regexp(value)
-    return compile_glob(value) if kind == _GLOB else None
+    if kind not in (_REGEXP, _GLOB):
+        return None
+    from nsq_ha.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
+
+    return (compile_regexp if kind == _REGEXP else compile_glob)(value)
 
 
-def _comparison(rule: FilterRule, key: str, pattern: Automaton | None) -> Callable[[object], bool]:
+def _comparison(rule: FilterRule, key: str, pattern: Pattern | None) -> Callable[[object], bool]:
     if pattern is not None:
         return lambda header: pattern.matches(text_at(header, key) or "")
     value, pairs = rule.filter_data, rule.filter_data_list
@@ -165,7 +173,7 @@ def _find(value: object, path: str) -> object:
     """Return the value at ``path``; ``_ABSENT`` if there is none."""
     part, rest, is_wild = _split(path)
     if isinstance(value, _Object):
-        allows = _wildcard(part).matches if is_wild else part.__eq__
+        allows = _wildcards(part).matches if is_wild else part.__eq__
         for key, inside in value:
             if allows(key):
                 if rest is None:
@@ -200,6 +208,7 @@ def _split(path: str) -> tuple[str, str | None, bool]:
     return "".join(part), None, is_wild
 
 
-def _wildcard(part: str) -> Automaton:
-    meanings: dict[str, Node] = {"*": ANYTHING, "?": Char(lambda _: True)}
-    return Automaton(Sequence(tuple(meanings.get(char) or Char(char.__eq__) for char in part)))
+def _wildcards(part: str) -> Pattern:
+    from nsq_ha.patterns import compile_wildcards  # noqa: PLC0415 # an extra
+
+    return compile_wildcards(part)

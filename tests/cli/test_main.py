@@ -88,9 +88,18 @@ def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: s
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", line)
 
 
-@pytest.mark.parametrize("command", ["dev", "demo", "dashboard"])
-def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str) -> None:
-    ran = without(["starlette", "uvicorn"], command)
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        ("dev", ["starlette", "uvicorn"]),
+        ("demo", ["starlette", "uvicorn"]),
+        ("dashboard", ["starlette", "uvicorn"]),
+        ("dev", ["re2"]),
+        ("demo", ["re2"]),
+    ],
+)
+def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str, missing: list[str]) -> None:
+    ran = without(missing, command)
     assert ran.returncode == 1
     assert ran.stderr.splitlines()[-1].startswith("Error: ")
     assert "pip install 'nsq_ha[" in ran.stderr
