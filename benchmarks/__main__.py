@@ -1,9 +1,8 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard``, ``parts``, ``sync`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an upstream nsqd,
-whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a
-part of ``growth`` need a cluster of the HA server, whose nsqlookupd
-``NSQ_HA_TEST_LOOKUPD`` names.
+``guard``, ``parts``, ``sync``, ``many`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an
+upstream nsqd, whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a part of ``growth`` need a cluster of
+the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import canned_publish, changes, figures, growth, ha, parts, spark, sync
+from benchmarks import canned_publish, changes, figures, growth, ha, many, parts, spark, sync
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -43,6 +42,7 @@ PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "ha": ha.main,
     "changes": changes.main,
     "growth": growth.main,
+    "many": many.main,
     "spark": lambda _: spark.main([]),  # its figures are kept for Spark's own page
 }
 
