@@ -15,7 +15,7 @@ from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.dashboard.changes import Event
     from nsq_ha.dashboard.history import Period
@@ -129,32 +129,17 @@ def timeline(name: str, begin: float, end: float, periods: Sequence[Period], mar
     rows = []
     for subject in subjects[:_MAX_ROWS]:
         shapes = [
-            tag(
-                "rect",
-                tag("title", f"{period.why}: {_lasted(period, end)}"),
-                x=f"{_x(period.began, begin, end):.1f}",
-                y=3,
-                width=f"{max(2.0, _x(period.ended or end, begin, end) - _x(period.began, begin, end)):.1f}",
-                height=_ROW - 6,
-                class_=f"band {period.trouble}",
-            )
+            _band(period, (begin, end), (3, _ROW - 6), f"{period.why}: {_lasted(period, end)}", least=2.0)
             for period in periods
             if period.subject == subject and (period.ended or end) >= begin
         ]
         shapes += [
-            tag(
-                "path",
-                tag("title", f"{figures.clock(mark.at)} {mark.text}"),
-                d=f"M{_x(mark.at, begin, end):.1f} 0V{_ROW}",
-                class_="mark",
-            )
+            _mark(mark.at, (begin, end), _ROW, f"{figures.clock(mark.at)} {mark.text}")
             for mark in marks
             if mark.subject == subject and mark.at >= begin
         ]
         if shapes:
-            box = f"0 0 {WIDTH} {_ROW}"
-            svg = tag("svg", *shapes, viewBox=box, preserveAspectRatio="none", aria_hidden="true")
-            rows.append(tag("div", tag("span", subject, class_="subject"), svg, class_="row"))
+            rows.append(lane(subject, shapes, _ROW))
     left = len(subjects) - _MAX_ROWS
     return tag(
         "figure",
@@ -177,30 +162,21 @@ class _Window:
     marks: Sequence[Event]
     names: Sequence[Name]
 
+    @property
+    def times(self) -> tuple[float, float]:
+        return self.begin, self.end
+
 
 def _behind(window: _Window) -> list[Html]:
-    begin, end = window.begin, window.end
-    shapes: list[Html] = [
-        tag(
-            "rect",
-            tag("title", f"{period.subject}: {period.why}"),
-            x=f"{_x(period.began, begin, end):.1f}",
-            y=0,
-            width=f"{max(1.0, _x(period.ended or end, begin, end) - _x(period.began, begin, end)):.1f}",
-            height=HEIGHT,
-            class_=f"band {period.trouble}",
-        )
+    begin, end = window.times
+    shapes = [
+        _band(period, window.times, (0, HEIGHT), f"{period.subject}: {period.why}")
         for period in window.periods
         if (period.ended or end) >= begin
     ]
     shapes += [tag("path", d=f"M0 {y}H{WIDTH}", class_="grid") for y in (0, HEIGHT // 2, HEIGHT)]
     shapes += [
-        tag(
-            "path",
-            tag("title", f"{mark.subject}: {mark.text}"),
-            d=f"M{_x(mark.at, begin, end):.1f} 0V{HEIGHT}",
-            class_="mark",
-        )
+        _mark(mark.at, window.times, HEIGHT, f"{mark.subject}: {mark.text}")
         for mark in window.marks
         if begin <= mark.at <= end
     ]
@@ -210,6 +186,48 @@ def _behind(window: _Window) -> list[Html]:
         if begin <= name.at <= end
     ]
     return shapes
+
+
+def lane(label: str, shapes: Iterable[Html], height: int, **attributes: str) -> Html:
+    """Return a row of a timeline: its subject, and what happened to it."""
+    box = f"0 0 {WIDTH} {height}"
+    svg = tag("svg", *shapes, viewBox=box, preserveAspectRatio="none", aria_hidden="true")
+    return tag("div", tag("span", label, class_="subject"), svg, class_="row", **attributes)
+
+
+def bar(
+    times: tuple[float, float],
+    window: tuple[float, float],
+    edge: tuple[int, int],
+    title: str,
+    kind: str,
+    *,
+    least: float = 1.0,
+) -> Html:
+    """Return a rectangle for a time.
+
+    Args:
+        times: When it begins and ends, in Unix seconds.
+        window: When the picture begins and ends.
+        edge: Its upper edge and its height.
+        title: Shown at the pointer.
+        kind: Its CSS class.
+        least: Its smallest width, so that it can be seen.
+    """
+    left, right = (_x(at, *window) for at in times)
+    width, (y, height) = f"{max(least, right - left):.1f}", edge
+    return tag("rect", tag("title", title), x=f"{left:.1f}", y=y, width=width, height=height, class_=kind)
+
+
+def _band(
+    period: Period, window: tuple[float, float], edge: tuple[int, int], title: str, *, least: float = 1.0
+) -> Html:
+    times = (period.began, period.ended or window[1])
+    return bar(times, window, edge, title, f"band {period.trouble}", least=least)
+
+
+def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Html:
+    return tag("path", tag("title", title), d=f"M{_x(at, *window):.1f} 0V{height}", class_="mark")
 
 
 def names_above(begin: float, end: float, names: Sequence[Name]) -> Html | None:

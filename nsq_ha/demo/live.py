@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.dashboard import DashboardOptions, figures, serve
 from nsq_ha.dashboard.changes import Event as Happened
-from nsq_ha.dashboard.charts import WIDTH, Line, Name, chart, names_above
+from nsq_ha.dashboard.charts import Line, Name, bar, chart, lane, names_above
 from nsq_ha.dashboard.history import Period
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages.parts import Board, Column, Extra, Page, events_list, number, section, table, tiles
@@ -39,7 +39,6 @@ MAX_SAMPLES: Final = 1200
 
 _ROW: Final = 20
 _COLORS: Final = 6
-_STALLED: Final = "band stalled"
 
 
 class LivePage:
@@ -166,28 +165,21 @@ class LivePage:
     def _leaders(self, audit: Audit) -> Html:
         """Return a row for each partition: who acknowledged when, and its stalls."""
         window = (self._times[0], self._times[-1])
-        names = self._marks()
         nodes = list(dict.fromkeys(node for turns in audit.writers.values() for _, node in turns))
         rows = []
         for partition in sorted(audit.writers):
             turns = [(at + self._offset, node) for at, node in audit.writers[partition]]
             ends = [*(at for at, _ in turns[1:]), window[1]]
             shapes = [
-                _bar((at, until), window, self._name(node), f"fill-{nodes.index(node) % _COLORS}")
+                bar((at, until), window, (1, _ROW - 2), self._name(node), f"fill-{nodes.index(node) % _COLORS}")
                 for (at, node), until in zip(turns, ends, strict=True)
             ]
-            shapes += [
-                _bar((b + self._offset, e + self._offset), window, f"stalled for {e - b:.1f} s", _STALLED)
-                for b, e in audit.receipts.bands.get(partition, ())
-            ]
-            picture = tag("svg", *shapes, viewBox=f"0 0 {WIDTH} {_ROW}", preserveAspectRatio="none", aria_hidden="true")
-            shapes += [
-                tag("path", d=f"M{_share(name.at, window) * WIDTH:.1f} 0V{_ROW}", class_="mark named") for name in names
-            ]
+            for b, e in audit.receipts.bands.get(partition, ()):
+                # A stall is a strip below, so that the leader stays visible.
+                times = (b + self._offset, e + self._offset)
+                shapes.append(bar(times, window, (_ROW - 7, 6), f"stalled for {e - b:.1f} s", "band stalled"))
             label = f"partition {partition}: {self._names.get(turns[-1][1], turns[-1][1])}"
-            rows.append(
-                tag("div", tag("span", label, class_="subject"), picture, class_="row", data_key=str(partition))
-            )
+            rows.append(lane(label, shapes, _ROW, data_key=str(partition)))
         if not rows:
             return tag("p", "No receipt has come yet.", class_="empty", id="leaders")
         keys = [
@@ -197,19 +189,22 @@ class LivePage:
         stalled = tag(
             "span", tag("i", class_="key stalled"), f"a publish waits for {SLOW:g} s or longer", class_="legend"
         )
-        above = names_above(*window, names)
-        lane = tag("div", tag("span", class_="subject"), above, class_="row bare") if above else None
-        return tag("figure", lane, rows, tag("p", *keys, stalled, class_="legends"), id="leaders", class_="lanes")
+        above = names_above(*window, self._marks())
+        head = tag("div", tag("span", class_="subject"), above, class_="row bare") if above else None
+        return tag("figure", head, rows, tag("p", *keys, stalled, class_="legends"), id="leaders", class_="lanes")
 
     def _partitions(self, audit: Audit) -> Html:
-        columns = (number("partition"), Column("leader"), number("leader changes"), number("longest stall"))
-        rows = []
-        for partition, turns in sorted(audit.writers.items()):
-            bands = audit.receipts.bands.get(partition, [])
-            longest = max((end - begin for begin, end in bands), default=None)
-            cells = (str(partition), self._name(turns[-1][1]), figures.count(len(turns) - 1), figures.span(longest))
-            rows.append((str(partition), cells))
-        return table("receipts", columns, rows, empty="No receipt has come yet.")
+        def longest(row: tuple[int, list[tuple[float, str]]]) -> float | None:
+            return max((end - begin for begin, end in audit.receipts.bands.get(row[0], [])), default=None)
+
+        columns = (
+            number("partition", lambda row: str(row[0])),
+            Column("leader", lambda row: self._name(row[1][-1][1])),
+            number("leader changes", lambda row: figures.count(len(row[1]) - 1)),
+            number("longest stall", lambda row: figures.span(longest(row))),
+        )
+        rows = sorted(audit.writers.items())
+        return table("receipts", columns, rows, key=lambda row: str(row[0]), empty="No receipt has come yet.")
 
     def _name(self, address: str) -> str:
         name = self._names.get(address)
@@ -244,19 +239,6 @@ def _merged(periods: Sequence[Period]) -> list[Period]:
             subject = last.subject if period.subject in last.subject else f"{last.subject}, {period.subject}"
             found[-1] = Period("leaderless", subject, last.why, last.began, max(last.ended, period.ended))
     return found
-
-
-def _share(at: float, window: tuple[float, float]) -> float:
-    begin, end = window
-    return min(1.0, max(0.0, (at - begin) / max(end - begin, 0.001)))
-
-
-def _bar(times: tuple[float, float], window: tuple[float, float], title: str, kind: str) -> Html:
-    left, right = (_share(at, window) * WIDTH for at in times)
-    # A stall is a strip below, so that the leader stays visible.
-    y, height = (_ROW - 7, 6) if kind == _STALLED else (1, _ROW - 2)
-    wide = f"{max(1.0, right - left):.1f}"
-    return tag("rect", tag("title", title), x=f"{left:.1f}", y=y, width=wide, height=height, class_=kind)
 
 
 @contextlib.asynccontextmanager

@@ -5,27 +5,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.charts import Line, chart
+from nsq_ha.dashboard.actions import ACTIONS
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
+    Chart,
     Column,
     Page,
+    all_channel_figures,
     badge,
+    charts,
     crumbs,
     events_list,
+    missing,
     node_link,
     number,
+    place,
     section,
+    states,
     table,
     tiles,
 )
-from nsq_ha.dashboard.pages.topics import channel_columns, channel_figures, incomplete, latencies, missing, states
+from nsq_ha.dashboard.pages.topics import incomplete, latencies
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from nsq_ha.admin import ChannelStats, ClientStats, PartitionStats
+    from nsq_ha.admin import ChannelStats, ClientStats
+    from nsq_ha.admin.reading import Row
+    from nsq_ha.dashboard.history import Key
     from nsq_ha.dashboard.markup import Child
 
 
@@ -35,9 +43,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     channel = reading.channels.get((topic, name))
     if channel is None:
         return missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
-    places = [
-        (entry, found) for entry in reading.topics[topic].partitions for found in entry.channels if found.name == name
-    ]
+    parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
     subject = f"{topic}/{name}"
     events = [event for event in reversed(history.events) if event.subject == subject]
     content = join(
@@ -57,46 +63,36 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         _charts(board, topic, name),
         section(
             "At the partitions" if not reading.is_plain else "At the nsqds",
-            _places(places, reading.at, is_plain=reading.is_plain),
+            _parts(parts, is_plain=reading.is_plain),
         ),
-        latencies([(_place(entry, is_plain=reading.is_plain), found.latency) for entry, found in places]),
-        section("Clients", _clients(board, places)),
+        latencies([(place(row), row.latency) for row in parts]),
+        section("Clients", clients(board, parts)),
         section("Events", events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")),
     )
     return Page(subject, content)
 
 
 def _charts(board: Board, topic: str, name: str) -> Html:
-    history = board.history
-    marks = [event for event in history.events if event.kind == "leader" and event.topic == topic]
-    periods = [
-        period
-        for period in history.periods
-        if period.subject == "cluster"
-        or (period.trouble == "leaderless" and period.subject.rpartition("-")[0] == topic)
-    ]
+    def of(figure: str) -> Key:
+        return ("channel", topic, name, figure)
 
-    def line(label: str, figure: str) -> Line:
-        return Line(label, history.series("channel", topic, name, figure))
-
-    wanted = (
-        ("depth", "Waiting messages", "count", [line("depth", "depth"), line("in flight", "in_flight")]),
-        ("lag", "Lag", "seconds", [line("lag", "lag")]),
-        (
+    return charts(
+        board,
+        Chart("depth", "Waiting messages", "count", [("depth", of("depth")), ("in flight", of("in_flight"))]),
+        Chart("lag", "Lag", "seconds", [("lag", of("lag"))]),
+        Chart(
             "speed",
             "Messages per second",
             "rate",
-            [Line("published", history.series("topic", topic, "published")), line("finished", "done")],
+            [("published", ("topic", topic, "published")), ("finished", of("done"))],
         ),
-        ("trouble", "Redeliveries per second", "rate", [line("requeued", "requeued"), line("timed out", "timed_out")]),
-    )
-    return tag(
-        "div",
-        [
-            chart(key, title, history.times, lines, unit=unit, periods=periods, marks=marks)
-            for key, title, unit, lines in wanted
-        ],
-        class_="charts",
+        Chart(
+            "trouble",
+            "Redeliveries per second",
+            "rate",
+            [("requeued", of("requeued")), ("timed out", of("timed_out"))],
+        ),
+        topic=topic,
     )
 
 
@@ -105,12 +101,14 @@ def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:
     if not board.reading.is_plain:
         wanted.append("unskip" if channel.skipped else "skip")
     wanted.append("empty")
-    words = {"unpause": "Resume", "pause": "Pause", "unskip": "Stop skipping", "skip": "Skip", "empty": "Empty"}
     return tag(
         "p",
         [
             tag(
-                "a", words[each], href=path("confirm", each) + query(topic=topic, channel=channel.name), class_="button"
+                "a",
+                ACTIONS[each].label,
+                href=path("confirm", each) + query(topic=topic, channel=channel.name),
+                class_="button",
             )
             for each in wanted
         ],
@@ -118,76 +116,56 @@ def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:
     )
 
 
-def _place(entry: PartitionStats, *, is_plain: bool) -> str:
-    return entry.nsqd if is_plain else str(entry.partition)
-
-
-def _places(places: Sequence[tuple[PartitionStats, ChannelStats]], now: float, *, is_plain: bool) -> Html:
+def _parts(rows: Sequence[Row], *, is_plain: bool) -> Html:
     columns = (
-        *(() if is_plain else (number("partition"),)),
-        Column("nsqd"),
-        *channel_columns(is_plain=is_plain),
+        *(() if is_plain else (number("partition", lambda row: str(row.partition)),)),
+        Column("nsqd", lambda row: join(node_link(row.nsqd), " ", states(row.channel))),
+        *all_channel_figures(is_plain=is_plain),
     )
-    rows = [
-        (
-            f"{entry.partition} {entry.nsqd}",
-            (
-                *(() if is_plain else (str(entry.partition),)),
-                join(node_link(entry.nsqd), " ", states(found)),
-                *channel_figures(found, now, is_plain=is_plain),
-            ),
-        )
-        for entry, found in places
-    ]
-    return table("places", columns, rows, empty="No partition has it.")
+    return table(
+        "places",
+        columns,
+        rows,
+        key=lambda row: f"{row.partition or 0} {row.nsqd}",
+        empty="No partition has it.",
+    )
 
 
-def _clients(board: Board, places: Sequence[tuple[PartitionStats, ChannelStats]]) -> Html:
+def clients(board: Board, rows: Iterable[Row]) -> Html:
+    """Return a table of the connections to channels in some parts."""
     if not board.reading.has_clients:
         return tag("p", "Reading the clients …", class_="empty", id="clients")
-    found = [(entry, client) for entry, channel in places for client in channel.connections]
-    return clients_table(found, board.reading.at, is_plain=board.reading.is_plain)
-
-
-def clients_table(found: Sequence[tuple[PartitionStats, ClientStats]], now: float, *, is_plain: bool) -> Html:
-    """Return a table of connections, each with the partition that it reads."""
+    now = board.reading.at
     columns = (
-        Column("client"),
-        Column("library"),
-        Column("connection"),
-        Column("nsqd" if is_plain else "partition"),
-        number("in flight"),
-        number("ready"),
-        number("finished"),
-        number("requeued"),
-        number("messages"),
-        number("connected"),
+        Column("client", lambda each: _name(each[1])),
+        Column("library", lambda each: each[1].user_agent or figures.NONE),
+        Column("connection", lambda each: _connection(each[1])),
+        Column("nsqd" if board.reading.is_plain else "partition", lambda each: place(each[0])),
+        number("in flight", lambda each: figures.count(each[1].in_flight)),
+        number("ready", lambda each: figures.count(each[1].ready)),
+        number("finished", lambda each: figures.count(each[1].finished)),
+        number("requeued", lambda each: figures.count(each[1].requeued)),
+        number("messages", lambda each: figures.count(each[1].messages)),
+        number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
     )
-    rows = [
-        (
-            f"{client.address} {entry.partition}",
-            (
-                _name(client),
-                client.user_agent or figures.NONE,
-                join(
-                    badge(client.tls_version or "TLS", "good") if client.tls else None,
-                    badge(client.compression) if client.compression else None,
-                    badge(f"tag {client.tag}") if client.tag else None,
-                    badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
-                    badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
-                ),
-                _place(entry, is_plain=is_plain),
-                figures.count(client.in_flight),
-                figures.count(client.ready),
-                figures.count(client.finished),
-                figures.count(client.requeued),
-                figures.count(client.messages),
-                figures.span(now - client.connected_at if client.connected_at else None),
-            ),
-        )
-        for entry, client in found
-    ]
-    return table("clients", columns, rows, empty="No client is connected.")
+    found = [(row, client) for row in rows if row.channel is not None for client in row.channel.connections]
+    return table(
+        "clients",
+        columns,
+        found,
+        key=lambda each: f"{each[1].address} {each[0].partition or 0}",
+        empty="No client is connected.",
+    )
+
+
+def _connection(client: ClientStats) -> Html:
+    return join(
+        badge(client.tls_version or "TLS", "good") if client.tls else None,
+        badge(client.compression) if client.compression else None,
+        badge(f"tag {client.tag}") if client.tag else None,
+        badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
+        badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
+    )
 
 
 def _name(client: ClientStats) -> Child:

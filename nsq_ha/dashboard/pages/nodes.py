@@ -6,27 +6,32 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag
-from nsq_ha.dashboard.pages.channel import clients_table
+from nsq_ha.dashboard.pages.channel import clients
 from nsq_ha.dashboard.pages.parts import (
     Board,
     Column,
     Page,
     badge,
+    channel_figures,
     channel_link,
     crumbs,
     events_list,
+    missing,
     node_link,
     number,
     section,
     stamp,
+    states,
     table,
     tiles,
     topic_link,
 )
-from nsq_ha.dashboard.pages.topics import missing, states
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import NodeStats
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nsq_ha.admin import LookupdState, PartitionStats
+    from nsq_ha.admin.reading import Nsqd, Row
     from nsq_ha.dashboard.markup import Child
 
 
@@ -37,80 +42,66 @@ def nodes(board: Board) -> Page:
 
 def _nsqds(board: Board) -> Html:
     reading = board.reading
-    loads = {load.nsqd: load for load in reading.cluster.loads} if reading.cluster else {}
+    loads = {load.nsqd: load.total for load in reading.cluster.loads} if reading.cluster else {}
+
+    def unless_silent(count: Callable[[Nsqd], int]) -> Callable[[Nsqd], Child]:
+        return lambda nsqd: figures.NONE if nsqd.said.error else figures.count(count(nsqd))
+
+    def load(nsqd: Nsqd) -> str:
+        return f"{loads[nsqd.address]:.1f}" if nsqd.address in loads else figures.NONE
+
     columns = [
-        Column("nsqd"),
-        Column("state"),
-        Column("hostname"),
-        number("TCP port"),
-        number("HTTP port"),
-        Column("version"),
-        number("up"),
-        number("topics"),
-        *([] if reading.is_plain else [number("leads"), number("follows"), number("load")]),
-        number("clients"),
+        Column("nsqd", lambda nsqd: node_link(nsqd.address)),
+        Column("state", _state),
+        Column("hostname", lambda nsqd: nsqd.listed.hostname if nsqd.listed else figures.NONE),
+        number("TCP port", lambda nsqd: str(nsqd.said.node.tcp_port)),
+        number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
+        Column("version", lambda nsqd: nsqd.version or figures.NONE),
+        number("up", lambda nsqd: _up(nsqd, reading.at)),
+        number("topics", lambda nsqd: figures.count(len(nsqd.topics))),
     ]
-    rows: list[tuple[str, list[Child]]] = []
-    for address, node in sorted(reading.nodes.items()):
-        info = reading.infos.get(address)
-        leads = sum(nsqd == address for nsqd in reading.leaders.values())
-        topics = {entry.topic for entry in node.partitions} | set(info.topics if info else ())
-        load = loads.get(address)
-        cells: list[Child] = [
-            node_link(address),
-            _state(node),
-            info.hostname if info else figures.NONE,
-            str(node.node.tcp_port),
-            str(node.node.http_port),
-            node.version or (info.version if info else "") or figures.NONE,
-            figures.span(reading.at - node.started_at if node.started_at else None),
-            figures.count(len(topics)),
+    if not reading.is_plain:
+        columns += [
+            number("leads", lambda nsqd: figures.count(_held(nsqd.leads))),
+            number("follows", unless_silent(lambda nsqd: _held(nsqd.follows))),
+            number("load", load),
         ]
-        if not reading.is_plain:
-            follows = sum(not entry.is_leader for entry in node.partitions)
-            cells += [
-                figures.count(leads),
-                figures.NONE if node.error else figures.count(follows),
-                figures.NONE if load is None else f"{load.total:.1f}",
-            ]
-        clients = sum(channel.clients for entry in node.partitions for channel in entry.channels)
-        cells.append(figures.NONE if node.error else figures.count(clients))
-        rows.append((address, cells))
+    columns.append(number("clients", unless_silent(lambda nsqd: nsqd.clients)))
     gone = [
         tag("li", tag("b", address), " has not been listed since ", stamp(at), data_key=address)
         for address, at in board.history.gone.items()
     ]
+    nsqds, empty = reading.nsqds.values(), "The nsqlookupds list no nsqd."
     return join(
-        table("nsqds", columns, rows, empty="The nsqlookupds list no nsqd."),
+        table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty),
         tag("ul", gone, class_="wrong") if gone else None,
     )
 
 
-def _state(node: NodeStats) -> Child:
-    if node.error:
-        return tag("span", badge("silent", "bad"), " ", tag("small", node.error))
-    if node.health == "OK":
-        return badge("OK", "good")
-    return badge(node.health[:200] or "unknown", "warning")
+def _held(partitions: Mapping[str, Sequence[int]]) -> int:
+    return sum(map(len, partitions.values()))
+
+
+def _up(nsqd: Nsqd, now: float) -> str:
+    return figures.span(now - nsqd.said.started_at if nsqd.said.started_at else None)
+
+
+def _state(nsqd: Nsqd) -> Child:
+    if nsqd.said.error:
+        return tag("span", badge("silent", "bad"), " ", tag("small", nsqd.said.error))
+    return badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
 
 
 def _lookupds(board: Board) -> Html:
     cluster = board.reading.cluster
     if cluster is None:
         return tag("p", board.reading.errors.get("cluster", "Reading …"), class_="empty")
-    rows: list[tuple[str, list[Child]]] = [
-        (
-            lookupd.url,
-            [
-                lookupd.url,
-                join(badge("silent", "bad"), " ", tag("small", lookupd.error))
-                if lookupd.error
-                else badge("OK", "good"),
-                "" if cluster.is_plain else "leads" if lookupd.leads else "follows",
-            ],
-        )
-        for lookupd in cluster.lookupds
-    ]
+
+    def state(lookupd: LookupdState) -> Child:
+        if lookupd.error:
+            return join(badge("silent", "bad"), " ", tag("small", lookupd.error))
+        return badge("OK", "good")
+
     kind = (
         "A plain cluster: its nsqlookupds are independent."
         if cluster.is_plain
@@ -120,106 +111,70 @@ def _lookupds(board: Board) -> Html:
         if cluster.stable is False
         else "No leading nsqlookupd answers."
     )
-    columns = (Column("nsqlookupd"), Column("state"), Column("role"))
-    return join(tag("p", kind), table("lookupds", columns, rows, empty="There is none."))
+    columns = (
+        Column("nsqlookupd", lambda lookupd: lookupd.url),
+        Column("state", state),
+        Column("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
+    )
+    lookupds = table("lookupds", columns, cluster.lookupds, key=lambda lookupd: lookupd.url, empty="There is none.")
+    return join(tag("p", kind), lookupds)
 
 
 def node_page(board: Board, address: str) -> Page:
     """Return the page of an nsqd."""
     reading = board.reading
-    node = reading.nodes.get(address)
-    if node is None:
+    nsqd = reading.nsqds.get(address)
+    if nsqd is None:
         return missing(board, f"The cluster lists no nsqd {address!r} now", ("Nodes", ("nodes",)))
-    info = reading.infos.get(address)
-    leads = sum(nsqd == address for nsqd in reading.leaders.values())
+    entries, parts = nsqd.said.partitions, [row for row in reading.parts if row.nsqd == address]
     events = [event for event in reversed(board.history.events) if event.subject == address or address in event.text]
-    hidden = sorted(info.tombstoned) if info else []
     content = join(
         crumbs(("Nodes", ("nodes",))),
-        tag("p", _state(node)),
+        tag("p", _state(nsqd)),
         tiles(
-            ("version", node.version or figures.NONE, ""),
-            ("up", figures.span(reading.at - node.started_at if node.started_at else None), ""),
-            *([] if reading.is_plain else [("leads partitions", figures.count(leads), "")]),
-            ("messages", figures.short(sum(e.messages for e in node.partitions)), ""),
-            ("clients", figures.count(sum(c.clients for e in node.partitions for c in e.channels)), ""),
+            ("version", nsqd.said.version or figures.NONE, ""),
+            ("up", _up(nsqd, reading.at), ""),
+            *([] if reading.is_plain else [("leads partitions", figures.count(_held(nsqd.leads)), "")]),
+            ("messages", figures.short(sum(entry.messages for entry in entries)), ""),
+            ("clients", figures.count(nsqd.clients), ""),
         ),
-        tag("p", "Tombstoned here: ", ", ".join(hidden), class_="banner warning") if hidden else None,
-        section("What it holds", _held(board, node)),
-        section("Channels", _channels(node, reading.at)),
-        section("Clients", _clients(board, node)),
+        tag("p", "Tombstoned here: ", ", ".join(nsqd.tombstoned), class_="banner warning") if nsqd.tombstoned else None,
+        section("What it holds", _partitions(board, entries)),
+        section("Channels", _channels(parts)),
+        section("Clients", clients(board, parts)),
         section("Events", events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")),
     )
     return Page(address, content)
 
 
-def _held(board: Board, node: NodeStats) -> Html:
-    is_plain = board.reading.is_plain
-    columns = (
-        Column("topic"),
-        *(() if is_plain else (number("partition"), Column("role"), number("first offset"), number("end offset"))),
-        number("messages"),
-        number("channels"),
-    )
-    rows = [
-        (
-            f"{entry.topic}-{entry.partition}",
-            (
-                topic_link(entry.topic),
-                *(
-                    ()
-                    if is_plain
-                    else (
-                        str(entry.partition),
-                        "leader" if entry.is_leader else "follower",
-                        str(entry.begin_offset),
-                        str(entry.end_offset),
-                    )
-                ),
-                figures.count(entry.messages),
-                figures.count(len(entry.channels)),
-            ),
-        )
-        for entry in node.partitions
+def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
+    columns = [Column("topic", lambda entry: topic_link(entry.topic))]
+    if not board.reading.is_plain:
+        columns += [
+            number("partition", lambda entry: str(entry.partition)),
+            Column("role", lambda entry: "leader" if entry.is_leader else "follower"),
+            number("first offset", lambda entry: str(entry.begin_offset)),
+            number("end offset", lambda entry: str(entry.end_offset)),
+        ]
+    columns += [
+        number("messages", lambda entry: figures.count(entry.messages)),
+        number("channels", lambda entry: figures.count(len(entry.channels))),
     ]
-    return table("held", columns, rows, empty="It holds nothing, or does not answer.")
+    empty = "It holds nothing, or does not answer."
+    return table("held", columns, entries, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty)
 
 
-def _channels(node: NodeStats, now: float) -> Html:
+def _channels(parts: Sequence[Row]) -> Html:
     columns = (
-        Column("topic"),
-        Column("channel"),
-        number("depth"),
-        number("lag"),
-        number("in flight"),
-        number("deferred"),
-        number("requeued"),
-        number("timed out"),
-        number("clients"),
+        Column("topic", lambda row: topic_link(row.topic)),
+        Column("channel", lambda row: join(channel_link(row.topic, row.name), " ", states(row.channel))),
+        *channel_figures("depth", "lag", "in flight", "deferred", "requeued", "timed out", "clients"),
     )
-    led = [(entry, channel) for entry in node.partitions if entry.is_leader for channel in entry.channels]
-    rows = [
-        (
-            f"{entry.topic}-{entry.partition}/{channel.name}",
-            (
-                topic_link(entry.topic),
-                join(channel_link(entry.topic, channel.name), " ", states(channel)),
-                figures.count(channel.depth),
-                figures.span(channel.lag(now)),
-                figures.count(channel.in_flight),
-                figures.count(channel.deferred),
-                figures.count(channel.requeued),
-                figures.count(channel.timed_out),
-                figures.count(channel.clients),
-            ),
-        )
-        for entry, channel in sorted(led, key=lambda pair: -pair[1].depth)
-    ]
-    return table("channels", columns, rows, empty="It leads no partition with a channel.")
-
-
-def _clients(board: Board, node: NodeStats) -> Html:
-    if not board.reading.has_clients:
-        return tag("p", "Reading the clients …", class_="empty", id="clients")
-    found = [(entry, each) for entry in node.partitions for channel in entry.channels for each in channel.connections]
-    return clients_table(found, board.reading.at, is_plain=board.reading.is_plain)
+    rows = sorted((row for row in parts if row.channel is not None), key=lambda row: -(row.depth or 0))
+    return table(
+        "channels",
+        columns,
+        rows,
+        key=lambda row: f"{row.topic}-{row.partition or 0}/{row.name}",
+        empty="It leads no partition with a channel.",
+    )

@@ -6,13 +6,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.charts import Line, chart
 from nsq_ha.dashboard.markup import Html, join, link, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
+    Chart,
     Column,
     Page,
+    channel_figures,
     channel_link,
+    charts,
     events_list,
     number,
     section,
@@ -22,71 +24,46 @@ from nsq_ha.dashboard.pages.parts import (
 )
 
 if TYPE_CHECKING:
+    from nsq_ha.admin import TopicStats
+    from nsq_ha.admin.reading import Row
     from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
+_CHARTS: Final = (
+    Chart(
+        "rate",
+        "Messages per second",
+        "rate",
+        [("published", ("cluster", "published")), ("finished", ("cluster", "done"))],
+    ),
+    Chart(
+        "depth",
+        "Waiting messages, all channels",
+        "count",
+        [("depth", ("cluster", "depth")), ("in flight", ("cluster", "in_flight"))],
+    ),
+    Chart("lag", "Longest lag", "seconds", [("lag", ("cluster", "lag"))]),
+    Chart(
+        "trouble",
+        "Redeliveries per second",
+        "rate",
+        [("requeued", ("cluster", "requeued")), ("timed out", ("cluster", "timed_out"))],
+    ),
+)
 
 
 def overview(board: Board) -> Page:
     """Return the first page."""
-    history = board.history
-    marks = [event for event in history.events if event.kind == "leader" and event.level == "warning"]
-    times, periods = history.times, history.periods
-    charts = [
-        chart(
-            "rate",
-            "Messages per second",
-            times,
-            [
-                Line("published", history.series("cluster", "published")),
-                Line("finished", history.series("cluster", "done")),
-            ],
-            unit="rate",
-            periods=periods,
-            marks=marks,
-        ),
-        chart(
-            "depth",
-            "Waiting messages, all channels",
-            times,
-            [
-                Line("depth", history.series("cluster", "depth")),
-                Line("in flight", history.series("cluster", "in_flight")),
-            ],
-            periods=periods,
-            marks=marks,
-        ),
-        chart(
-            "lag",
-            "Longest lag",
-            times,
-            [Line("lag", history.series("cluster", "lag"))],
-            unit="seconds",
-            periods=periods,
-            marks=marks,
-        ),
-        chart(
-            "trouble",
-            "Redeliveries per second",
-            times,
-            [
-                Line("requeued", history.series("cluster", "requeued")),
-                Line("timed out", history.series("cluster", "timed_out")),
-            ],
-            unit="rate",
-            periods=periods,
-            marks=marks,
-        ),
-    ]
+    events = islice(reversed(board.history.events), 8)
     content = join(
         _tiles(board),
         _wrong(board),
-        tag("div", charts, class_="charts"),
+        charts(board, *_CHARTS),
         section("Channels with the most waiting messages", _channels(board)),
         section("Busiest topics", _topics(board)),
         section(
             "Latest events",
-            events_list(islice(reversed(history.events), 8), empty="Nothing has happened since the dashboard started."),
+            events_list(events, empty="Nothing has happened since the dashboard started."),
             tag("p", link("The whole timeline", "timeline")),
         ),
     )
@@ -152,52 +129,36 @@ def _wrong(board: Board) -> Html | None:
 
 
 def _channels(board: Board) -> Html:
-    ranked = sorted(board.reading.channels.items(), key=lambda item: (-item[1].depth, item[0]))
-    rows = [
-        (
-            f"{topic}/{name}",
-            (
-                topic_link(topic),
-                channel_link(topic, name),
-                figures.count(channel.depth),
-                figures.span(channel.lag(board.reading.at)),
-                figures.rate(board.history.last("channel", topic, name, "done")),
-                figures.count(channel.clients),
-            ),
-        )
-        for (topic, name), channel in ranked[:_RANKS]
-    ]
+    def done(row: Row) -> Child:
+        return figures.rate(board.history.last("channel", row.topic, row.name, "done"))
+
+    ranked = sorted(board.reading.rows, key=lambda row: (-(row.depth or 0), row.topic, row.name))
     columns = (
-        Column("topic"),
-        Column("channel"),
-        number("depth"),
-        number("lag"),
-        number("finished"),
-        number("clients"),
+        Column("topic", lambda row: topic_link(row.topic)),
+        Column("channel", lambda row: channel_link(row.topic, row.name)),
+        *channel_figures("depth", "lag"),
+        number("finished", done),
+        *channel_figures("clients"),
     )
-    return table("deepest", columns, rows, empty="There are no channels.")
+    rows = [row for row in ranked if row.channel is not None]
+    return table(
+        "deepest",
+        columns,
+        rows[:_RANKS],
+        key=lambda row: f"{row.topic}/{row.name}",
+        empty="There are no channels.",
+    )
 
 
 def _topics(board: Board) -> Html:
-    history = board.history
+    def speed(topic: TopicStats) -> float:
+        return board.history.last("topic", topic.topic, "published") or 0.0
 
-    def speed(name: str) -> float:
-        return history.last("topic", name, "published") or 0.0
-
-    ranked = sorted(
-        board.reading.topics.values(), key=lambda topic: (-speed(topic.topic), -topic.messages, topic.topic)
+    ranked = sorted(board.reading.topics.values(), key=lambda topic: (-speed(topic), -topic.messages, topic.topic))
+    columns = (
+        Column("topic", lambda topic: topic_link(topic.topic)),
+        number("published", lambda topic: figures.rate(speed(topic))),
+        number("messages", lambda topic: figures.count(topic.messages)),
+        number("channels", lambda topic: len(topic.channels)),
     )
-    rows = [
-        (
-            topic.topic,
-            (
-                topic_link(topic.topic),
-                figures.rate(speed(topic.topic)),
-                figures.count(topic.messages),
-                len(topic.channels),
-            ),
-        )
-        for topic in ranked[:_RANKS]
-    ]
-    columns = (Column("topic"), number("published"), number("messages"), number("channels"))
-    return table("busiest", columns, rows, empty="There are no topics.")
+    return table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty="There are no topics.")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Child, Html, link, path, query, tag
+from nsq_ha.dashboard.charts import Line, chart
+from nsq_ha.dashboard.markup import Child, Html, join, link, path, query, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from nsq_ha.admin import ChannelStats
+    from nsq_ha.admin.reading import Row
     from nsq_ha.dashboard.changes import Event
-    from nsq_ha.dashboard.history import History
+    from nsq_ha.dashboard.history import History, Key
 
 MAX_ROWS: Final = 500
 """Rows of a table; the filter finds the others."""
@@ -77,25 +80,44 @@ class Column:
 
     Attributes:
         title: Its heading.
-        key: What it is sorted by; empty if it cannot be.
+        cell: Returns what it shows of a row.
         is_number: Its cells are aligned right.
+        key: What it is sorted by; empty if it cannot be.
     """
 
     title: str
-    key: str = ""
+    cell: Callable[[Any], Child]
     is_number: bool = False
+    key: str = ""
 
 
-def number(title: str, key: str = "") -> Column:
+class Chart(NamedTuple):
+    """A chart of the history.
+
+    Attributes:
+        name: Its id.
+        title: What it shows.
+        unit: A key of :data:`nsq_ha.dashboard.charts.UNITS`.
+        series: The labels of its lines, and the keys of their series.
+    """
+
+    name: str
+    title: str
+    unit: str
+    series: Sequence[tuple[str, Key]]
+
+
+def number(title: str, cell: Callable[[Any], Child], key: str = "") -> Column:
     """Return a column of numbers."""
-    return Column(title, key, is_number=True)
+    return Column(title, cell, is_number=True, key=key)
 
 
 def table(
     name: str,
     columns: Sequence[Column],
-    rows: Iterable[tuple[str, Sequence[Child]]],
+    rows: Iterable[Any],
     *,
+    key: Callable[[Any], str],
     empty: str,
     sorting: tuple[str, Mapping[str, str]] | None = None,
 ) -> Html:
@@ -104,7 +126,8 @@ def table(
     Args:
         name: Its id.
         columns: The columns.
-        rows: A key that stays the same in each refresh, and the cells.
+        rows: What they show.
+        key: Returns a text for a row that stays the same in each refresh.
         empty: The text if there are no rows.
         sorting: The present key, and the page's arguments; gives headings that sort.
     """
@@ -131,11 +154,11 @@ def table(
                     class_="n" if column.is_number else None,
                     data_label=column.title,
                 )
-                for column, cell in zip(columns, cells, strict=True)
+                for column, cell in ((each, each.cell(row)) for each in columns)
             ],
-            data_key=key,
+            data_key=key(row),
         )
-        for key, cells in listed[:MAX_ROWS]
+        for row in listed[:MAX_ROWS]
     ]
     more = f"{len(listed) - MAX_ROWS:,} more rows are not shown." if len(listed) > MAX_ROWS else None
     return tag(
@@ -158,6 +181,80 @@ def _sorted(column: Column, sorting: tuple[str, Mapping[str, str]] | None) -> st
     if sorting is None or not column.key or column.key != sorting[0]:
         return None
     return "descending" if column.is_number else "ascending"
+
+
+def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
+    """Return charts of the history, with what was wrong then and the leaders that moved.
+
+    Args:
+        board: What the page is made of.
+        *wanted: The charts.
+        topic: Show only what concerns this topic; empty for all.
+    """
+    history = board.history
+    marks = [
+        event
+        for event in history.events
+        if event.kind == "leader" and (event.topic == topic if topic else event.level == "warning")
+    ]
+    periods = [
+        period
+        for period in history.periods
+        if not topic
+        or period.subject == "cluster"
+        or (period.trouble == "leaderless" and period.subject.rpartition("-")[0] == topic)
+    ]
+    return tag(
+        "div",
+        [
+            chart(
+                each.name,
+                each.title,
+                history.times,
+                [Line(label, history.series(*key)) for label, key in each.series],
+                unit=each.unit,
+                periods=periods,
+                marks=marks,
+            )
+            for each in wanted
+        ],
+        class_="charts",
+    )
+
+
+def _count(title: str, name: str) -> Column:
+    return number(title, lambda row: figures.count(getattr(row.channel, name)))
+
+
+_FIGURES: Final = {
+    each.title: each
+    for each in (
+        _count("depth", "depth"),
+        number("in memory", lambda row: figures.count(row.channel.depth - row.channel.on_disk)),
+        _count("on disk", "on_disk"),
+        number("lag", lambda row: figures.span(row.lag)),
+        number("size", lambda row: figures.size(row.channel.depth_bytes)),
+        _count("in flight", "in_flight"),
+        _count("deferred", "deferred"),
+        _count("requeued", "requeued"),
+        _count("timed out", "timed_out"),
+        _count("messages", "messages"),
+        _count("clients", "clients"),
+    )
+}
+"""The columns of a channel's figures, by their titles; rows are :class:`nsq_ha.admin.reading.Row`."""
+
+
+def channel_figures(*titles: str) -> list[Column]:
+    """Return some columns of a channel's figures."""
+    return [_FIGURES[title] for title in titles]
+
+
+def all_channel_figures(*, is_plain: bool) -> list[Column]:
+    """Return the columns of all figures that the servers have of a channel."""
+    # A plain nsqd knows neither the size of what waits nor its age, but how much of it a crash would lose.
+    own = ("in memory", "on disk") if is_plain else ("lag", "size")
+    return channel_figures("depth", *own, *list(_FIGURES)[5:])
 
 
 def tiles(*facts: tuple[str, Child, str]) -> Html:
@@ -251,3 +348,24 @@ def filter_form(action: Sequence[str], board: Board, label: str) -> Html:
         class_="filter",
         role="search",
     )
+
+
+def states(channel: ChannelStats) -> Html:
+    """Return the badges of a channel."""
+    return join(
+        badge("paused", "warning") if channel.paused else None, badge("skipped", "warning") if channel.skipped else None
+    )
+
+
+def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page:
+    """Return the page for something that the cluster does not have."""
+    known = board.history.latest is not None
+    note = "It may be new: this page shows it when the nsqds report it." if known else "The cluster was not read yet."
+    return Page(
+        "Not found" if known else "Reading", join(crumbs(above), tag("p", f"{text}. {note}")), 404 if known else 200
+    )
+
+
+def place(row: Row) -> str:
+    """Return the partition of a row, or its nsqd on a plain cluster."""
+    return row.nsqd or "" if row.partition is None else str(row.partition)

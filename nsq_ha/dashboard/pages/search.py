@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")
 
-_FIELDS = (
+_LEVELS: Final = {"finish": "good", "requeue": "warning"}
+_FIELDS: Final = (
     ("topic", "Topic", ""),
     ("id", "Internal id", "from a receipt or a consumed message"),
     ("trace", "Trace id", "of the publisher"),
@@ -105,22 +106,17 @@ def _found(board: Board, found: Found) -> Html:
         ("offset", str(stored.offset)),
     ]
     facts_list = tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts], class_="facts")
-    channels = [
-        (
-            each.channel,
-            (
-                channel_link(found.topic, each.channel),
-                badge(each.state, each.level),
-                each.text,
-            ),
-        )
-        for each in found.channels
-    ]
+    columns = (
+        Column("channel", lambda fate: channel_link(found.topic, fate.channel)),
+        Column("state", lambda fate: badge(fate.state, fate.level)),
+        Column("why", lambda fate: fate.text),
+    )
+    fates = table("life", columns, found.channels, key=lambda fate: fate.channel, empty="The topic has no channel.")
     return section(
         f"Message {stored.internal_id}",
         facts_list,
         tag("h3", "At the channels, by the position of each"),
-        table("life", (Column("channel"), Column("state"), Column("why")), channels, empty="The topic has no channel."),
+        fates,
         tag("h3", "Headers") if stored.headers else None,
         tag("pre", stored.headers, tabindex="0") if stored.headers else None,
         tag("h3", "Body"),
@@ -138,31 +134,14 @@ def _steps(steps: Sequence[Step]) -> Html | None:
         return None
     first = steps[0].time_ns
     columns = (
-        Column("time"),
-        Column("after"),
-        Column("what"),
-        Column("partition"),
-        Column("channel"),
-        Column("attempt"),
-        Column("nsqd"),
-        Column("internal id"),
+        Column("time", lambda each: figures.moment(each[1].time_ns / 1e9)),
+        Column("after", lambda each: figures.milliseconds((each[1].time_ns - first) / 1e9)),
+        Column("what", lambda each: badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
+        Column("partition", lambda each: str(each[1].partition)),
+        Column("channel", lambda each: each[1].channel or figures.NONE),
+        Column("attempt", lambda each: str(each[1].attempt)),
+        Column("nsqd", lambda each: each[1].nsqd),
+        Column("internal id", lambda each: str(each[1].internal_id)),
     )
-    rows = [
-        (
-            f"{index}",
-            (
-                figures.moment(step.time_ns / 1e9),
-                figures.milliseconds((step.time_ns - first) / 1e9),
-                badge(
-                    step.event, "good" if step.event == "finish" else "warning" if step.event == "requeue" else "info"
-                ),
-                str(step.partition),
-                step.channel or figures.NONE,
-                str(step.attempt),
-                step.nsqd,
-                str(step.internal_id),
-            ),
-        )
-        for index, step in enumerate(steps)
-    ]
-    return section("Its life, by the trace log", table("steps", columns, rows, empty=""))
+    life = table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
+    return section("Its life, by the trace log", life)

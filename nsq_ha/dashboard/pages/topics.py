@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.charts import Line, chart
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
+    Chart,
     Column,
     Page,
+    all_channel_figures,
     badge,
     channel_link,
+    charts,
     crumbs,
     events_list,
     filter_form,
     found,
+    missing,
     node_link,
     number,
     section,
+    states,
     table,
     tiles,
     topic_link,
@@ -28,86 +33,90 @@ from nsq_ha.dashboard.pages.parts import (
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nsq_ha.admin import ChannelStats, Latency, PartitionDescription, PartitionStats, TopicStats
-    from nsq_ha.admin.reading import Place
+    from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
+    from nsq_ha.admin.reading import Place, Row
     from nsq_ha.dashboard.markup import Child
-
-_COLUMNS: Final = (
-    Column("topic", "name"),
-    Column("kind"),
-    number("partitions", "partitions"),
-    number("replicas"),
-    number("channels", "channels"),
-    number("messages", "messages"),
-    number("published", "published"),
-    number("depth", "depth"),
-    number("lag", "lag"),
-)
 
 
 def topics(board: Board) -> Page:
     """Return the list of topics."""
     reading = board.reading
     needle = board.arguments.get("q", "")
-    sums = {
-        name: (
-            sum(c.depth for c in topic.channels),
-            max((c.lag(reading.at) or 0.0 for c in topic.channels), default=0.0),
-        )
-        for name, topic in reading.topics.items()
-    }
-    orders: Mapping[str, Callable[[str], float]] = {
-        "partitions": lambda name: len(reading.partitions(name)),
-        "channels": lambda name: len(reading.topics[name].channels) if name in reading.topics else 0,
-        "messages": lambda name: reading.topics[name].messages if name in reading.topics else 0,
-        "published": lambda name: board.history.last("topic", name, "published") or 0.0,
-        "depth": lambda name: sums.get(name, (0, 0.0))[0],
-        "lag": lambda name: sums.get(name, (0, 0.0))[1],
-    }
+    columns = _columns(board)
     names = [name for name in reading.names if found(name, needle)]
+    waiting: dict[str, list[Row]] = {}
+    for row in reading.rows:
+        if row.channel is not None:
+            waiting.setdefault(row.topic, []).append(row)
+    rows = [_Topic(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
     chosen = board.arguments.get("sort", "name")
-    if chosen in orders:
-        names.sort(key=lambda name: -orders[chosen](name))
+    if chosen in _ORDERS:
+        rows.sort(key=lambda row: -_ORDERS[chosen](board, row))
     else:
         chosen = "name"
-    columns = tuple(c for c in _COLUMNS if not reading.is_plain or c.title not in ("partitions", "replicas"))
-    rows = (
-        (name, [cell for title, cell in _row(board, name, sums.get(name)) if any(c.title == title for c in columns)])
-        for name in names
-    )
     empty = "No topic has this text in its name." if needle else "There are no topics."
+    sorting = (chosen, board.arguments)
     return Page(
         "Topics",
         join(
             filter_form(("topics",), board, "Name contains"),
-            table("topics", columns, rows, empty=empty, sorting=(chosen, board.arguments)),
+            table("topics", columns, rows, key=lambda row: row.name, empty=empty, sorting=sorting),
         ),
     )
 
 
-def _row(board: Board, name: str, sums: tuple[int, float] | None) -> Iterator[tuple[str, Child]]:
+class _Topic(NamedTuple):
+    """A topic of the list; ``stats`` is None if no nsqd serves it."""
+
+    name: str
+    stats: TopicStats | None
+    rows: Sequence[Row]
+
+    @property
+    def depth(self) -> int:
+        return sum(row.depth or 0 for row in self.rows)
+
+    @property
+    def lag(self) -> float:
+        return max((row.lag or 0.0 for row in self.rows), default=0.0)
+
+
+_ORDERS: Final[Mapping[str, Callable[[Board, _Topic], float]]] = {
+    "partitions": lambda board, row: len(board.reading.partitions(row.name)),
+    "channels": lambda _, row: len(row.rows),
+    "messages": lambda _, row: row.stats.messages if row.stats else 0,
+    "published": lambda board, row: board.history.last("topic", row.name, "published") or 0.0,
+    "depth": lambda _, row: row.depth,
+    "lag": lambda _, row: row.lag,
+}
+
+
+def _columns(board: Board) -> list[Column]:
     reading = board.reading
-    topic = reading.topics.get(name)
-    partitions = reading.partitions(name)
-    copies = [len(reading.holders.get((name, partition), ())) for partition in partitions]
-    yield "topic", topic_link(name)
-    yield "kind", join(flags(board, name), None if topic else badge("no nsqd has it", "warning"))
-    yield "partitions", figures.count(len(partitions))
-    yield (
-        "replicas",
-        figures.NONE
-        if not copies
-        else str(max(copies))
-        if min(copies) == max(copies)
-        else f"{min(copies)}–{max(copies)}",
-    )
-    yield "channels", figures.count(len(topic.channels) if topic else 0)
-    yield "messages", figures.count(topic.messages if topic else 0)
-    yield "published", figures.rate(board.history.last("topic", name, "published"))
-    yield "depth", figures.count(sums[0] if sums else 0)
-    yield "lag", figures.span(sums[1] if sums else None)
+
+    def kind(row: _Topic) -> Child:
+        return join(flags(board, row.name), None if row.stats else badge("no nsqd has it", "warning"))
+
+    columns = [Column("topic", lambda row: topic_link(row.name), key="name"), Column("kind", kind)]
+    if not reading.is_plain:
+        columns += [
+            number("partitions", lambda row: figures.count(len(reading.partitions(row.name))), "partitions"),
+            number("replicas", lambda row: _copies(board, row.name)),
+        ]
+    return [
+        *columns,
+        number("channels", lambda row: figures.count(len(row.rows)), "channels"),
+        number("messages", lambda row: figures.count(row.stats.messages if row.stats else 0), "messages"),
+        number("published", lambda row: figures.rate(board.history.last("topic", row.name, "published")), "published"),
+        number("depth", lambda row: figures.count(row.depth), "depth"),
+        number("lag", lambda row: figures.span(row.lag if row.stats else None), "lag"),
+    ]
+
+
+def _copies(board: Board, topic: str) -> str:
+    """Return how many nsqds hold each partition, or the fewest and the most."""
+    copies = {len(board.reading.holders.get((topic, each), ())) for each in board.reading.partitions(topic)}
+    return "–".join(map(str, sorted({min(copies), max(copies)}))) if copies else figures.NONE
 
 
 def flags(board: Board, name: str) -> Html:
@@ -138,14 +147,8 @@ def topic_page(board: Board, name: str) -> Page:
         return missing(board, f"There is no topic {name!r}", ("Topics", ("topics",)))
     topic = reading.topics.get(name)
     channels = topic.channels if topic else ()
-    marks = [event for event in history.events if event.kind == "leader" and event.topic == name]
-    periods = [
-        p
-        for p in history.periods
-        if p.subject == "cluster" or (p.trouble == "leaderless" and p.subject.rpartition("-")[0] == name)
-    ]
     lines = [
-        Line(channel.name, history.series("channel", name, channel.name, "depth"))
+        (channel.name, ("channel", name, channel.name, "depth"))
         for channel in sorted(channels, key=lambda c: -c.depth)[:6]
     ]
     events = [event for event in reversed(history.events) if event.topic == name]
@@ -159,21 +162,13 @@ def topic_page(board: Board, name: str) -> Page:
             ("waiting", figures.short(sum(c.depth for c in channels)), ""),
             ("in flight", figures.short(sum(c.in_flight for c in channels)), ""),
         ),
-        tag(
-            "div",
-            chart(
-                "published",
-                "Published per second",
-                history.times,
-                [Line("published", history.series("topic", name, "published"))],
-                unit="rate",
-                periods=periods,
-                marks=marks,
-            ),
-            chart("depths", "Waiting messages by channel", history.times, lines, periods=periods, marks=marks),
-            class_="charts",
+        charts(
+            board,
+            Chart("published", "Published per second", "rate", [("published", ("topic", name, "published"))]),
+            Chart("depths", "Waiting messages by channel", "count", lines),
+            topic=name,
         ),
-        section("Channels", _channels(board, name, channels)),
+        section("Channels", _channels(board, name)),
         section("Partitions" if not reading.is_plain else "At the nsqds", _partitions(board, name)),
         latencies(
             [(e.nsqd if reading.is_plain else str(e.partition), e.latency) for e in topic.partitions] if topic else []
@@ -202,63 +197,14 @@ def incomplete(board: Board, name: str) -> Html | None:
     return tag("p", text, class_="banner warning", id="incomplete") if text else None
 
 
-def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page:
-    """Return the page for something that the cluster does not have."""
-    known = board.history.latest is not None
-    note = "It may be new: this page shows it when the nsqds report it." if known else "The cluster was not read yet."
-    return Page(
-        "Not found" if known else "Reading", join(crumbs(above), tag("p", f"{text}. {note}")), 404 if known else 200
+def _channels(board: Board, topic: str) -> Html:
+    columns = (
+        Column("channel", lambda row: join(channel_link(topic, row.name), " ", states(row.channel))),
+        *all_channel_figures(is_plain=board.reading.is_plain),
     )
-
-
-def _channels(board: Board, topic: str, channels: tuple[ChannelStats, ...]) -> Html:
-    is_plain = board.reading.is_plain
-    columns = (Column("channel"), *channel_columns(is_plain=is_plain))
-    rows = (
-        (
-            channel.name,
-            (
-                join(channel_link(topic, channel.name), " ", states(channel)),
-                *channel_figures(channel, board.reading.at, is_plain=is_plain),
-            ),
-        )
-        for channel in channels
-    )
-    return table("channels", columns, rows, empty="It has no channel: consumers create them, or nsq-ha channel create.")
-
-
-def channel_columns(*, is_plain: bool) -> tuple[Column, ...]:
-    """Return the columns of a channel's figures; :func:`channel_figures` fills them."""
-    # A plain nsqd knows neither the size of what waits nor its age, but how much of it a crash would lose.
-    own = ("in memory", "on disk") if is_plain else ("lag", "size")
-    titles = ("depth", *own, "in flight", "deferred", "requeued", "timed out", "messages", "clients")
-    return tuple(number(title) for title in titles)
-
-
-def channel_figures(channel: ChannelStats, now: float, *, is_plain: bool) -> tuple[Child, ...]:
-    """Return the figures of a channel at the time ``now``, one for each of the columns."""
-    own = (
-        (figures.count(channel.depth - channel.on_disk), figures.count(channel.on_disk))
-        if is_plain
-        else (figures.span(channel.lag(now)), figures.size(channel.depth_bytes))
-    )
-    return (
-        figures.count(channel.depth),
-        *own,
-        figures.count(channel.in_flight),
-        figures.count(channel.deferred),
-        figures.count(channel.requeued),
-        figures.count(channel.timed_out),
-        figures.count(channel.messages),
-        figures.count(channel.clients),
-    )
-
-
-def states(channel: ChannelStats) -> Html:
-    """Return the badges of a channel."""
-    return join(
-        badge("paused", "warning") if channel.paused else None, badge("skipped", "warning") if channel.skipped else None
-    )
+    rows = [row for row in board.reading.rows if row.topic == topic and row.channel is not None]
+    empty = "It has no channel: consumers create them, or nsq-ha channel create."
+    return table("channels", columns, rows, key=lambda row: row.name, empty=empty)
 
 
 def _partitions(board: Board, name: str) -> Html:
@@ -269,49 +215,33 @@ def _partitions(board: Board, name: str) -> Html:
     described = reading.details.get(name)
     details = {entry.partition: entry for entry in described.partitions} if described else {}
     stats = {entry.partition: entry for entry in topic.partitions} if topic else {}
-    columns = (
-        number("partition"),
-        Column("leader"),
-        Column("replicas"),
-        Column("writable"),
-        number("messages"),
-        number("first offset"),
-        number("end offset"),
-        number("publishers"),
-        *((Column("change"),) if board.may_change else ()),
-    )
     rows = [
-        (str(each), _partition(board, (name, each), details.get(each), stats.get(each)))
+        _Partition((name, each), details.get(each), stats.get(each))
         for each in sorted({*reading.partitions(name), *details})
     ]
     note = tag("p", described.note, class_="banner warning") if described and described.note else None
-    return join(note, table("partitions", columns, rows, empty="No nsqd reports a partition."))
+    empty = "No nsqd reports a partition."
+    return join(
+        note, table("partitions", _partition_columns(board), rows, key=lambda row: str(row.place[1]), empty=empty)
+    )
 
 
 def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
     columns = (
-        Column("nsqd"),
-        number("messages"),
-        number("in no channel yet"),
-        number("in memory"),
-        number("on disk"),
-        number("channels"),
+        Column("nsqd", lambda entry: join(node_link(entry.nsqd), " ", _found_at(board, entry))),
+        number("messages", lambda entry: figures.count(entry.messages)),
+        number("in no channel yet", lambda entry: figures.count(entry.unrouted)),
+        number("in memory", lambda entry: figures.count(entry.unrouted - entry.on_disk)),
+        number("on disk", lambda entry: figures.count(entry.on_disk)),
+        number("channels", lambda entry: len(entry.channels)),
     )
-    rows = [
-        (
-            e.nsqd,
-            (
-                join(node_link(e.nsqd), " ", _found_at(board, e)),
-                figures.count(e.messages),
-                figures.count(e.unrouted),
-                figures.count(e.unrouted - e.on_disk),
-                figures.count(e.on_disk),
-                len(e.channels),
-            ),
-        )
-        for e in (topic.partitions if topic else ())
-    ]
-    return table("partitions", columns, rows, empty="No nsqd has it: the first publish creates it.")
+    return table(
+        "partitions",
+        columns,
+        topic.partitions if topic else (),
+        key=lambda entry: entry.nsqd,
+        empty="No nsqd has it: the first publish creates it.",
+    )
 
 
 def _found_at(board: Board, entry: PartitionStats) -> Html:
@@ -326,38 +256,56 @@ def _found_at(board: Board, entry: PartitionStats) -> Html:
     )
 
 
-def _partition(
-    board: Board, place: Place, detail: PartitionDescription | None, stats: PartitionStats | None
-) -> list[Child]:
-    reading = board.reading
-    leader = reading.leaders.get(place)
-    silent = leader in reading.silent
-    in_sync = {tcp_address(replica) or replica for replica in detail.replicas} if detail else set()
-    others = [address for address in reading.holders.get(place, ()) if address != leader]
-    replicas = [
-        tag("span", node_link(address), " ", _sync(address, in_sync), class_="pair")
-        for address in sorted({*others, *(in_sync - {leader or ""})})
-    ]
-    writable: Child = "…" if detail is None else "yes" if detail.writable else badge("no", "bad")
-    cells: list[Child] = [
-        str(place[1]),
-        join(node_link(leader), badge("silent", "bad") if silent else None) if leader else badge("none", "bad"),
-        join(*replicas) if replicas else "none",
-        writable,
-        figures.count(stats.messages if stats else None),
-        str(stats.begin_offset) if stats else figures.NONE,
-        str(stats.end_offset) if stats else figures.NONE,
-        figures.count(stats.publishers if stats else None),
-    ]
-    if board.may_change:
-        move = tag(
-            "a",
-            "Move leader",
-            href=path("confirm", "move-leader") + query(topic=place[0], partition=place[1]),
-            class_="button",
+class _Partition(NamedTuple):
+    """A partition, what is described of it, and what its leader says."""
+
+    place: Place
+    detail: PartitionDescription | None
+    stats: PartitionStats | None
+
+
+def _partition_columns(board: Board) -> list[Column]:
+    leaders, silent = board.reading.leaders, board.reading.silent
+
+    def leader(row: _Partition) -> Child:
+        nsqd = leaders.get(row.place)
+        return (
+            join(node_link(nsqd), badge("silent", "bad") if nsqd in silent else None) if nsqd else badge("none", "bad")
         )
-        cells.append(move if others else "")
-    return cells
+
+    def writable(row: _Partition) -> Child:
+        return "…" if row.detail is None else "yes" if row.detail.writable else badge("no", "bad")
+
+    def move(row: _Partition) -> Child:
+        href = path("confirm", "move-leader") + query(topic=row.place[0], partition=row.place[1])
+        return tag("a", "Move leader", href=href, class_="button") if _others(board, row.place) else ""
+
+    columns = [
+        number("partition", lambda row: str(row.place[1])),
+        Column("leader", leader),
+        Column("replicas", lambda row: _replicas(board, row)),
+        Column("writable", writable),
+        number("messages", lambda row: figures.count(row.stats.messages if row.stats else None)),
+        number("first offset", lambda row: str(row.stats.begin_offset) if row.stats else figures.NONE),
+        number("end offset", lambda row: str(row.stats.end_offset) if row.stats else figures.NONE),
+        number("publishers", lambda row: figures.count(row.stats.publishers if row.stats else None)),
+    ]
+    return [*columns, Column("change", move)] if board.may_change else columns
+
+
+def _others(board: Board, place: Place) -> list[str]:
+    """Return the nsqds that hold a partition and do not lead it."""
+    leader = board.reading.leaders.get(place)
+    return [address for address in board.reading.holders.get(place, ()) if address != leader]
+
+
+def _replicas(board: Board, row: _Partition) -> Child:
+    in_sync = {tcp_address(replica) or replica for replica in row.detail.replicas} if row.detail else set()
+    addresses = {*_others(board, row.place), *(in_sync - {board.reading.leaders.get(row.place, "")})}
+    replicas = [
+        tag("span", node_link(address), " ", _sync(address, in_sync), class_="pair") for address in sorted(addresses)
+    ]
+    return join(*replicas) if replicas else "none"
 
 
 def _sync(address: str, in_sync: set[str]) -> Html | None:
@@ -372,16 +320,13 @@ def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
     if not known:
         return None
     shares = sorted({share for _, latency in known for share, _ in latency.percentiles})
-    columns = (Column("at"), number("messages"), *(number(figures.share(share)) for share in shares))
-    rows = [
-        (
-            label,
-            (
-                label,
-                figures.count(latency.count),
-                *(figures.milliseconds(dict(latency.percentiles).get(share)) for share in shares),
-            ),
-        )
-        for label, latency in known
-    ]
-    return section("From publish to FIN", table("latency", columns, rows, empty=""))
+    columns = (
+        Column("at", lambda entry: entry[0]),
+        number("messages", lambda entry: figures.count(entry[1].count)),
+        *(number(figures.share(each), functools.partial(_within, each)) for each in shares),
+    )
+    return section("From publish to FIN", table("latency", columns, known, key=lambda entry: entry[0], empty=""))
+
+
+def _within(share: float, entry: tuple[str, Latency]) -> str:
+    return figures.milliseconds(dict(entry[1].percentiles).get(share))
