@@ -17,10 +17,10 @@ from nsq_ha.cli.positions import described, positions
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP
 from nsq_ha.cli.tables import print_fitting
-from nsq_ha.errors import ChannelNotFoundError, TopicNotFoundError
+from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
     from nsq_ha.cli.cluster import Cluster
@@ -54,7 +54,7 @@ def channel() -> None:
 @json_option
 def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
     """List the channels of TOPIC, with what waits in them."""
-    found = run(_describe(cluster, topic))
+    found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
     _warn_about_silence(found)
     now = time.time()
     if wants_json(as_json):
@@ -98,7 +98,7 @@ def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool
 
     Asks only if some partitions skip and others do not: the waiting messages of the others are then dropped.
     """
-    found = run(_describe(cluster, topic))
+    found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
     skips = [
         each.skipped
         for entry in found.partitions
@@ -194,31 +194,18 @@ def set_offset(
     _done(f"moved {name} of {topic} to {where}")
 
 
-def _change(cluster: Cluster, topic: str, change: Callable[[AdminClient], Coroutine[object, object, None]]) -> None:
-    async def work() -> None:
-        async with cluster.admin() as admin:
-            try:
-                await change(admin)
-            except ChannelNotFoundError as error:
-                raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
-            except TopicNotFoundError as error:
-                if "does not exist" not in str(error):
-                    raise
-                raise TopicNotFoundError.named(topic) from error
+def _change(cluster: Cluster, topic: str, change: Callable[[AdminClient], Awaitable[None]]) -> None:
+    async def explained(admin: AdminClient) -> None:
+        try:
+            await change(admin)
+        except ChannelNotFoundError as error:
+            raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
 
-    run(work())
+    run(cluster.ask(explained, topic))
 
 
 def _done(text: str) -> None:
     click.echo(text, err=True)
-
-
-async def _describe(cluster: Cluster, topic: str) -> TopicDescription:
-    async with cluster.admin() as admin:
-        try:
-            return await admin.describe(topic)
-        except TopicNotFoundError as error:
-            raise TopicNotFoundError.named(topic) from error
 
 
 def _warn_about_silence(found: TopicDescription) -> None:
@@ -230,13 +217,5 @@ def _warn_about_silence(found: TopicDescription) -> None:
 
 
 def _as_dict(each: ChannelStats, now: float) -> dict[str, object]:
-    return {
-        "channel": each.name,
-        "depth": each.depth,
-        "in_flight": each.in_flight,
-        "deferred": each.deferred,
-        "clients": each.clients,
-        "lag": each.lag(now),
-        "paused": each.paused,
-        "skipped": each.skipped,
-    }
+    counts = {name: getattr(each, name) for name in ("depth", "in_flight", "deferred", "clients")}
+    return {"channel": each.name, **counts, "lag": each.lag(now), "paused": each.paused, "skipped": each.skipped}

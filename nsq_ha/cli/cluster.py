@@ -8,22 +8,24 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, Unpack, cast
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
 
 from nsq_ha.checks import DEFAULT_PORT
 from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.option_types import TlsConfig
 from nsq_ha.options import AdminOptions
 from nsq_ha.settings import admin_from_env, config_from_env, settings_from_env
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from nsq_ha import Consumer, LookupClient, Producer
     from nsq_ha.admin import AdminClient
     from nsq_ha.options import ClientOptions, ConsumerOptions, ProducerOptions
+
+_Result = TypeVar("_Result")
 
 DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
@@ -111,6 +113,24 @@ class Cluster:
 
         given = {name: value for name, value in self._given.items() if name in AdminOptions.__annotations__}
         return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # its options
+
+    async def ask(self, question: Callable[[AdminClient], Awaitable[_Result]], topic: str | None = None) -> _Result:
+        """Ask the cluster one thing, or change one, with an admin client.
+
+        Args:
+            question: Asks it.
+            topic: The topic that it concerns; if it does not exist, the error says how to create it. None for none.
+
+        Raises:
+            NsqError: As ``question``.
+        """
+        async with self.admin() as admin:
+            try:
+                return await question(admin)
+            except TopicNotFoundError as error:
+                if topic is None or "does not exist" not in str(error):
+                    raise
+                raise TopicNotFoundError.named(topic) from error
 
     @property
     def tls(self) -> TlsConfig | None:

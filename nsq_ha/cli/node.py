@@ -20,7 +20,7 @@ from nsq_ha.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsq_ha.admin import PartitionStats
+    from nsq_ha.admin import AdminClient, PartitionStats
     from nsq_ha.admin.reading import Nsqd
     from nsq_ha.cli.cluster import Cluster
 
@@ -81,7 +81,7 @@ def list_nodes(cluster: Cluster, as_json: bool | None) -> None:
     Where the terminal is narrow, columns are left out; JSON has all, and the numbers of the partitions. Exit code 1 if
     an nsqd does not answer, or says that it is not healthy.
     """
-    nsqds = run(_nsqds(cluster))
+    nsqds = run(cluster.ask(_nsqds))
     if wants_json(as_json):
         for each in nsqds:
             print_json(_as_dict(each))
@@ -103,10 +103,9 @@ def _report(nsqds: Iterable[Nsqd]) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _nsqds(cluster: Cluster) -> Sequence[Nsqd]:
+async def _nsqds(admin: AdminClient) -> Sequence[Nsqd]:
     """Return the nsqds that the nsqlookupds list."""
-    async with cluster.admin() as admin:
-        state, listed, stats = await asyncio.gather(admin.cluster(), admin.nodes(), admin.stats())
+    state, listed, stats = await asyncio.gather(admin.cluster(), admin.nodes(), admin.stats())
     reading = Reading(time.time(), stats=stats, cluster=state, infos={info.node.address: info for info in listed})
     return [each for each in reading.nsqds.values() if each.listed is not None]
 
@@ -159,7 +158,7 @@ def show(nsqd: str, cluster: Cluster, as_json: bool | None) -> None:
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
     """
-    nsqds = run(_nsqds(cluster))
+    nsqds = run(cluster.ask(_nsqds))
     each = next((each for each in nsqds if each.address == nsqd), None)
     if each is None:
         known = ", ".join(clean(other.address) for other in nsqds) or "none"
@@ -209,7 +208,7 @@ def tombstone(nsqd: str, topic: str, cluster: Cluster, *, timeout: float, delete
     also = f", and delete {topic} there with all its messages" if delete else ""
     reason = "this cannot be undone" if delete else "this takes the nsqd away from clients"
     confirm(f"Hide nsqd {clean(nsqd)} from those who look {topic} up{also}?", yes=yes, reason=reason)
-    run(_tombstone(cluster, nsqd, topic, delete=delete, timeout=timeout))
+    run(cluster.ask(lambda admin: _tombstone(admin, topic, nsqd, delete=delete, timeout=timeout)))
     click.echo(f"tombstoned {nsqd} for {topic}{f', and deleted {topic} there' if delete else ''}", err=True)
 
 
@@ -221,17 +220,11 @@ def restore(nsqd: str, topic: str, cluster: Cluster, *, timeout: float) -> None:
 
     Only on a partitioned cluster: plain nsqlookupds forget a tombstone after their -tombstone-lifetime.
     """
-    run(_restore(cluster, nsqd, topic, timeout=timeout))
+    run(cluster.ask(lambda admin: admin.restore_node(topic, nsqd, timeout=timeout)))
     click.echo(f"restored {nsqd} for {topic}", err=True)
 
 
-async def _tombstone(cluster: Cluster, nsqd: str, topic: str, *, delete: bool, timeout: float) -> None:
-    async with cluster.admin() as admin:
-        if delete and not any(info.node.is_plain for info in await admin.nodes()):
-            raise ConfigError("remove --delete: only a plain nsqd can delete its part of a topic")
-        await admin.tombstone_node(topic, nsqd, delete=delete, timeout=timeout)
-
-
-async def _restore(cluster: Cluster, nsqd: str, topic: str, *, timeout: float) -> None:
-    async with cluster.admin() as admin:
-        await admin.restore_node(topic, nsqd, timeout=timeout)
+async def _tombstone(admin: AdminClient, topic: str, nsqd: str, *, delete: bool, timeout: float) -> None:
+    if delete and not any(info.node.is_plain for info in await admin.nodes()):
+        raise ConfigError("remove --delete: only a plain nsqd can delete its part of a topic")
+    await admin.tombstone_node(topic, nsqd, delete=delete, timeout=timeout)

@@ -1,8 +1,8 @@
-"""``nsq-ha topic``: create, list, describe and delete topics; ``topic_changes`` has the other changes."""
+"""``nsq-ha topic``: list, describe, create, change and delete topics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -12,45 +12,64 @@ from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
-from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_json, print_table, wants_json
 from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
 from nsq_ha.cli.tables import Column, print_fitting
-from nsq_ha.cli.topic_changes import COMMANDS
 from nsq_ha.cli.views import NO_NSQD
-from nsq_ha.errors import ConfigError, ServerError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import PartitionDescription, TopicDescription
+    from collections.abc import Awaitable, Callable
+
+    from nsq_ha.admin import AdminClient, PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.engine.answers import TopicInfo
-    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.policy.topology import TopicMeta, TopicView
 
-USUAL_REPLICAS = 3
+_Result = TypeVar("_Result")
+
+USUAL_REPLICAS: Final = 3
 """Number of replicas that lets writes continue after the loss of a node."""
-_TOO_FEW_NODES = "No node is available"
+_TOO_FEW_NODES: Final = "No node is available"
 
-_OPTIONS = {"disable_channel_auto_create": "--register-channels", "multi_part": "--multi-part and --no-multi-part"}
+_OPTIONS: Final = {
+    "disable_channel_auto_create": "--register-channels",
+    "multi_part": "--multi-part and --no-multi-part",
+}
 """Options whose argument of ``AdminClient.create_topic`` has another name."""
+
+
+_SETTINGS: Final = {
+    "replicas": "replica",
+    "ordered": "ordered",
+    "extended": "extend_support",
+    "multi_part": "multi_part",
+    "register_channels": "disable_channel_auto_create",
+}
+"""Settings of a topic by their names here; in the lookup's meta they have others."""
+
+
+def _leader(entry: PartitionDescription) -> str | None:
+    return entry.leader.address if entry.leader else None
+
+
+def _replicas(entry: PartitionDescription) -> str | None:
+    return " ".join(tcp_address(name) or name for name in entry.replicas) or None
+
+
+def _bytes(entry: PartitionDescription) -> str | None:
+    return number(entry.stats.end_offset - entry.stats.begin_offset) if entry.stats else None
 
 
 _PARTITION_COLUMNS: Final = (
     Column("partition", 0, lambda entry: str(entry.partition)),
-    Column("leader", 1, lambda entry: entry.leader.address if entry.leader else None, is_number=False),
+    Column("leader", 1, _leader, is_number=False),
     Column("writable", 3, lambda entry: "yes" if entry.writable else "no", is_number=False),
-    Column(
-        "in sync",
-        2,
-        lambda entry: " ".join(tcp_address(name) or name for name in entry.replicas) or None,
-        is_number=False,
-        is_list=True,
-    ),
-    Column("messages", 4, lambda entry: number(entry.stats.messages) if entry.stats else None),
-    Column(
-        "bytes", 5, lambda entry: number(entry.stats.end_offset - entry.stats.begin_offset) if entry.stats else None
-    ),
+    Column("in sync", 2, _replicas, is_number=False, is_list=True),
+    Column("messages", 4, lambda entry: number(getattr(entry.stats, "messages", None))),
+    Column("bytes", 5, _bytes),
 )
 
 _CHANNEL_COLUMNS: Final = (
@@ -68,8 +87,151 @@ def topic() -> None:
     """Create, list, describe, change and delete topics."""
 
 
-for _command in COMMANDS:
-    topic.add_command(_command)
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.argument("partitions", type=click.IntRange(1, MAX_PARTITIONS))
+@click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait for the leaders.")
+@yes_option
+@cluster_options
+@json_option
+def expand(name: str, partitions: int, cluster: Cluster, *, timeout: float, yes: bool, as_json: bool | None) -> None:
+    """Add partitions to the topic NAME, so that it has PARTITIONS in total, and wait for their leaders.
+
+    They get the channels of the others, without ephemeral ones.
+
+    It cannot be taken back, and keys go to other partitions from then on: messages of one key may overtake each other
+    until the older ones are consumed.
+    """
+    text = f"Expand {name} to {partitions} partitions? Keys then go to other partitions, and it cannot be taken back."
+    confirm(text, yes=yes)
+    view = _change(cluster, name, f"expanding {name}", lambda admin: admin.expand(name, partitions, timeout=timeout))
+    created = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
+    if wants_json(as_json):
+        print_json(created)
+    else:
+        print_table(
+            ["partition#", "leader"], list(_leaders(view).items()), title=f"{name}: {view.partition_num} partitions"
+        )
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.option("-r", "--replicas", type=click.IntRange(1, MAX_REPLICAS), help="Replicas of each partition.")
+@click.option(
+    "--retention-days", type=click.IntRange(0), help="Days for which messages are kept; 0 for the server's default."
+)
+@click.option(
+    "--sync-every", type=click.IntRange(0), help="Messages after which the disk is synced; 0 for the server's default."
+)
+@click.option("--extended", is_flag=True, help="Let messages have headers and a tag. It cannot be taken back.")
+@click.option(
+    "--register-channels/--no-register-channels",
+    default=None,
+    help="Channels must be created before a consumer can use them. Switching it on deletes all that exist.",
+)
+@click.option("--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds to wait until all show it.")
+@yes_option
+@cluster_options
+@json_option
+def update(
+    name: str,
+    cluster: Cluster,
+    *,
+    extended: bool,
+    register_channels: bool | None,
+    yes: bool,
+    as_json: bool | None,
+    **options: Any,  # noqa: ANN401 - click has converted them
+) -> None:
+    """Change settings of the topic NAME; what is not given stays.
+
+    Asks before --register-channels, which deletes the channels, and --extended, which cannot be taken back.
+    """
+    if not extended and register_channels is None and all(v is None for k, v in options.items() if k != "timeout"):
+        raise click.UsageError("give a setting to change, such as --replicas 3")
+    if register_channels:
+        confirm(f"Delete all channels of {name} with their messages, and require registered ones?", yes=yes)
+    if extended:
+        confirm(f"Let messages of {name} have headers? It cannot be taken back.", yes=yes)
+    view = _change(
+        cluster,
+        name,
+        f"updating {name}",
+        lambda admin: admin.update_topic(
+            name, extended=True if extended else None, disable_channel_auto_create=register_channels, **options
+        ),
+    )
+    settings = {"topic": name, "partitions": view.partition_num, **_settings(view.meta)}
+    del settings["multi_part"]
+    if wants_json(as_json):
+        print_json(settings)
+    else:
+        columns = [column.replace("_", " ") for column in settings]
+        print_table(columns, [tuple(settings.values())], title=f"updated {name}")
+
+
+@topic.command("move-leader")
+@click.argument("name", type=TOPIC)
+@click.argument("partition", type=PARTITION)
+@click.option("--to", metavar="HOST:PORT", help="TCP address of the nsqd that shall lead. Default: another replica.")
+@click.option("--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds to wait until it leads.")
+@cluster_options
+@json_option
+def move_leader(
+    name: str, partition: int, cluster: Cluster, *, to: str | None, timeout: float, as_json: bool | None
+) -> None:
+    """Move the leadership of PARTITION of the topic NAME to another nsqd, and wait until that leads.
+
+    Producers and consumers follow by themselves. For minutes after a node joined or left, the cluster refuses it.
+    """
+    leader = _change(
+        cluster,
+        name,
+        f"moving the leader of {name}",
+        lambda admin: admin.move_leader(name, partition, to, timeout=timeout),
+    )
+    if wants_json(as_json):
+        print_json({"topic": name, "partition": partition, "leader": leader.address})
+    else:
+        click.echo(f"{name}-{partition} is now led by {leader.address}")
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@cluster_options
+def pause(name: str, cluster: Cluster, *, timeout: float) -> None:
+    """Hold the messages of the plain topic NAME back from its channels, until `resume`. Publishing goes on.
+
+    On a partitioned cluster, pause the channels: nsq-ha channel pause.
+    """
+    _change(cluster, name, f"pausing {name}", lambda admin: admin.pause_topic(name, timeout=timeout))
+    click.echo(f"paused {name}", err=True)
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@cluster_options
+def resume(name: str, cluster: Cluster, *, timeout: float) -> None:
+    """Let the messages of the paused plain topic NAME go to its channels."""
+    _change(cluster, name, f"resuming {name}", lambda admin: admin.unpause_topic(name, timeout=timeout))
+    click.echo(f"resumed {name}", err=True)
+
+
+@topic.command()
+@click.argument("name", type=TOPIC)
+@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@yes_option
+@cluster_options
+def empty(name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+    """Drop the messages of the plain topic NAME that are in no channel yet.
+
+    On a partitioned cluster, empty the channels: nsq-ha channel empty.
+    """
+    confirm(f"Drop the messages of {name} that are in no channel yet?", yes=yes)
+    _change(cluster, name, f"emptying {name}", lambda admin: admin.empty_topic(name, timeout=timeout))
+    click.echo(f"emptied {name}", err=True)
 
 
 @topic.command()
@@ -108,8 +270,7 @@ def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) ->
     On a plain (upstream) cluster, create it at every given nsqlookupd, without options; the first publish creates it
     at an nsqd.
     """
-    with waiting(f"creating {name}"):
-        view = run(_create(cluster, name, **options))
+    view = _change(cluster, None, f"creating {name}", lambda admin: _create(admin, name, **options))
     if view.is_plain:
         nsqds = list(_leaders(view).values())
         if wants_json(as_json):
@@ -129,7 +290,7 @@ def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) ->
 @json_option
 def list_topics(cluster: Cluster, as_json: bool | None) -> None:
     """List all topics."""
-    topics = sorted(run(_topics(cluster)), key=lambda info: info.name)
+    topics = sorted(run(cluster.ask(lambda admin: admin.topics())), key=lambda info: info.name)
     if wants_json(as_json):
         for info in topics:
             print_json({"topic": info.name, "ordered": info.ordered, "extended": info.extend_support})
@@ -146,9 +307,9 @@ def describe(name: str, cluster: Cluster, as_json: bool | None) -> None:
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
     """
-    found = run(_describe(cluster, name))
+    found = run(cluster.ask(lambda admin: admin.describe(name), name))
     if wants_json(as_json):
-        print_json(_plain_as_dict(found) if found.view.is_plain else _as_dict(found))
+        print_json(_as_dict(found))
     elif found.view.is_plain:
         _print_plain(found)
     else:
@@ -165,56 +326,42 @@ def delete(name: str, cluster: Cluster, *, yes: bool) -> None:
     On a plain (upstream) cluster, stop its producers and consumers first: they would create it again.
     """
     confirm(f"Delete topic {name} with all its messages?", yes=yes)
-    run(_delete(cluster, name))
+    run(cluster.ask(lambda admin: admin.delete_topic(name)))
     click.echo(f"deleted {name}", err=True)
 
 
-async def _create(cluster: Cluster, name: str, **options: Any) -> TopicView:  # noqa: ANN401
-    async with cluster.admin() as admin:
-        nodes = await admin.nodes()
-        is_plain = any(info.node.is_plain for info in nodes)
-        replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
-        options["disable_channel_auto_create"] = options.pop("register_channels")
-        refused = refused_option(options | {"replicas": replicas}) if is_plain else None
-        if refused is not None:
-            option, reason = refused
-            raise ConfigError(f"remove {_OPTIONS.get(option) or '--' + option.replace('_', '-')}: {reason}")
-        try:
-            return await admin.create_topic(name, replicas=replicas, **options)
-        except ServerError as error:
-            if _TOO_FEW_NODES not in str(error):
-                raise
-            needed = replicas * (options["partitions"] if options["multi_part"] is False else 1)
-            raise ConfigError(
-                f"{error}: this takes {needed} nsqds, and the cluster has {len(await admin.nodes())}; "
-                f"ask for fewer --replicas{_or_shared(options)}"
-            ) from error
+def _change(
+    cluster: Cluster, topic: str | None, what: str, change: Callable[[AdminClient], Awaitable[_Result]]
+) -> _Result:
+    """Make a change; ``topic`` is that of :meth:`Cluster.ask`."""
+    with waiting(what):
+        return run(cluster.ask(change, topic))
 
 
-def _or_shared(options: dict[str, Any]) -> str:
-    return "" if options["multi_part"] is not False else ", fewer --partitions, or --multi-part"
+async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  # noqa: ANN401
+    nodes = await admin.nodes()
+    is_plain = any(info.node.is_plain for info in nodes)
+    replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
+    options["disable_channel_auto_create"] = options.pop("register_channels")
+    refused = refused_option(options | {"replicas": replicas}) if is_plain else None
+    if refused is not None:
+        option, reason = refused
+        raise ConfigError(f"remove {_OPTIONS.get(option) or '--' + option.replace('_', '-')}: {reason}")
+    try:
+        return await admin.create_topic(name, replicas=replicas, **options)
+    except ServerError as error:
+        if _TOO_FEW_NODES not in str(error):
+            raise
+        is_apart = options["multi_part"] is False
+        raise ConfigError(
+            f"{error}: this takes {replicas * (options['partitions'] if is_apart else 1)} nsqds, and the cluster has"
+            f" {len(await admin.nodes())}; ask for fewer --replicas"
+            f"{', fewer --partitions, or --multi-part' if is_apart else ''}"
+        ) from error
 
 
-async def _topics(cluster: Cluster) -> tuple[TopicInfo, ...]:
-    async with cluster.admin() as admin:
-        return await admin.topics()
-
-
-async def _describe(cluster: Cluster, name: str) -> TopicDescription:
-    async with cluster.admin() as admin:
-        try:
-            return await admin.describe(name)
-        except TopicNotFoundError as error:
-            raise TopicNotFoundError.named(name) from error
-
-
-async def _delete(cluster: Cluster, name: str) -> None:
-    async with cluster.admin() as admin:
-        await admin.delete_topic(name)
-
-
-def _kept(entry: PartitionDescription) -> str | None:
-    return None if entry.stats is None else number(entry.stats.end_offset - entry.stats.begin_offset)
+def _settings(meta: TopicMeta | None) -> dict[str, Any]:
+    return {name: getattr(meta, field, None) for name, field in _SETTINGS.items()}
 
 
 def _leaders(view: TopicView) -> dict[int, str]:
@@ -222,103 +369,79 @@ def _leaders(view: TopicView) -> dict[int, str]:
 
 
 def _as_dict(found: TopicDescription) -> dict[str, Any]:
-    meta = found.view.meta
-    return {
-        "topic": found.view.topic,
-        "partitions": [_partition(entry) for entry in found.partitions],
-        "replicas": meta.replica if meta else None,
-        "ordered": meta.ordered if meta else None,
-        "extended": meta.extend_support if meta else None,
-        "multi_part": meta.multi_part if meta else None,
-        "register_channels": meta.disable_channel_auto_create if meta else None,
-        "depth": dict(found.depth),
-        "note": found.note or None,
-    }
-
-
-def _plain_as_dict(found: TopicDescription) -> dict[str, Any]:
-    nsqds = [
+    topic, depth = found.view.topic, dict(found.depth)
+    if found.view.is_plain:
+        nsqds = [
+            {
+                "nsqd": _leader(entry),
+                "messages": entry.stats.messages if entry.stats else None,
+                "without_channel": entry.stats.unrouted if entry.stats else None,
+                "channels": _channels(entry),
+            }
+            for entry in found.partitions
+        ]
+        return {"topic": topic, "nsqds": nsqds, "depth": depth}
+    partitions = [
         {
-            "nsqd": entry.leader.address if entry.leader else None,
-            "messages": entry.stats.messages if entry.stats else None,
-            "without_channel": entry.stats.unrouted if entry.stats else None,
+            "partition": entry.partition,
+            "leader": _leader(entry),
+            "writable": entry.writable,
+            "replicas": list(entry.replicas),
+            **{name: getattr(entry.stats, name, None) for name in ("messages", "begin_offset", "end_offset")},
             "channels": _channels(entry),
         }
         for entry in found.partitions
     ]
-    return {"topic": found.view.topic, "nsqds": nsqds, "depth": dict(found.depth)}
-
-
-def _partition(entry: PartitionDescription) -> dict[str, Any]:
-    stats = entry.stats
-    return {
-        "partition": entry.partition,
-        "leader": entry.leader.address if entry.leader else None,
-        "writable": entry.writable,
-        "replicas": list(entry.replicas),
-        "messages": stats.messages if stats else None,
-        "begin_offset": stats.begin_offset if stats else None,
-        "end_offset": stats.end_offset if stats else None,
-        "channels": _channels(entry),
-    }
+    settings = _settings(found.view.meta)
+    return {"topic": topic, "partitions": partitions, **settings, "depth": depth, "note": found.note or None}
 
 
 def _channels(entry: PartitionDescription) -> dict[str, Any]:
-    return {
-        channel.name: {
-            "depth": channel.depth,
-            "in_flight": channel.in_flight,
-            "deferred": channel.deferred,
-            "clients": channel.clients,
-            "paused": channel.paused,
-        }
+    figures = ("depth", "in_flight", "deferred", "clients", "paused")
+    channels = entry.stats.channels if entry.stats else ()
+    return {channel.name: {name: getattr(channel, name) for name in figures} for channel in channels}
+
+
+def _channel_rows(found: TopicDescription) -> list[tuple[Any, ...]]:
+    """Return the figures of each channel by partition, or by nsqd of a plain topic."""
+    return sorted(
+        (
+            channel.name,
+            _leader(entry) if found.view.is_plain else entry.partition,
+            channel.depth,
+            channel.in_flight,
+            channel.deferred,
+            channel.clients,
+        )
+        for entry in found.partitions
         for channel in (entry.stats.channels if entry.stats else ())
-    }
+    )
 
 
 def _print_plain(found: TopicDescription) -> None:
     if not found.partitions:
         click.echo(f"{found.view.topic}: {NO_NSQD}")
         return
-    rows: list[tuple[object, ...]] = []
-    for entry in found.partitions:
-        address, stats = entry.leader.address if entry.leader else None, entry.stats
-        rows.append((address, stats.messages if stats else None, stats.unrouted if stats else None))
-    print_table(
-        ["nsqd", "messages since its start#", "without channel#"],
-        rows,
-        title=f"{found.view.topic}: {counted(len(rows), 'nsqd')}",
-    )
-    channels = [
-        (channel.name, entry.leader.address, channel.depth, channel.in_flight, channel.deferred, channel.clients)
+    rows = [
+        (_leader(entry), getattr(entry.stats, "messages", None), getattr(entry.stats, "unrouted", None))
         for entry in found.partitions
-        if entry.stats is not None and entry.leader is not None
-        for channel in entry.stats.channels
     ]
+    title = f"{found.view.topic}: {counted(len(rows), 'nsqd')}"
+    print_table(["nsqd", "messages since its start#", "without channel#"], rows, title=title)
+    channels = _channel_rows(found)
     if channels:
-        print_table(["channel", "nsqd", "depth#", "in flight#", "deferred#", "clients#"], sorted(channels))
+        print_table(["channel", "nsqd", "depth#", "in flight#", "deferred#", "clients#"], channels)
 
 
 def _print_description(found: TopicDescription) -> None:
-    meta = found.view.meta
-    kind = [
-        word
-        for word, holds in (
-            ("ordered", meta is not None and meta.ordered),
-            ("extended", meta is not None and meta.extend_support),
-            ("channels must be registered", meta is not None and meta.disable_channel_auto_create),
-        )
-        if holds
-    ]
-    replicas = [] if meta is None else [counted(meta.replica, "replica")]
-    title = ", ".join([counted(len(found.partitions), "partition"), *replicas, *kind])
+    settings = _settings(found.view.meta)
+    words = {"ordered": "ordered", "extended": "extended", "register_channels": "channels must be registered"}
+    replicas = [] if found.view.meta is None else [counted(found.view.meta.replica, "replica")]
+    kinds = [word for name, word in words.items() if settings[name]]
+    title = ", ".join([counted(len(found.partitions), "partition"), *replicas, *kinds])
     print_fitting(_PARTITION_COLUMNS, found.partitions, title=f"{found.view.topic}: {title}")
-    channels = [
-        (channel.name, entry.partition, channel.depth, channel.in_flight, channel.deferred, channel.clients)
-        for entry in found.partitions
-        for channel in (entry.stats.channels if entry.stats else ())
-    ]
+    channels = _channel_rows(found)
     if channels:
-        print_fitting(_CHANNEL_COLUMNS, sorted(channels))
+        print_fitting(_CHANNEL_COLUMNS, channels)
     if found.note:
         click.echo(clean(found.note))
