@@ -22,7 +22,7 @@ from rich.console import Console
 
 from nsq_ha import Consumer, Producer
 from nsq_ha.admin import AdminClient
-from nsq_ha.cli.top_screen import Screen
+from nsq_ha.cli.top import Screen
 from nsq_ha.demo import flights
 from nsq_ha.demo.job import JobOptions
 from nsq_ha.demo.stage import Demo, DemoOptions

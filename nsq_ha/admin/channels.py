@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction
-from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import check_channel, check_topic
 from nsq_ha.errors import ChannelNotFoundError, ConfigError, LookupUnavailableError, ServerError, TopicNotFoundError
@@ -42,7 +42,7 @@ _NOT_REGISTERED: Final = "not registered"
 _RECREATED: Final = "still has the channel, or has it again: stop its consumers, which create it"
 
 
-class ChannelAdmin(Opened):
+class ChannelAdmin(AdminBase):
     """The calls that concern channels."""
 
     async def channels(self, topic: str, *, timeout: float = 5.0) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import msgspec
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
-from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import check_partition, check_topic, shown
 from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
@@ -97,7 +97,7 @@ class ClusterState:
     loads: tuple[NodeLoad, ...]
 
 
-class ClusterAdmin(Opened):
+class ClusterAdmin(AdminBase):
     """The calls that concern nodes."""
 
     async def cluster(self, *, timeout: float = 10.0) -> ClusterState:

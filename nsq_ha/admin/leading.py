@@ -17,8 +17,7 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nsq_ha.admin.https import Https
-from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import Https, NsqdHttp
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.servers import Servers

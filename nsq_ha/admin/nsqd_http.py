@@ -3,23 +3,31 @@
 Most requests must go to the partition's leader; another node refuses them. The
 caller finds the leader.
 
-Source: server protocol 12; Spark design 1.1, 1.2.
+An nsqd that runs with ``-tls-required`` refuses plain HTTP, and nsqlookupd does not know the port of its HTTPS. A plain
+nsqd names it in the refusal. The partitioned one does not; there it is taken to be the port after that of HTTP, as in
+nsqd's defaults (4151 and 4152).
+
+The invariant: no certificate goes unverified that ``tls`` wants verified, and nothing is sent by HTTPS that plain HTTP
+accepts.
+
+Source: server protocol 12; Spark design 1.1, 1.2; youzan/nsq ``nsqdserver/http.go``; upstream ``nsqd/http.go``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
-from nsq_ha.admin.https import refuses_http
-from nsq_ha.admin.stats_answer import Stats, node_stats, partition_stats, unfinished_of
-from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic
+from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
+from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic, is_port
 from nsq_ha.engine.body import decode_json
-from nsq_ha.engine.http import HttpPeer
+from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
+    ConnectError,
     InvalidCommandError,
     RemoteProtocolError,
     ServerError,
@@ -30,12 +38,16 @@ from nsq_ha.errors import (
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
     import httpx
 
     from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
-    from nsq_ha.admin.https import Https
     from nsq_ha.engine.body import Body
+    from nsq_ha.option_types import TlsConfig
     from nsq_ha.start_from import StartFrom
+
 
 Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
@@ -361,3 +373,95 @@ def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:
 def _place(topic: str, partition: int | None, channel: str) -> dict[str, str]:
     place = {"topic": check_topic(topic), "channel": check_channel(channel)}
     return place if partition is None else place | {"partition": str(check_partition(partition))}
+
+
+_ADVICE: Final = (
+    "Give tls= with what this nsqd's HTTPS needs, let it listen there (-https-address), or let it accept plain HTTP"
+    " (-tls-required=tcp-https)"
+)
+
+
+def refuses_http(body: Body) -> bool:
+    """Return whether an answer says that nsqd takes HTTPS only."""
+    return body.status == 403 and body.message == "TLS_REQUIRED"
+
+
+class Https:
+    """The HTTPS of all nsqds of a cluster.
+
+    Args:
+        tls: The option ``tls``. None trusts the system's authorities.
+    """
+
+    def __init__(self, tls: TlsConfig | ssl.SSLContext | None) -> None:
+        self._tls = tls
+        self._client: httpx.AsyncClient | None = None
+        self._urls: dict[str, str] = {}  # those that have answered, by the base URLs of plain HTTP
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    def is_known(self, url: str) -> bool:
+        """Return whether the nsqd with this base URL of plain HTTP has answered by HTTPS."""
+        return url in self._urls
+
+    async def ask(
+        self,
+        url: str,
+        refusal: Body | None,
+        method: str,
+        path: str,
+        *,
+        timeout: float,
+        params: Mapping[str, str] | None,
+        content: bytes | None,
+    ) -> Body:
+        """Send one request, as :func:`nsq_ha.engine.http.ask`.
+
+        Args:
+            url: Base URL of the nsqd's plain HTTP.
+            refusal: Its refusal of the request. None if it :meth:`is_known`.
+            method: ``GET`` or ``POST``.
+            path: The path.
+            timeout: Seconds for connecting, sending, and reading to the end.
+            params: The query.
+            content: Body of the request. None sends no body.
+
+        Raises:
+            TlsRequiredError: Its HTTPS has never answered; the text says what to set.
+            TransportError: It did not answer.
+            RemoteProtocolError: The answer is not valid.
+        """
+        base = self._urls.get(url) if refusal is None else _https_url(url, refusal.https_port)
+        if base is None:
+            raise TlsRequiredError("", f"{_refusal(url)}, and says that it has no HTTPS. {_ADVICE}")
+        if self._client is None:
+            self._client = new_client([base], self._tls)
+        try:
+            body = await ask(self._client, method, base + path, timeout=timeout, params=params, content=content)
+        except (TransportError, RemoteProtocolError) as error:
+            # The client of HTTPS is made like that of an nsqlookupd.
+            text = str(error).replace("lookupd_tls", "tls")
+            if refusal is not None:
+                raise TlsRequiredError(
+                    "", f"{_refusal(url)}, and its HTTPS cannot be used: {base}: {text}. {_ADVICE}"
+                ) from error
+            if isinstance(error, ConnectError):
+                self._urls.pop(url, None)  # it may have been started again without -tls-required
+            raise type(error)(text) from error
+        self._urls[url] = base
+        return body
+
+
+def _refusal(url: str) -> str:
+    return f"nsqd {url} refuses plain HTTP because it runs with -tls-required"
+
+
+def _https_url(url: str, port: int | None) -> str | None:
+    parts = urlsplit(url)
+    if port is None:
+        port = (parts.port or 0) + 1
+    host = parts.netloc.rpartition(":")[0]
+    return f"https://{host}:{port}" if is_port(port) else None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha.options import AdminOptions
 
 
-class Opened:
+class AdminBase:
     """What all calls of an admin client share.
 
     Args:

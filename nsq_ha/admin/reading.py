@@ -46,7 +46,7 @@ class Rates(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class FigureRow:
     """The figures of a channel, of a channel in one part of its topic, or of a topic without channels.
 
     Attributes:
@@ -99,7 +99,7 @@ class Row:
         return None if self.rates is None else self.rates.done
 
 
-class Nsqd(NamedTuple):
+class NsqdView(NamedTuple):
     """One nsqd, by what the nsqlookupds list and what it says of itself.
 
     Attributes:
@@ -267,7 +267,7 @@ class Reading:
         return {place: old for place, old in before.items() if self.leaders.get(place, old) != old}
 
     @cached_property
-    def nsqds(self) -> Mapping[str, Nsqd]:
+    def nsqds(self) -> Mapping[str, NsqdView]:
         """The nsqds, by address.
 
         What a silent one led before it still leads, as far as is known; at the first look, what the nsqlookupds list.
@@ -283,7 +283,7 @@ class Reading:
             for entry in node.partitions if not self.is_plain else ():
                 if self.leaders.get((entry.topic, entry.partition)) != address:
                     follows.setdefault(entry.topic, []).append(entry.partition)
-            found[address] = Nsqd(node, info, leads, follows)
+            found[address] = NsqdView(node, info, leads, follows)
         return found
 
     # ------------------------------------------------------------ topics and channels
@@ -325,22 +325,22 @@ class Reading:
     # ------------------------------------------------------------ figures
 
     @cached_property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[FigureRow]:
         """The figures of each channel over all its parts, and of each topic without channels, by topic and channel."""
-        rows: list[Row] = []
+        rows: list[FigureRow] = []
         for topic in self.topics.values():
             unrouted = sum(entry.unrouted for entry in topic.partitions)
-            row = Row(topic=topic.topic, messages=topic.messages, unrouted=unrouted)
+            row = FigureRow(topic=topic.topic, messages=topic.messages, unrouted=unrouted)
             rows += self._rows(row, topic.channels, (topic.topic, None, None))
         return rows
 
     @cached_property
-    def parts(self) -> Sequence[Row]:
+    def parts(self) -> Sequence[FigureRow]:
         """The figures of each channel by partition, or by nsqd of a plain cluster."""
-        rows: list[Row] = []
+        rows: list[FigureRow] = []
         for entry in (entry for topic in self.topics.values() for entry in topic.partitions):
             topic, partition, _ = part = self._part(entry)
-            row = Row(
+            row = FigureRow(
                 topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages, unrouted=entry.unrouted
             )
             rows += self._rows(row, entry.channels, part)
@@ -394,7 +394,7 @@ class Reading:
     def _part(self, entry: PartitionStats) -> Part:
         return (entry.topic, None, entry.nsqd) if self.is_plain else (entry.topic, entry.partition, None)
 
-    def _rows(self, row: Row, channels: Iterable[ChannelStats], part: Part) -> list[Row]:
+    def _rows(self, row: FigureRow, channels: Iterable[ChannelStats], part: Part) -> list[FigureRow]:
         row = replace(row, in_rate=self.published.get(part))
         return [
             replace(row, channel=each, lag=each.lag(self.at), rates=self.rates.get((part, each.name)))

@@ -61,7 +61,7 @@ _UNKNOWN: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class _Place:
     """Where a channel is.
 
     Attributes:
@@ -75,11 +75,11 @@ class Place:
     node: Node
 
 
-def places_of(view: TopicView) -> tuple[Place, ...]:
+def places_of(view: TopicView) -> tuple[_Place, ...]:
     """Return the places of a topic, without partitions that have no leader now."""
     if view.is_plain:
-        return tuple(Place(_NSQD + node.address, None, node) for node in view.leaders.values())
-    return tuple(Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
+        return tuple(_Place(_NSQD + node.address, None, node) for node in view.leaders.values())
+    return tuple(_Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
 
 
 class Spread(Generic[T]):
@@ -161,7 +161,7 @@ class Spread(Generic[T]):
                 return
             await asyncio.sleep(PAUSE)
 
-    async def _places(self) -> tuple[TopicView, tuple[Place, ...]]:
+    async def _places(self) -> tuple[TopicView, tuple[_Place, ...]]:
         """Return the places that have a leader; record the others as open."""
         view = await self._leading.view(self._topic, "r", self._call)
         if not view.exists:
@@ -198,8 +198,8 @@ class Spread(Generic[T]):
                 self._finish(f"nsqlookupd {url}")
                 self._is_known = self._is_known or not text
 
-    async def _each(self, places: Iterable[Place], act: Callable[[Place], Awaitable[None]]) -> None:
-        async def limited(place: Place) -> None:
+    async def _each(self, places: Iterable[_Place], act: Callable[[_Place], Awaitable[None]]) -> None:
+        async def limited(place: _Place) -> None:
             async with self._slots:
                 try:
                     await act(place)
@@ -210,13 +210,13 @@ class Spread(Generic[T]):
 
         await asyncio.gather(*(limited(place) for place in places))
 
-    async def _remember(self, places: Iterable[Place], *, needed: bool) -> None:
+    async def _remember(self, places: Iterable[_Place], *, needed: bool) -> None:
         """Read the statistics before the change."""
         unknown = [place for place in places if needed and place.name not in self._before]
         for place, found in await self._stats(unknown):
             self._before[place.name] = found
 
-    async def _apply(self, place: Place, apply: Apply, absent: Absent) -> None:
+    async def _apply(self, place: _Place, apply: Apply, absent: Absent) -> None:
         name = place.name
         if self._applied.get(name) == place.node.address or name in self._failing:
             return
@@ -249,7 +249,7 @@ class Spread(Generic[T]):
         self._call.open.pop(name, None)
 
     async def _confirm(
-        self, places: Iterable[Place], shows: Callable[[T | None, T | None], bool] | None, waits_for: str
+        self, places: Iterable[_Place], shows: Callable[[T | None, T | None], bool] | None, waits_for: str
     ) -> None:
         """Record which of these places show the change."""
         waiting = [place for place in places if place.name not in self._failing | self._call.done]
@@ -263,14 +263,14 @@ class Spread(Generic[T]):
             else:
                 self._fail(place.name, f"nsqd {place.node.address} {waits_for}")
 
-    async def _stats(self, places: Iterable[Place]) -> list[tuple[Place, T | None]]:
+    async def _stats(self, places: Iterable[_Place]) -> list[tuple[_Place, T | None]]:
         """Return what is changed at these places; record those whose nsqd does not answer as open."""
-        by_node: dict[Node, list[Place]] = {}
+        by_node: dict[Node, list[_Place]] = {}
         for place in places:
             by_node.setdefault(place.node, []).append(place)
-        found: list[tuple[Place, T | None]] = []
+        found: list[tuple[_Place, T | None]] = []
 
-        async def ask(first: Place) -> None:
+        async def ask(first: _Place) -> None:
             asked = by_node[first.node]
             try:
                 entries = await self._leading.nsqd(first.node).stats(self._topic, channel=self._channel)
@@ -289,7 +289,7 @@ class Spread(Generic[T]):
         await self._each([asked[0] for asked in by_node.values()], ask)
         return found
 
-    def _check_channel(self, places: Iterable[Place], *, is_needed: bool) -> None:
+    def _check_channel(self, places: Iterable[_Place], *, is_needed: bool) -> None:
         absent = sorted(self._absent)
         if not self._is_known and all(place.name in self._absent for place in places):
             if self._channel is None:
@@ -301,7 +301,7 @@ class Spread(Generic[T]):
                 f" elsewhere: create it with create_channel, and repeat the call"
             )
 
-    def _located(self, error: ServerError, place: Place) -> ServerError:
+    def _located(self, error: ServerError, place: _Place) -> ServerError:
         where = f"({self._call.what}: {place.name} at nsqd {place.node.address})"
         return type(error)(error.code, f"{error.detail} {where}".strip())
 

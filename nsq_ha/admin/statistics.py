@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
-from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError
 
@@ -31,7 +31,7 @@ _AT_ONCE: Final = 16
 """Number of nsqds that are asked at the same time."""
 
 
-class StatsAdmin(Opened):
+class StatsAdmin(AdminBase):
     """The calls that only read what nsqds say."""
 
     async def stats(

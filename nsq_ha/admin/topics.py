@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE, until_usable
-from nsq_ha.admin.opened import Opened
+from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic
 from nsq_ha.engine.siblings import Siblings
@@ -50,7 +50,7 @@ _SETTINGS: Final = {
 """Arguments of :meth:`AdminClient.create_topic` by the names of the settings in a lookup's meta."""
 
 
-class TopicAdmin(Opened):
+class TopicAdmin(AdminBase):
     """The calls that concern whole topics."""
 
     async def create_topic(

@@ -7,29 +7,38 @@
     DIR/orders/.orders.20260131T100000Z.0001.jsonl.gz.tmp        the next file, for the moment in which it is written
     DIR/orders/.lock                                             held by the process that writes here
 
-The invariant: a message is in a journal, or in a file without a leading dot, or in both while a file is being
-completed. A file without a leading dot is complete and never changes. A journal whose file exists is deleted, so
-nothing gets into two files.
+A journal begins with a line that names its version. Then come records: length and CRC-32 of the payload (4 bytes each,
+little-endian), and the payload, a message in MessagePack. Files are lines, JSON lines or Parquet, compressed or not.
+
+The invariants: a message is in a journal, or in a file without a leading dot, or in both while a file is being
+completed. What :meth:`Journal.append` wrote survives a crash once it has returned, so the messages may be finished
+then; what a crash cut off was not finished, so nsqd delivers it again. A file without a leading dot is complete and
+never changes. A journal whose file exists is deleted, so nothing gets into two files.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gzip
+import importlib.util
+import json
 import os
+import struct
+import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self
 
-from nsq_ha.cli.formats import check_format, ending, write
-from nsq_ha.cli.journal import Journal, Reading, sync_folder
+import msgspec
+
+from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
+from nsq_ha.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-    from nsq_ha.cli.formats import Compressed, Format
-    from nsq_ha.message import Message
 
 _JOURNAL: Final = ".journal"
 _TMP: Final = ".tmp"
@@ -139,7 +148,7 @@ class Archive:
 def _complete(path: Path) -> Completed | None:
     """Write the file of a journal, and delete the journal."""
     final = path.with_name(path.name.removeprefix(".").removesuffix(_JOURNAL))
-    reading = Reading(path)
+    reading = JournalReader(path)
     if final.exists():  # an earlier process was killed after it had completed the file
         path.unlink()
         return None
@@ -197,3 +206,333 @@ def _locked(path: Path) -> int:
                 f"another process writes to {path.parent}: give each process a --dir of its own"
             ) from error
     return descriptor
+
+
+_FIRST_LINE: Final = b"nsq-ha journal 1\n"
+_HEAD: Final = struct.Struct("<II")
+
+
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A message as it stands in the journal; the fields are those of :class:`nsq_ha.Message` and its source."""
+
+    id: bytes
+    body: bytes
+    attempts: int
+    timestamp_ns: int
+    topic: str
+    partition: int
+    nsqd: str
+    offset: int | None = None
+    raw_size: int | None = None
+    ext: bytes | None = None
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Return the entry for a message."""
+        return cls(
+            message.id,
+            message.body,
+            message.attempts,
+            message.timestamp_ns,
+            message.topic,
+            message.partition,
+            message.nsqd,
+            message.offset,
+            message.raw_size,
+            message.ext,
+        )
+
+    def message(self) -> Message:
+        """Return the message, which cannot be answered."""
+        return Message(
+            self.id,
+            self.body,
+            self.attempts,
+            self.timestamp_ns,
+            _Origin(self.topic, self.partition, self.nsqd),
+            self.offset,
+            self.raw_size,
+            self.ext,
+            answered=True,
+        )
+
+
+class _Origin:
+    """The source of a message that was read from a journal."""
+
+    def __init__(self, topic: str, partition: int, nsqd: str) -> None:
+        self.topic: str = topic
+        self.channel: str = ""
+        self.partition: int = partition
+        self.nsqd: str = nsqd
+
+    def finish(self, message: Message) -> None:
+        """Do nothing: nsqd does not wait for an answer."""
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Do nothing."""
+
+    def touch(self, message: Message) -> None:
+        """Do nothing."""
+
+
+class Journal:
+    """A journal that is being written. Its methods block.
+
+    Args:
+        path: The file, which must not exist; its folder must.
+
+    Attributes:
+        path: The file.
+        bytes: Its size.
+        count: Number of messages in it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Path = path
+        self.bytes: int = 0
+        self.count: int = 0
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._write(_FIRST_LINE)
+        sync_folder(path.parent)
+
+    def append(self, messages: Iterable[Message]) -> None:
+        """Write messages and wait until the disk has them.
+
+        Raises:
+            OSError: They could not be written; the journal is as before.
+        """
+        parts: list[bytes] = []
+        for message in messages:
+            payload = self._encoder.encode(JournalEntry.of(message))
+            parts += (_HEAD.pack(len(payload), zlib.crc32(payload)), payload)
+        self._write(b"".join(parts))
+        self.count += len(parts) // 2
+
+    def close(self) -> None:
+        """Close the file. Closing it again has no effect."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _write(self, data: bytes) -> None:
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+            os.fsync(self._descriptor)
+        except OSError:
+            # On a full disk. If this fails, too, reading drops the incomplete record.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, self.bytes)
+                os.lseek(self._descriptor, self.bytes, os.SEEK_SET)
+            raise
+        self.bytes += len(data)
+
+
+class JournalReader:
+    """Reads the whole records of a journal. Iterate once.
+
+    Args:
+        path: The journal.
+
+    Attributes:
+        torn: Bytes of an incomplete record at the end, after the iteration. Its message was not finished.
+        damaged: Bytes from a record whose checksum is wrong, after the iteration. They may hold finished messages.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.torn: int = 0
+        self.damaged: int = 0
+        self._path = path
+
+    def __iter__(self) -> Iterator[JournalEntry]:
+        """Yield the messages in the order in which they were written."""
+        size = self._path.stat().st_size
+        with self._path.open("rb") as stream:
+            first = stream.read(len(_FIRST_LINE))
+            if first != _FIRST_LINE:
+                if _FIRST_LINE.startswith(first):
+                    self.torn = len(first)
+                else:
+                    self.damaged = size
+                return
+            yield from self._records(stream, size)
+
+    def _records(self, stream: BinaryIO, size: int) -> Iterator[JournalEntry]:
+        decoder = msgspec.msgpack.Decoder(JournalEntry)
+        while (at := stream.tell()) < size:
+            head = stream.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                self.torn = size - at
+                return
+            length, checksum = _HEAD.unpack(head)
+            if stream.tell() + length > size:
+                self.torn = size - at
+                return
+            payload = stream.read(length)
+            if zlib.crc32(payload) != checksum:
+                self.damaged = size - at
+                return
+            yield decoder.decode(payload)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+Format = Literal["json", "lines", "parquet"]
+Compressed = Literal["none", "gzip", "zstd"]
+
+_CHUNK: Final = 1 << 20
+"""Bytes to collect before they are compressed or written."""
+_GROUP: Final = 16 << 20
+"""Bytes of bodies in a row group of Parquet."""
+_ROWS: Final = 50_000
+
+_ENDINGS: Final = {"json": ".jsonl", "lines": ".txt", "parquet": ".parquet"}
+_COMPRESSED: Final = {"none": "", "gzip": ".gz", "zstd": ".zst"}
+
+
+def ending(form: Format, compressed: Compressed) -> str:
+    """Return how the name of a file ends. Parquet compresses its columns, so there the format comes last."""
+    parts = (_ENDINGS[form], _COMPRESSED[compressed])
+    return "".join(reversed(parts) if form == "parquet" else parts)
+
+
+def check_format(form: Format) -> None:
+    """Check that a format's library is installed.
+
+    Raises:
+        ConfigError: It is not; the text says what to install.
+    """
+    if form == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise ConfigError("--format parquet needs pyarrow: pip install pyarrow")
+
+
+def write(stream: BinaryIO, messages: Iterable[Message], form: Format, compressed: Compressed) -> None:
+    """Write a whole file.
+
+    Args:
+        stream: Where to write it to.
+        messages: Its messages.
+        form: How they are written.
+        compressed: The compression.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if form == "parquet":
+        _write_parquet(stream, messages, compressed)
+        return
+    pieces = map(_line if form == "lines" else _json_line, messages)
+    with _opened(stream, compressed) as put:
+        for chunk in _chunks(pieces):
+            put(chunk)
+
+
+def _line(message: Message) -> bytes:
+    return message.body + b"\n"
+
+
+def _json_line(message: Message) -> bytes:
+    text = json.dumps(as_dict(message), separators=(",", ":"), ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join pieces to chunks of a useful size."""
+    chunk: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += len(piece)
+        if size >= _CHUNK:
+            yield b"".join(chunk)
+            chunk, size = [], 0
+    yield b"".join(chunk)
+
+
+@contextlib.contextmanager
+def _opened(stream: BinaryIO, compressed: Compressed) -> Iterator[Callable[[bytes], object]]:
+    """Yield a function that writes to the stream, compressed; the stream stays open."""
+    if compressed == "none":
+        yield stream.write
+    elif compressed == "gzip":
+        # Without a name and time, so that the same messages give the same bytes.
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=stream, mtime=0) as output:
+            yield output.write
+    else:
+        import cramjam
+
+        compressor = cramjam.zstd.Compressor()
+
+        def write_zstd(data: bytes) -> None:
+            compressor.compress(data)
+            stream.write(bytes(compressor.flush()))
+
+        yield write_zstd
+        stream.write(bytes(compressor.finish()))
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+def _write_parquet(stream: BinaryIO, messages: Iterable[Message], compressed: Compressed) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    schema = pa.schema(
+        [
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("internal_id", pa.uint64()),
+            ("trace_id", pa.uint64()),
+            ("attempts", pa.int32()),
+            ("timestamp", pa.timestamp("ns", tz="UTC")),
+            ("nsqd", pa.string()),
+            ("headers", pa.string()),
+            ("tag", pa.string()),
+            ("body", pa.binary()),
+        ]
+    )
+    with parquet.ParquetWriter(stream, schema, compression=compressed) as writer:
+        for rows in _groups(messages):
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+
+
+def _groups(messages: Iterable[Message]) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for message in messages:
+        rows.append(_row(message))
+        size += len(message.body)
+        if size >= _GROUP or len(rows) >= _ROWS:
+            yield rows
+            rows, size = [], 0
+    if rows:
+        yield rows
+
+
+def _row(message: Message) -> dict[str, Any]:
+    entry = as_dict(message)
+    headers = entry["headers"]
+    if headers is None:  # another program's, and not JSON: kept as it is
+        text = None if message.ext is None else message.ext.decode("utf-8", "backslashreplace")
+    else:
+        text = json.dumps(headers) if headers else None
+    return {
+        **{name: entry[name] for name in ("topic", "partition", "offset", "internal_id", "trace_id", "attempts")},
+        "timestamp": message.timestamp_ns,
+        "nsqd": message.nsqd,
+        "headers": text,
+        "tag": None if entry["tag"] is None else entry["tag"].encode("utf-8", "backslashreplace").decode(),
+        "body": message.body,
+    }

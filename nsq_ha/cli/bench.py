@@ -15,12 +15,10 @@ import click
 
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, metrics_option, yes_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import reading_options
+from nsq_ha.cli.reading import own_channel, reading_options
 from nsq_ha.cli.running import run
-from nsq_ha.cli.scan import own_channel
-from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.cli.views import nsqds_of_topic, require_topic
 from nsq_ha.errors import ConfigError, PublishError
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsq_ha import Consumer, Producer
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
 
 _STAMP: Final = struct.Struct("<8sd")
 """The number of this run, and when the message was published, on this machine's monotonic clock."""
@@ -105,7 +103,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 @cluster_options
 @metrics_option
 @json_option
-def bench(topic: str, cluster: Cluster, *, yes: bool, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
+def bench(topic: str, cluster: ClusterAccess, *, yes: bool, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Publish to TOPIC and consume from it, and print rates and latencies.
 
     The messages stay in the topic, and go to all its channels: use a topic of its own. They are consumed through a
@@ -178,14 +176,14 @@ class _Row(NamedTuple):
     latencies: list[float]
 
 
-def _percentile_column(name: str, at: int, need: int) -> Column:
-    return Column(name, need, lambda row: f"{row.latencies[at]:,.2f}")
+def _percentile_column(name: str, at: int, need: int) -> FigureColumn:
+    return FigureColumn(name, need, lambda row: f"{row.latencies[at]:,.2f}")
 
 
 _COLUMNS: Final = (
-    Column("", 0, lambda row: row.name, is_number=False),
-    Column("messages", 2, lambda row: f"{len(row.side.seconds):,}"),
-    Column("rate", 0, lambda row: f"{row.side.rate:,.0f}/s"),
+    FigureColumn("", 0, lambda row: row.name, is_number=False),
+    FigureColumn("messages", 2, lambda row: f"{len(row.side.seconds):,}"),
+    FigureColumn("rate", 0, lambda row: f"{row.side.rate:,.0f}/s"),
     _percentile_column("50 %", 0, 0),
     _percentile_column("95 %", 1, 5),
     _percentile_column("99 %", 2, 1),
@@ -204,7 +202,7 @@ def _figures(side: Measured) -> dict[str, Any]:
     }
 
 
-async def _bench(cluster: Cluster, topic: str, options: BenchOptions, *, yes: bool) -> Result:
+async def _bench(cluster: ClusterAccess, topic: str, options: BenchOptions, *, yes: bool) -> Result:
     found = await require_topic(cluster, topic)
     _refuse_others(cluster, await nsqds_of_topic(cluster, topic), yes=yes)
     is_ordered = found.meta is not None and found.meta.ordered
@@ -228,7 +226,7 @@ async def _bench(cluster: Cluster, topic: str, options: BenchOptions, *, yes: bo
     return measuring.result()
 
 
-def _refuse_others(cluster: Cluster, nsqds: Sequence[str], *, yes: bool) -> None:
+def _refuse_others(cluster: ClusterAccess, nsqds: Sequence[str], *, yes: bool) -> None:
     hosts = {urlsplit(url).hostname or "" for url in cluster.lookupd} | {each.rpartition(":")[0] for each in nsqds}
     others = sorted(host for host in hosts if not is_loopback(host.strip("[]")))
     if others and not yes:

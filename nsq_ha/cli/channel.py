@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from nsq_ha.admin.reading import Row
+from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import clean, print_fitting, print_json, wants_json
 from nsq_ha.cli.positions import described, positions
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP
-from nsq_ha.cli.tables import print_fitting
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.start_from import StartFrom
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
@@ -52,7 +51,7 @@ def channel() -> None:
 @click.argument("topic", type=TOPIC)
 @cluster_options
 @json_option
-def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
+def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """List the channels of TOPIC, with what waits in them."""
     found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
     _warn_about_silence(found)
@@ -64,14 +63,14 @@ def list_channels(topic: str, cluster: Cluster, as_json: bool | None) -> None:
     if not found.totals:
         click.echo(f"{topic} has no channels")
         return
-    rows = [Row(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]
+    rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]
     print_fitting([CHANNEL_COLUMN, *FIGURES], rows)
 
 
 @channel.command()
 @_of_one_channel
 @cluster_options
-def create(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
+def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Create CHANNEL on every partition of TOPIC; an existing one is not changed.
 
     It gets all messages that are published from then on. Where channels must be registered, this registers it.
@@ -83,7 +82,7 @@ def create(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
 @channel.command()
 @_of_one_channel
 @cluster_options
-def pause(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
+def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
     _change(cluster, topic, lambda admin: admin.pause_channel(topic, name, timeout=timeout))
     _done(f"paused {name} of {topic}")
@@ -93,7 +92,7 @@ def pause(topic: str, name: str, cluster: Cluster, *, timeout: float) -> None:
 @_of_one_channel
 @yes_option
 @cluster_options
-def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`.
 
     Asks only if some partitions skip and others do not: the waiting messages of the others are then dropped.
@@ -118,7 +117,7 @@ def resume(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool
 @_of_one_channel
 @yes_option
 @cluster_options
-def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+def skip(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop all messages of CHANNEL, waiting ones and new ones, until `resume`.
 
     Only the partitioned server can do that.
@@ -132,7 +131,7 @@ def skip(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) 
 @_of_one_channel
 @yes_option
 @cluster_options
-def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop all messages of CHANNEL that are not finished. Other channels keep theirs.
 
     A partitioned nsqd may still deliver one message of each partition, that it had read ahead, and those of the last
@@ -147,7 +146,7 @@ def empty(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool)
 @_of_one_channel
 @yes_option
 @cluster_options
-def delete(topic: str, name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
     confirm(f"Delete channel {name} of {topic} with all its messages?", yes=yes)
     _change(cluster, topic, lambda admin: admin.delete_channel(topic, name, timeout=timeout))
@@ -177,7 +176,7 @@ def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> Start
 def set_offset(
     topic: str,
     name: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     start: StartFrom | Mapping[int, StartFrom],
     timeout: float,
@@ -194,7 +193,7 @@ def set_offset(
     _done(f"moved {name} of {topic} to {where}")
 
 
-def _change(cluster: Cluster, topic: str, change: Callable[[AdminClient], Awaitable[None]]) -> None:
+def _change(cluster: ClusterAccess, topic: str, change: Callable[[AdminClient], Awaitable[None]]) -> None:
     async def explained(admin: AdminClient) -> None:
         try:
             await change(admin)

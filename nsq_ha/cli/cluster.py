@@ -35,7 +35,7 @@ def _nothing() -> ClientOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterAccess:
     """How to reach a cluster. It creates the clients of a command, which must be used as context managers.
 
     Attributes:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha.checks import lookupd_urls
-from nsq_ha.cli.cluster import Cluster
+from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import (
     CHANNEL,
@@ -175,7 +175,7 @@ def _named(message: Message) -> str:
 def copy(
     source: str,
     target: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     to_lookupd: tuple[str, ...],
     to_context: str | None,
@@ -196,7 +196,7 @@ def copy(
         to = cluster
         if to_lookupd or to_context is not None:
             urls = lookupd_urls(",".join(to_lookupd)) if to_lookupd else ()
-            to = Cluster.of(urls, to_context or cluster.context)
+            to = ClusterAccess.of(urls, to_context or cluster.context)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     if source == target and set(to.lookupd) & set(cluster.lookupd):
@@ -207,9 +207,9 @@ def copy(
 
 
 async def _copy(
-    cluster: Cluster,
+    cluster: ClusterAccess,
     source: str,
-    to: Cluster,
+    to: ClusterAccess,
     target: str,
     options: CopyOptions,
     *,

@@ -12,7 +12,7 @@ from nsq_ha.cli.options import Number, cluster_options
 from nsq_ha.cli.running import run
 
 if TYPE_CHECKING:
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.dashboard import DashboardOptions
 
 TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
@@ -49,7 +49,7 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
 )
 @cluster_options
 def dashboard(
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     host: str,
     port: int,
@@ -97,7 +97,7 @@ def _token(file: Path | None) -> str | None:
         raise click.ClickException(f"the file {file} with the token cannot be read: {error}") from error
 
 
-async def _serve(cluster: Cluster, options: DashboardOptions) -> int:
+async def _serve(cluster: ClusterAccess, options: DashboardOptions) -> int:
     from nsq_ha.dashboard import serve
 
     async with cluster.admin() as admin:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nsq_ha import Consumer, Producer
     from nsq_ha.admin import AdminClient, ClusterStats, TopicDescription
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
 
     _Result = TypeVar("_Result")
 
@@ -53,7 +53,7 @@ _SIGNS: Final[Mapping[str, tuple[str, str]]] = {
 @click.option("--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds for the round trip.")
 @cluster_options
 @json_option
-def doctor(cluster: Cluster, as_json: bool | None, *, topic: str | None, timeout: float) -> None:
+def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, timeout: float) -> None:
     """Check the cluster: a list of what works, what does not, and what to do.
 
     With --topic it publishes a message to each partition, and reads it by a channel of its own, with the security
@@ -91,7 +91,9 @@ def _print(finding: Finding) -> None:
     show(table)
 
 
-async def _examine(cluster: Cluster, topic: str | None, timeout: float, report: Callable[[Finding], None]) -> None:
+async def _examine(
+    cluster: ClusterAccess, topic: str | None, timeout: float, report: Callable[[Finding], None]
+) -> None:
     admin = cluster.admin()
     try:
         async with admin:  # this compares the nsqlookupds
@@ -116,7 +118,7 @@ async def _examine(cluster: Cluster, topic: str | None, timeout: float, report: 
         report(await round_trip(cluster, facts.reading.details[topic], timeout))
 
 
-async def gather(cluster: Cluster, topic: str | None) -> Facts:
+async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
     """Ask all servers.
 
     Raises:
@@ -172,7 +174,7 @@ async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:
     return list(await asyncio.gather(*map(ask, questions)))
 
 
-async def _registered(cluster: Cluster) -> dict[str, frozenset[str]]:
+async def _registered(cluster: ClusterAccess) -> dict[str, frozenset[str]]:
     """Return the nsqds that each plain nsqlookupd lists."""
 
     async def ask(url: str) -> frozenset[str] | None:
@@ -205,7 +207,7 @@ async def _unreachable(stats: ClusterStats) -> dict[str, str]:
     return {node.address: reason for node, reason in zip(nodes, reasons, strict=True) if reason}
 
 
-async def _clocks(cluster: Cluster, stats: ClusterStats, lookupds: Iterable[str]) -> dict[str, float]:
+async def _clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable[str]) -> dict[str, float]:
     """Return by how many seconds each server's clock is ahead, as far as they say."""
     import httpx
 
@@ -238,7 +240,7 @@ def ahead(at: float, before: float, after: float) -> float:
     return min(0.0, at + 1 - before)
 
 
-def certificates(cluster: Cluster, now: float) -> Finding:
+def certificates(cluster: ClusterAccess, now: float) -> Finding:
     """Check whether the files of TLS are valid for the time being."""
     check = "certificates are valid"
     tls = cluster.tls
@@ -262,7 +264,7 @@ def certificates(cluster: Cluster, now: float) -> Finding:
     return Finding(check, "ok", "the given files")
 
 
-async def round_trip(cluster: Cluster, topic: TopicDescription, timeout: float) -> Finding:
+async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: float) -> Finding:
     """Send a message through each partition of a topic, or through a plain topic."""
     check = "a message comes through"
     name, meta = topic.view.topic, topic.view.meta

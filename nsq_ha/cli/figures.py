@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.cli.tables import Column
+from nsq_ha.cli.output import FigureColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.admin import Latency
-    from nsq_ha.admin.reading import Row
+    from nsq_ha.admin.reading import FigureRow
 
 
 def number(value: float | None) -> str | None:
@@ -54,36 +54,36 @@ def latencies(found: Latency | None) -> str | None:
     )
 
 
-def _count(name: str) -> Callable[[Row], str | None]:
+def _count(name: str) -> Callable[[FigureRow], str | None]:
     """Return what shows a count of a channel."""
     return lambda row: None if row.channel is None else number(getattr(row.channel, name))
 
 
-TOPIC: Final = Column("topic", 0, lambda row: row.topic, is_number=False)
-CHANNEL: Final = Column("channel", 0, lambda row: row.name or None, is_number=False)
-PARTITION: Final = Column("part", 0, lambda row: None if row.partition is None else str(row.partition))
-NSQD: Final = Column("leader", 4, lambda row: row.nsqd, is_number=False)
+TOPIC: Final = FigureColumn("topic", 0, lambda row: row.topic, is_number=False)
+CHANNEL: Final = FigureColumn("channel", 0, lambda row: row.name or None, is_number=False)
+PARTITION: Final = FigureColumn("part", 0, lambda row: None if row.partition is None else str(row.partition))
+NSQD: Final = FigureColumn("leader", 4, lambda row: row.nsqd, is_number=False)
 FIGURES: Final = (
-    Column("depth", 0, lambda row: number(row.depth)),
-    Column("in flight", 2, _count("in_flight")),
-    Column("lag", 1, lambda row: duration(row.lag)),
-    Column("clients", 3, _count("clients")),
-    Column("requeued", 6, _count("requeued")),
-    Column("timed out", 7, _count("timed_out")),
-    Column("deferred", 8, _count("deferred")),
-    Column("messages", 9, lambda row: number(row.messages)),
-    Column("latency", 10, lambda row: latencies(row.latency), is_number=False, is_list=True),
-    Column("state", 5, lambda row: row.state or None, is_number=False),
+    FigureColumn("depth", 0, lambda row: number(row.depth)),
+    FigureColumn("in flight", 2, _count("in_flight")),
+    FigureColumn("lag", 1, lambda row: duration(row.lag)),
+    FigureColumn("clients", 3, _count("clients")),
+    FigureColumn("requeued", 6, _count("requeued")),
+    FigureColumn("timed out", 7, _count("timed_out")),
+    FigureColumn("deferred", 8, _count("deferred")),
+    FigureColumn("messages", 9, lambda row: number(row.messages)),
+    FigureColumn("latency", 10, lambda row: latencies(row.latency), is_number=False, is_list=True),
+    FigureColumn("state", 5, lambda row: row.state or None, is_number=False),
 )
 _RARE: Final = ("state", "latency")
 """Columns that are left out if no row has anything to show; each is an attribute of a row."""
 RATES: Final = (
-    Column("in/s", 1, lambda row: number(row.in_rate)),
-    Column("out/s", 1, lambda row: number(row.out_rate)),
+    FigureColumn("in/s", 1, lambda row: number(row.in_rate)),
+    FigureColumn("out/s", 1, lambda row: number(row.out_rate)),
 )
 
 
-def columns_of(rows: Sequence[Row], *, by_partition: bool, rates: bool) -> list[Column]:
+def columns_of(rows: Sequence[FigureRow], *, by_partition: bool, rates: bool) -> list[FigureColumn]:
     """Return the columns that have something to show."""
     places = []
     if by_partition:
@@ -93,7 +93,7 @@ def columns_of(rows: Sequence[Row], *, by_partition: bool, rates: bool) -> list[
     return [TOPIC, CHANNEL, *places, *(RATES if rates else ()), *figures]
 
 
-SORTS: Final[Mapping[str, Callable[[Row], float]]] = {
+SORTS: Final[Mapping[str, Callable[[FigureRow], float]]] = {
     "depth": lambda row: row.depth or 0,
     "lag": lambda row: row.lag or 0.0,
     "in": lambda row: row.in_rate or 0.0,
@@ -105,7 +105,7 @@ SORTS: Final[Mapping[str, Callable[[Row], float]]] = {
 """Figures by which rows can be sorted, largest first. ``name`` is the order without them."""
 
 
-def in_order(rows: Iterable[Row], by: str, *, reverse: bool = False) -> list[Row]:
+def in_order(rows: Iterable[FigureRow], by: str, *, reverse: bool = False) -> list[FigureRow]:
     """Return rows sorted by a figure of :data:`SORTS`, largest first, or by ``name``."""
     named = sorted(
         rows, key=lambda row: (row.topic, row.name, -1 if row.partition is None else row.partition, row.nsqd or "")

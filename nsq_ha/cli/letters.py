@@ -24,9 +24,8 @@ from nsq_ha.cli.options import (
 )
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import depth_of, losses_reported, reading_options
+from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, scan, until_quiet
 from nsq_ha.cli.running import run
-from nsq_ha.cli.scan import scan, until_quiet
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.tail import letter_as_dict
 from nsq_ha.cli.views import require_topic
@@ -36,7 +35,7 @@ from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from nsq_ha import Message, Producer
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
 
 CHANNEL_OF_REPLAYS: Final = "nsq-ha-replay"
 _PREVIEW: Final = 60
@@ -169,7 +168,7 @@ def dead_letters() -> None:
 @json_option
 def list_letters(
     topic: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     origin: str | None,
     by: str | None,
@@ -216,7 +215,7 @@ def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
 @cluster_options
 @json_option
 def show_letters(
-    topic: str, ids: tuple[str, ...], cluster: Cluster, *, channel: str | None, as_json: bool | None
+    topic: str, ids: tuple[str, ...], cluster: ClusterAccess, *, channel: str | None, as_json: bool | None
 ) -> None:
     """Show all of some dead letters: body, headers, where they come from and why they were given up.
 
@@ -243,7 +242,7 @@ def _check_all_found(topic: str, ids: tuple[str, ...], messages: list[Message]) 
 
 
 async def _found(
-    cluster: Cluster, topic: str, which: Which, start: StartFrom | None, channel: str | None
+    cluster: ClusterAccess, topic: str, which: Which, start: StartFrom | None, channel: str | None
 ) -> list[tuple[Message, DeadLetter]]:
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
@@ -290,7 +289,7 @@ def _check_ids(which: Which, *, is_plain: bool) -> None:
 def replay_letters(
     topic: str,
     ids: tuple[str, ...],
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     is_all: bool,
     channel: str | None,
@@ -385,7 +384,7 @@ class Replayer:
 
 
 async def _replay(
-    cluster: Cluster, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str | None
+    cluster: ClusterAccess, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str | None
 ) -> None:
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
@@ -403,7 +402,7 @@ async def _replay(
 
 
 async def _replay_channel(
-    cluster: Cluster, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str
+    cluster: ClusterAccess, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str
 ) -> None:
     """Replay the dead letters of a channel, and finish them there; the others go back to it."""
     async with cluster.admin() as admin:

@@ -25,14 +25,14 @@ from nsq_ha.errors import TopicNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
 
 
 @click.command(short_help="Compare the answers of all nsqlookupds.")
 @click.argument("topic", type=TOPIC)
 @cluster_options
 @json_option
-def lookup(topic: str, cluster: Cluster, as_json: bool | None) -> None:
+def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """Show the answers of every nsqlookupd about TOPIC, including those that the given ones list.
 
     Exit code 1 if one does not answer or does not know the topic, or if the answers differ; within 3 seconds

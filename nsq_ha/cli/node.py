@@ -12,17 +12,16 @@ from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.figures import age, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.admin import AdminClient, PartitionStats
-    from nsq_ha.admin.reading import Nsqd
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.admin.reading import NsqdView
+    from nsq_ha.cli.cluster import ClusterAccess
 
 
 @click.group(cls=Group, short_help="List nsqds; hide one and show it again.")
@@ -37,18 +36,20 @@ def _count(partitions: Mapping[str, Sequence[int]]) -> str | None:
     return number(sum(map(len, partitions.values())))
 
 
-def _columns(nsqds: Sequence[Nsqd], now: float) -> list[Column]:
+def _columns(nsqds: Sequence[NsqdView], now: float) -> list[FigureColumn]:
     columns = [
-        Column("nsqd", 0, lambda each: each.address, is_number=False),
-        Column("health", 1, lambda each: each.health, is_number=False),
-        Column("leads", 1, lambda each: _count(each.leads)),
-        Column("follows", 2, lambda each: None if each.said.error else _count(each.follows)),
-        Column("topics", 3, lambda each: number(len(each.topics))),
-        Column("tombstoned for", 2, lambda each: " ".join(each.tombstoned) or None, is_number=False, is_list=True),
-        Column("up", 4, lambda each: age(each.said.started_at, now)),
-        Column("version", 5, lambda each: each.version or None, is_number=False),
-        Column("HTTP", 6, lambda each: each.said.node.http_url.partition("://")[2], is_number=False),
-        Column("host", 7, lambda each: each.hostname or None, is_number=False),
+        FigureColumn("nsqd", 0, lambda each: each.address, is_number=False),
+        FigureColumn("health", 1, lambda each: each.health, is_number=False),
+        FigureColumn("leads", 1, lambda each: _count(each.leads)),
+        FigureColumn("follows", 2, lambda each: None if each.said.error else _count(each.follows)),
+        FigureColumn("topics", 3, lambda each: number(len(each.topics))),
+        FigureColumn(
+            "tombstoned for", 2, lambda each: " ".join(each.tombstoned) or None, is_number=False, is_list=True
+        ),
+        FigureColumn("up", 4, lambda each: age(each.said.started_at, now)),
+        FigureColumn("version", 5, lambda each: each.version or None, is_number=False),
+        FigureColumn("HTTP", 6, lambda each: each.said.node.http_url.partition("://")[2], is_number=False),
+        FigureColumn("host", 7, lambda each: each.hostname or None, is_number=False),
     ]
     left_out = {"leads", "follows"} if all(each.said.node.is_plain for each in nsqds) else set()
     if not any(each.tombstoned for each in nsqds):
@@ -56,7 +57,7 @@ def _columns(nsqds: Sequence[Nsqd], now: float) -> list[Column]:
     return [column for column in columns if column.name not in left_out]
 
 
-def _as_dict(each: Nsqd) -> dict[str, object]:
+def _as_dict(each: NsqdView) -> dict[str, object]:
     return {
         "nsqd": each.address,
         "http": each.said.node.http_url,
@@ -75,7 +76,7 @@ def _as_dict(each: Nsqd) -> dict[str, object]:
 @node.command("list")
 @cluster_options
 @json_option
-def list_nodes(cluster: Cluster, as_json: bool | None) -> None:
+def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List the nsqds: health, version, addresses, the partitions that each leads and follows, tombstones.
 
     Where the terminal is narrow, columns are left out; JSON has all, and the numbers of the partitions. Exit code 1 if
@@ -92,7 +93,7 @@ def list_nodes(cluster: Cluster, as_json: bool | None) -> None:
     _report(nsqds)
 
 
-def _report(nsqds: Iterable[Nsqd]) -> None:
+def _report(nsqds: Iterable[NsqdView]) -> None:
     """Say what is wrong with nsqds, and exit with 1 if something is."""
     wrong = [each for each in nsqds if each.health != "OK"]
     for each in wrong:
@@ -103,7 +104,7 @@ def _report(nsqds: Iterable[Nsqd]) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _nsqds(admin: AdminClient) -> Sequence[Nsqd]:
+async def _nsqds(admin: AdminClient) -> Sequence[NsqdView]:
     """Return the nsqds that the nsqlookupds list."""
     state, listed, stats = await asyncio.gather(admin.cluster(), admin.nodes(), admin.stats())
     reading = Reading(time.time(), stats=stats, cluster=state, infos={info.node.address: info for info in listed})
@@ -113,7 +114,7 @@ async def _nsqds(admin: AdminClient) -> Sequence[Nsqd]:
 # ---------------------------------------------------------------- show
 
 
-def held_by(nsqd: Nsqd) -> list[dict[str, Any]]:
+def held_by(nsqd: NsqdView) -> list[dict[str, Any]]:
     """Return what an nsqd has of each topic, as for JSON. It follows what is counted by another leader."""
     led: dict[str, list[PartitionStats]] = {topic: [] for topic in nsqd.topics}
     for entry in nsqd.said.partitions:
@@ -134,18 +135,18 @@ def held_by(nsqd: Nsqd) -> list[dict[str, Any]]:
     ]
 
 
-def _numbers(name: str, need: int) -> Column:
-    return Column(name, need, lambda each: " ".join(map(str, each[name])) or None, is_number=False, is_list=True)
+def _numbers(name: str, need: int) -> FigureColumn:
+    return FigureColumn(name, need, lambda each: " ".join(map(str, each[name])) or None, is_number=False, is_list=True)
 
 
 _HELD: Final = (
-    Column("topic", 0, lambda each: each["topic"], is_number=False),
+    FigureColumn("topic", 0, lambda each: each["topic"], is_number=False),
     _numbers("leads", 1),
     _numbers("follows", 2),
-    Column("depth", 1, lambda each: number(each["depth"])),
-    Column("clients", 3, lambda each: number(each["clients"])),
-    Column("messages", 4, lambda each: number(each["messages"])),
-    Column("tombstoned", 2, lambda each: "yes" if each["tombstoned"] else None, is_number=False),
+    FigureColumn("depth", 1, lambda each: number(each["depth"])),
+    FigureColumn("clients", 3, lambda each: number(each["clients"])),
+    FigureColumn("messages", 4, lambda each: number(each["messages"])),
+    FigureColumn("tombstoned", 2, lambda each: "yes" if each["tombstoned"] else None, is_number=False),
 )
 
 
@@ -153,7 +154,7 @@ _HELD: Final = (
 @click.argument("nsqd", metavar="NSQD")
 @cluster_options
 @json_option
-def show(nsqd: str, cluster: Cluster, as_json: bool | None) -> None:
+def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """Show what NSQD has of each topic: partitions, messages, depths, clients, tombstones.
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
@@ -198,7 +199,7 @@ def _of_one_topic(call: Any) -> Any:  # noqa: ANN401 - a decorator of click
 )
 @yes_option
 @cluster_options
-def tombstone(nsqd: str, topic: str, cluster: Cluster, *, timeout: float, delete: bool, yes: bool) -> None:
+def tombstone(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float, delete: bool, yes: bool) -> None:
     """Hide NSQD from those who look TOPIC up, for example before it goes out of service.
 
     On a partitioned cluster, producers no longer find what it leads of the topic, until `node restore`; consumers do,
@@ -215,7 +216,7 @@ def tombstone(nsqd: str, topic: str, cluster: Cluster, *, timeout: float, delete
 @node.command()
 @_of_one_topic
 @cluster_options
-def restore(nsqd: str, topic: str, cluster: Cluster, *, timeout: float) -> None:
+def restore(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let those who look TOPIC up find NSQD again: the opposite of `tombstone`.
 
     Only on a partitioned cluster: plain nsqlookupds forget a tombstone after their -tombstone-lifetime.

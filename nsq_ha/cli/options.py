@@ -140,12 +140,12 @@ def cluster_options_beside_keys(command: _Command) -> _Command:
 def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> _Command:
     @functools.wraps(command)
     def call(*arguments: object, lookupd: tuple[str, ...], context: str | None, **options: Any) -> object:  # noqa: ANN401
-        from nsq_ha.cli.cluster import Cluster  # loads settings and clients, which the help does not need
+        from nsq_ha.cli.cluster import ClusterAccess  # loads settings and clients, which the help does not need
 
         security = {name: options.pop(name) for name in ("tls_ca", "cert", "key_file", "auth_secret_file")}
         chosen = context or click.get_current_context().find_root().params.get("context")
         try:
-            cluster = Cluster.of(lookupd, chosen, **security)
+            cluster = ClusterAccess.of(lookupd, chosen, **security)
         except ConfigError as error:
             raise click.UsageError(str(error), click.get_current_context()) from error
         return command(*arguments, cluster=cluster, **options)

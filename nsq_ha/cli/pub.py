@@ -26,8 +26,8 @@ from nsq_ha.protocol.encoding import MAX_DELAY_MS
 
 if TYPE_CHECKING:
     from nsq_ha import Producer
-    from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.cli.views import Found
+    from nsq_ha.cli.cluster import ClusterAccess
+    from nsq_ha.cli.views import FoundTopic
     from nsq_ha.message import OutgoingMessage, Receipt
     from nsq_ha.options import ProducerOptions
 
@@ -106,7 +106,7 @@ _EXPECT_EVERY: Final = 100
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @cluster_options_beside_keys
 @metrics_option
-def pub(topic: str, cluster: Cluster, **options: object) -> None:
+def pub(topic: str, cluster: ClusterAccess, **options: object) -> None:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.
 
     On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
@@ -126,7 +126,7 @@ def pub(topic: str, cluster: Cluster, **options: object) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _pub(topic: str, cluster: Cluster, stream: BinaryIO, options: PubOptions) -> int:
+async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: PubOptions) -> int:
     found = await require_topic(cluster, topic)
     _check(topic, found, options)
     chosen: ProducerOptions = {}
@@ -172,7 +172,7 @@ def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[L
     return read_lines(stream, limit, None if options.whole else options.delimiter)
 
 
-def _check(topic: str, found: Found, options: PubOptions) -> None:
+def _check(topic: str, found: FoundTopic, options: PubOptions) -> None:
     """Reject options with which every line would fail."""
     meta = found.meta
     if meta is None:
@@ -188,7 +188,7 @@ def _check(topic: str, found: Found, options: PubOptions) -> None:
         raise ConfigError(f"topic {topic!r} is not extended: its messages cannot have headers or a tag")
 
 
-def _check_plain(found: Found, options: PubOptions) -> None:
+def _check_plain(found: FoundTopic, options: PubOptions) -> None:
     given = {
         "--key": (options.key is not None, "has no keys"),
         "--key-field": (options.key_field is not None, "has no keys"),

@@ -13,17 +13,16 @@ import click
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.errors import NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
-    from nsq_ha.admin.reading import Row
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.admin.reading import FigureRow
+    from nsq_ha.cli.cluster import ClusterAccess
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +49,7 @@ class StatOptions:
 @click.option("-n", "--count", type=click.IntRange(1), help="With --watch: end after this many times.")
 @cluster_options
 @json_option
-def stat(cluster: Cluster, as_json: bool | None, **options: object) -> None:
+def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> None:
     """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
 
     A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
@@ -66,7 +65,7 @@ def stat(cluster: Cluster, as_json: bool | None, **options: object) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _stat(cluster: Cluster, options: StatOptions) -> int:
+async def _stat(cluster: ClusterAccess, options: StatOptions) -> int:
     async with cluster.admin() as admin:
         if options.clients:
             found = await _read(admin, options)
@@ -131,7 +130,7 @@ def _report_silence(found: ClusterStats) -> int:
 _COUNTS: Final = ("in_flight", "deferred", "requeued", "timed_out", "clients")
 
 
-def _as_dict(row: Row) -> dict[str, object]:
+def _as_dict(row: FigureRow) -> dict[str, object]:
     latency = row.latency
     return {
         "topic": row.topic,
@@ -151,7 +150,7 @@ def _as_dict(row: Row) -> dict[str, object]:
     }
 
 
-def _print(rows: Sequence[Row], options: StatOptions) -> None:
+def _print(rows: Sequence[FigureRow], options: StatOptions) -> None:
     now = datetime.now(UTC)
     if options.as_json:
         for row in rows:
@@ -192,21 +191,21 @@ def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
         click.echo("no connection consumes")
 
 
-def _client_columns(now: float) -> list[Column]:
+def _client_columns(now: float) -> list[FigureColumn]:
     return [
-        Column("topic", 0, lambda each: each.entry.topic, is_number=False),
-        Column("channel", 0, lambda each: each.channel.name, is_number=False),
-        Column("client", 0, lambda each: each.client.client_id or each.client.hostname, is_number=False),
-        Column("nsqd", 4, lambda each: each.entry.nsqd, is_number=False),
-        Column("ready", 2, lambda each: number(each.client.ready)),
-        Column("in flight", 1, lambda each: number(each.client.in_flight)),
-        Column("messages", 6, lambda each: number(each.client.messages)),
-        Column("finished", 7, lambda each: number(each.client.finished)),
-        Column("requeued", 5, lambda each: number(each.client.requeued)),
-        Column("since", 3, lambda each: age(each.client.connected_at, now)),
-        Column("address", 10, lambda each: each.client.address, is_number=False),
-        Column("agent", 8, lambda each: each.client.user_agent, is_number=False),
-        Column("connection", 9, lambda each: _kind_of(each.client) or None, is_number=False),
+        FigureColumn("topic", 0, lambda each: each.entry.topic, is_number=False),
+        FigureColumn("channel", 0, lambda each: each.channel.name, is_number=False),
+        FigureColumn("client", 0, lambda each: each.client.client_id or each.client.hostname, is_number=False),
+        FigureColumn("nsqd", 4, lambda each: each.entry.nsqd, is_number=False),
+        FigureColumn("ready", 2, lambda each: number(each.client.ready)),
+        FigureColumn("in flight", 1, lambda each: number(each.client.in_flight)),
+        FigureColumn("messages", 6, lambda each: number(each.client.messages)),
+        FigureColumn("finished", 7, lambda each: number(each.client.finished)),
+        FigureColumn("requeued", 5, lambda each: number(each.client.requeued)),
+        FigureColumn("since", 3, lambda each: age(each.client.connected_at, now)),
+        FigureColumn("address", 10, lambda each: each.client.address, is_number=False),
+        FigureColumn("agent", 8, lambda each: each.client.user_agent, is_number=False),
+        FigureColumn("connection", 9, lambda each: _kind_of(each.client) or None, is_number=False),
     ]
 
 

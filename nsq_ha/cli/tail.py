@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha import StartFrom
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
 
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 @json_option
 def tail(
     topic: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     count: int | None,
     *,
     raw: bool,
@@ -95,7 +95,7 @@ def tail(
 
 async def _tail(
     topic: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     count: int | None,
     show: Callable[[Message], None],
     *,

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.cli.archive import Archive
-from nsq_ha.cli.formats import check_format
+from nsq_ha.cli.archive import Archive, check_format
 from nsq_ha.cli.options import (
     CHANNEL,
     IN_FLIGHT,
@@ -35,9 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
     from nsq_ha import Batch, Message, StartFrom
-    from nsq_ha.cli.archive import Completed
-    from nsq_ha.cli.cluster import Cluster
-    from nsq_ha.cli.formats import Compressed, Format
+    from nsq_ha.cli.archive import Completed, Compressed, Format
+    from nsq_ha.cli.cluster import ClusterAccess
 
 _Result = TypeVar("_Result")
 
@@ -137,7 +135,7 @@ class FileOptions:
 @json_option
 def to_file(
     topic: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     channel: str,
     *,
     partitions: tuple[int, ...],
@@ -187,7 +185,7 @@ def to_file(
 
 
 async def _to_file(
-    cluster: Cluster,
+    cluster: ClusterAccess,
     topic: str,
     channel: str,
     options: FileOptions,

@@ -13,10 +13,9 @@ from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import clean, print_json, print_table, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
-from nsq_ha.cli.tables import Column, print_fitting
 from nsq_ha.cli.views import NO_NSQD
 from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.policy.topology import tcp_address
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.admin import AdminClient, PartitionDescription, TopicDescription
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
 _Result = TypeVar("_Result")
@@ -64,21 +63,21 @@ def _bytes(entry: PartitionDescription) -> str | None:
 
 
 _PARTITION_COLUMNS: Final = (
-    Column("partition", 0, lambda entry: str(entry.partition)),
-    Column("leader", 1, _leader, is_number=False),
-    Column("writable", 3, lambda entry: "yes" if entry.writable else "no", is_number=False),
-    Column("in sync", 2, _replicas, is_number=False, is_list=True),
-    Column("messages", 4, lambda entry: number(getattr(entry.stats, "messages", None))),
-    Column("bytes", 5, _bytes),
+    FigureColumn("partition", 0, lambda entry: str(entry.partition)),
+    FigureColumn("leader", 1, _leader, is_number=False),
+    FigureColumn("writable", 3, lambda entry: "yes" if entry.writable else "no", is_number=False),
+    FigureColumn("in sync", 2, _replicas, is_number=False, is_list=True),
+    FigureColumn("messages", 4, lambda entry: number(getattr(entry.stats, "messages", None))),
+    FigureColumn("bytes", 5, _bytes),
 )
 
 _CHANNEL_COLUMNS: Final = (
-    Column("channel", 0, lambda row: row[0], is_number=False),
-    Column("part", 0, lambda row: str(row[1])),
-    Column("depth", 0, lambda row: number(row[2])),
-    Column("in flight", 1, lambda row: number(row[3])),
-    Column("deferred", 3, lambda row: number(row[4])),
-    Column("clients", 2, lambda row: number(row[5])),
+    FigureColumn("channel", 0, lambda row: row[0], is_number=False),
+    FigureColumn("part", 0, lambda row: str(row[1])),
+    FigureColumn("depth", 0, lambda row: number(row[2])),
+    FigureColumn("in flight", 1, lambda row: number(row[3])),
+    FigureColumn("deferred", 3, lambda row: number(row[4])),
+    FigureColumn("clients", 2, lambda row: number(row[5])),
 )
 
 
@@ -94,7 +93,9 @@ def topic() -> None:
 @yes_option
 @cluster_options
 @json_option
-def expand(name: str, partitions: int, cluster: Cluster, *, timeout: float, yes: bool, as_json: bool | None) -> None:
+def expand(
+    name: str, partitions: int, cluster: ClusterAccess, *, timeout: float, yes: bool, as_json: bool | None
+) -> None:
     """Add partitions to the topic NAME, so that it has PARTITIONS in total, and wait for their leaders.
 
     They get the channels of the others, without ephemeral ones.
@@ -135,7 +136,7 @@ def expand(name: str, partitions: int, cluster: Cluster, *, timeout: float, yes:
 @json_option
 def update(
     name: str,
-    cluster: Cluster,
+    cluster: ClusterAccess,
     *,
     extended: bool,
     register_channels: bool | None,
@@ -178,7 +179,7 @@ def update(
 @cluster_options
 @json_option
 def move_leader(
-    name: str, partition: int, cluster: Cluster, *, to: str | None, timeout: float, as_json: bool | None
+    name: str, partition: int, cluster: ClusterAccess, *, to: str | None, timeout: float, as_json: bool | None
 ) -> None:
     """Move the leadership of PARTITION of the topic NAME to another nsqd, and wait until that leads.
 
@@ -200,7 +201,7 @@ def move_leader(
 @click.argument("name", type=TOPIC)
 @click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
 @cluster_options
-def pause(name: str, cluster: Cluster, *, timeout: float) -> None:
+def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Hold the messages of the plain topic NAME back from its channels, until `resume`. Publishing goes on.
 
     On a partitioned cluster, pause the channels: nsq-ha channel pause.
@@ -213,7 +214,7 @@ def pause(name: str, cluster: Cluster, *, timeout: float) -> None:
 @click.argument("name", type=TOPIC)
 @click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
 @cluster_options
-def resume(name: str, cluster: Cluster, *, timeout: float) -> None:
+def resume(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let the messages of the paused plain topic NAME go to its channels."""
     _change(cluster, name, f"resuming {name}", lambda admin: admin.unpause_topic(name, timeout=timeout))
     click.echo(f"resumed {name}", err=True)
@@ -224,7 +225,7 @@ def resume(name: str, cluster: Cluster, *, timeout: float) -> None:
 @click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
 @yes_option
 @cluster_options
-def empty(name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
+def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
     """Drop the messages of the plain topic NAME that are in no channel yet.
 
     On a partitioned cluster, empty the channels: nsq-ha channel empty.
@@ -264,7 +265,7 @@ def empty(name: str, cluster: Cluster, *, timeout: float, yes: bool) -> None:
 @click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
 @cluster_options
 @json_option
-def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
+def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Create the topic NAME and wait until every partition has a leader.
 
     On a plain (upstream) cluster, create it at every given nsqlookupd, without options; the first publish creates it
@@ -288,7 +289,7 @@ def create(name: str, cluster: Cluster, as_json: bool | None, **options: Any) ->
 @topic.command("list")
 @cluster_options
 @json_option
-def list_topics(cluster: Cluster, as_json: bool | None) -> None:
+def list_topics(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List all topics."""
     topics = sorted(run(cluster.ask(lambda admin: admin.topics())), key=lambda info: info.name)
     if wants_json(as_json):
@@ -302,7 +303,7 @@ def list_topics(cluster: Cluster, as_json: bool | None) -> None:
 @click.argument("name", type=TOPIC)
 @cluster_options
 @json_option
-def describe(name: str, cluster: Cluster, as_json: bool | None) -> None:
+def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """Show partitions, leaders, replicas, channels and depths of the topic NAME.
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
@@ -320,7 +321,7 @@ def describe(name: str, cluster: Cluster, as_json: bool | None) -> None:
 @click.argument("name", type=TOPIC)
 @yes_option
 @cluster_options
-def delete(name: str, cluster: Cluster, *, yes: bool) -> None:
+def delete(name: str, cluster: ClusterAccess, *, yes: bool) -> None:
     """Delete the topic NAME with all its messages.
 
     On a plain (upstream) cluster, stop its producers and consumers first: they would create it again.
@@ -331,9 +332,9 @@ def delete(name: str, cluster: Cluster, *, yes: bool) -> None:
 
 
 def _change(
-    cluster: Cluster, topic: str | None, what: str, change: Callable[[AdminClient], Awaitable[_Result]]
+    cluster: ClusterAccess, topic: str | None, what: str, change: Callable[[AdminClient], Awaitable[_Result]]
 ) -> _Result:
-    """Make a change; ``topic`` is that of :meth:`Cluster.ask`."""
+    """Make a change; ``topic`` is that of :meth:`ClusterAccess.ask`."""
     with waiting(what):
         return run(cluster.ask(change, topic))
 

@@ -12,7 +12,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundErro
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsq_ha.cli.cluster import Cluster
+    from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.engine.answers import LookupdList
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
@@ -67,7 +67,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTopic:
     """A topic.
 
     Attributes:
@@ -129,7 +129,7 @@ def needs_partitions(option: str, reason: str) -> ConfigError:
     return ConfigError(f"remove {option}: it needs the partitioned server, and plain nsqd {reason}")
 
 
-async def ask_all(cluster: Cluster, topic: str) -> list[View]:
+async def ask_all(cluster: ClusterAccess, topic: str) -> list[View]:
     """Ask all given nsqlookupds and those that they list; the leading one comes first."""
     lists = await asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd))
     leaders = {found.leader for found in lists if found is not None}
@@ -138,7 +138,7 @@ async def ask_all(cluster: Cluster, topic: str) -> list[View]:
     return sorted(views, key=lambda view: not view.leads)
 
 
-async def require_topic(cluster: Cluster, topic: str) -> Found:
+async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
     """Return an existing topic, or any topic of a plain cluster, where the first publish creates it.
 
     Raises:
@@ -152,16 +152,16 @@ async def require_topic(cluster: Cluster, topic: str) -> Found:
         )
     if are_plain(views):
         spare = {node.address: node for view in views if view.writable is not None for node in view.writable.spare}
-        return Found(None, nsqds_of(views), tuple(spare.values()))
+        return FoundTopic(None, nsqds_of(views), tuple(spare.values()))
     if is_unknown(views):
         raise TopicNotFoundError.named(topic)
     for view in views:
         if view.readable is not None and view.readable.meta is not None:
-            return Found(view.readable.meta)
+            return FoundTopic(view.readable.meta)
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
 
 
-async def nsqds_of_topic(cluster: Cluster, topic: str) -> tuple[str, ...]:
+async def nsqds_of_topic(cluster: ClusterAccess, topic: str) -> tuple[str, ...]:
     """Return the addresses of the nsqds that any nsqlookupd names for a topic, or would let create it."""
     found: set[str] = set()
     for view in await ask_all(cluster, topic):
@@ -171,7 +171,7 @@ async def nsqds_of_topic(cluster: Cluster, topic: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-async def wait_for_nsqd(cluster: Cluster, topic: str, limit: float | None) -> bool:
+async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None) -> bool:
     """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
     loop = asyncio.get_running_loop()
     end = math.inf if limit is None else loop.time() + limit
@@ -182,7 +182,7 @@ async def wait_for_nsqd(cluster: Cluster, topic: str, limit: float | None) -> bo
     return True
 
 
-async def _list(cluster: Cluster, url: str) -> LookupdList | None:
+async def _list(cluster: ClusterAccess, url: str) -> LookupdList | None:
     async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
         try:
             return await client.list_lookupd()
@@ -190,7 +190,7 @@ async def _list(cluster: Cluster, url: str) -> LookupdList | None:
             return None
 
 
-async def _ask(cluster: Cluster, url: str, topic: str, *, leads: bool) -> View:
+async def _ask(cluster: ClusterAccess, url: str, topic: str, *, leads: bool) -> View:
     async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))

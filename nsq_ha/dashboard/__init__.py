@@ -4,6 +4,6 @@ It asks the cluster through :class:`nsq_ha.admin.AdminClient` only, once per int
 ``nsq-ha dashboard`` starts it.
 """
 
-from nsq_ha.dashboard.serve import DashboardOptions, serve
+from nsq_ha.dashboard.app import DashboardOptions, serve
 
 __all__ = ["DashboardOptions", "serve"]

@@ -18,7 +18,7 @@ LIMIT: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ActionTarget:
     """What an action is for.
 
     Attributes:
@@ -56,7 +56,7 @@ class Action:
     label: str
     effect: str
     done: str
-    run: Callable[[AdminClient, Target], Awaitable[object]]
+    run: Callable[[AdminClient, ActionTarget], Awaitable[object]]
     is_lossy: bool = False
     is_partition: bool = False
     is_forked: bool = False
@@ -108,7 +108,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
 }
 
 
-def target_of(action: Action, fields: Mapping[str, str]) -> Target:
+def target_of(action: Action, fields: Mapping[str, str]) -> ActionTarget:
     """Return what a form names.
 
     Raises:
@@ -116,14 +116,14 @@ def target_of(action: Action, fields: Mapping[str, str]) -> Target:
     """
     topic = check_topic(fields.get("topic", ""))
     if not action.is_partition:
-        return Target(topic, check_channel(fields.get("channel", "")))
+        return ActionTarget(topic, check_channel(fields.get("channel", "")))
     text = fields.get("partition", "")
     if not (text.isascii() and text.isdigit()) or len(text) > 4:
         raise ConfigError("partition must be a whole number")
-    return Target(topic, partition=check_partition(int(text)), to=fields.get("to", "").strip()[:300])
+    return ActionTarget(topic, partition=check_partition(int(text)), to=fields.get("to", "").strip()[:300])
 
 
-def refusal(name: str, target: Target, reading: Reading) -> str:
+def refusal(name: str, target: ActionTarget, reading: Reading) -> str:
     """Return why an action cannot be done now; empty if it can."""
     action = ACTIONS[name]
     if action.is_forked and reading.is_plain:

@@ -13,12 +13,10 @@ from starlette.responses import RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
-from nsq_ha.dashboard.changes import Event
-from nsq_ha.dashboard.guard import COOKIE, LIFETIME
-from nsq_ha.dashboard.history import MAX_TEXT
+from nsq_ha.dashboard.guard import COOKIE, LIFETIME, form
+from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.parts import Board
-from nsq_ha.dashboard.requests import form
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.admin import AdminClient
-    from nsq_ha.dashboard.actions import Action, Target
-    from nsq_ha.dashboard.guard import Guard, Session
+    from nsq_ha.dashboard.actions import Action, ActionTarget
+    from nsq_ha.dashboard.guard import BrowserSession, Guard
     from nsq_ha.dashboard.history import History
     from nsq_ha.dashboard.pages.parts import Page
 
@@ -61,7 +59,7 @@ class Changing:
         self._respond = respond
         self._may_change = may_change
 
-    def _session(self, request: Request) -> Session | None:
+    def _session(self, request: Request) -> BrowserSession | None:
         return self._guard.session(request.cookies.get(COOKIE))
 
     def _failed(self, request: Request, title: str, text: str, status: int) -> Response:
@@ -92,11 +90,11 @@ class Changing:
         response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return response
 
-    def _is_meant(self, request: Request, session: Session, fields: Mapping[str, str]) -> bool:
+    def _is_meant(self, request: Request, session: BrowserSession, fields: Mapping[str, str]) -> bool:
         """Return whether a person pressed a button of this dashboard."""
         return self._guard.is_same_origin(request.headers) and self._guard.has_key(session, fields.get("key", ""))
 
-    def _not_allowed(self, request: Request, session: Session | None) -> Response | None:
+    def _not_allowed(self, request: Request, session: BrowserSession | None) -> Response | None:
         if not self._may_change:
             return self._failed(request, "Not allowed", "This dashboard is read-only: start it with --admin.", 403)
         if session is None:
@@ -134,7 +132,7 @@ class Changing:
             return self._respond(request, change.confirm(board, name, target, session.key, text))
         return self._respond(request, await self._do(ACTIONS[name], target))
 
-    def _find(self, request: Request, fields: Mapping[str, str]) -> tuple[str, Target] | Response:
+    def _find(self, request: Request, fields: Mapping[str, str]) -> tuple[str, ActionTarget] | Response:
         """Return the action and its target, or the page that says why it cannot be done."""
         name = request.path_params["name"]
         action = ACTIONS.get(name)
@@ -149,14 +147,16 @@ class Changing:
             return self._failed(request, "Not possible", f"{target.subject}: {reason}.", 409)
         return name, target
 
-    async def _do(self, action: Action, target: Target) -> Page:
+    async def _do(self, action: Action, target: ActionTarget) -> Page:
         try:
             await action.run(self._admin, target)
         except NsqError as error:
             log.warning("%s: %s failed: %s", target.subject, action.label, error)
             text = f"an operator tried this: {action.label}. It failed: {error}"
-            self._history.tell(Event(time.time(), "operator", "bad", target.subject, text[:MAX_TEXT], target.topic))
+            self._history.tell(
+                ClusterEvent(time.time(), "operator", "bad", target.subject, text[:MAX_TEXT], target.topic)
+            )
             return change.outcome(target, str(error), is_done=False)
         log.warning("%s: %s", target.subject, action.done)
-        self._history.tell(Event(time.time(), "operator", "warning", target.subject, action.done, target.topic))
+        self._history.tell(ClusterEvent(time.time(), "operator", "warning", target.subject, action.done, target.topic))
         return change.outcome(target, action.done, is_done=True)

@@ -17,8 +17,7 @@ from nsq_ha.dashboard.markup import Html, join, tag, visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nsq_ha.dashboard.changes import Event
-    from nsq_ha.dashboard.history import Period
+    from nsq_ha.dashboard.history import ClusterEvent, Period
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
@@ -38,7 +37,7 @@ UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class NameMark:
     """A name at a time, written above a chart.
 
     Attributes:
@@ -51,7 +50,7 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart.
 
     Attributes:
@@ -67,12 +66,12 @@ def chart(
     name: str,
     title: str,
     times: Sequence[float],
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     unit: str = "count",
     periods: Sequence[Period] = (),
-    marks: Sequence[Event] = (),
-    names: Sequence[Name] = (),
+    marks: Sequence[ClusterEvent] = (),
+    names: Sequence[NameMark] = (),
 ) -> Html:
     """Return a figure with a chart.
 
@@ -89,7 +88,7 @@ def chart(
     write = UNITS[unit]
     groups = _groups(len(times))
     at = [times[group[-1]] for group in groups]
-    thin = [Line(line.label, [_peak(line.values, group) for group in groups]) for line in lines]
+    thin = [ChartLine(line.label, [_peak(line.values, group) for group in groups]) for line in lines]
     values = [value for line in thin for value in line.values if not math.isnan(value)]
     top = _nice(max(values, default=0.0))
     newest = [next((v for v in reversed(line.values) if not math.isnan(v)), None) for line in thin]
@@ -112,7 +111,7 @@ def chart(
     )
 
 
-def timeline(name: str, begin: float, end: float, periods: Sequence[Period], marks: Sequence[Event]) -> Html:
+def timeline(name: str, begin: float, end: float, periods: Sequence[Period], marks: Sequence[ClusterEvent]) -> Html:
     """Return rows with problems as bars and leader changes as marks, one for each thing that had any.
 
     Args:
@@ -159,8 +158,8 @@ class _Window:
     end: float
     top: float
     periods: Sequence[Period]
-    marks: Sequence[Event]
-    names: Sequence[Name]
+    marks: Sequence[ClusterEvent]
+    names: Sequence[NameMark]
 
     @property
     def times(self) -> tuple[float, float]:
@@ -230,7 +229,7 @@ def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Ht
     return tag("path", tag("title", title), d=f"M{_x(at, *window):.1f} 0V{height}", class_="mark")
 
 
-def names_above(begin: float, end: float, names: Sequence[Name]) -> Html | None:
+def names_above(begin: float, end: float, names: Sequence[NameMark]) -> Html | None:
     """Return the names above a picture, each at its time; neighbours are on different lines."""
     shown = [name for name in names if begin <= name.at <= end][-_MAX_NAMES:]
     if not shown:
@@ -246,7 +245,7 @@ def names_above(begin: float, end: float, names: Sequence[Name]) -> Html | None:
     return tag("svg", *texts, class_=f"names rows-{rows}")
 
 
-def _picture(label: str, times: Sequence[float], lines: Sequence[Line], unit: str, window: _Window) -> Html:
+def _picture(label: str, times: Sequence[float], lines: Sequence[ChartLine], unit: str, window: _Window) -> Html:
     begin, end, top = window.begin, window.end, window.top
     write = UNITS[unit]
     shapes = _behind(window)

@@ -72,7 +72,7 @@ class Fate:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessage:
     """A message that the cluster still has."""
 
     topic: str
@@ -83,7 +83,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """A line of a trace log about the message."""
 
     time_ns: int
@@ -107,8 +107,8 @@ class Answer:
         notes: Where it looked, and what it could not see.
     """
 
-    found: tuple[Found, ...]
-    steps: tuple[Step, ...]
+    found: tuple[FoundMessage, ...]
+    steps: tuple[TraceStep, ...]
     notes: tuple[str, ...]
 
 
@@ -155,7 +155,7 @@ async def search(
         limit: Seconds after which what was found so far is returned.
     """
     hunt = _Hunt(admin, reading, query)
-    steps: tuple[Step, ...] = ()
+    steps: tuple[TraceStep, ...] = ()
     try:
         async with asyncio.timeout(limit):
             if trace_logs:
@@ -251,14 +251,14 @@ class _Hunt:
     """
 
     def __init__(self, admin: AdminClient, reading: Reading, query: Query) -> None:
-        self.found: list[Found] = []
+        self.found: list[FoundMessage] = []
         self.notes: list[str] = []
         self.scan: Scan | None = None
         self._admin = admin
         self._reading = reading
         self._query = query
 
-    async def run(self, steps: Sequence[Step]) -> None:
+    async def run(self, steps: Sequence[TraceStep]) -> None:
         """Search; the lines of trace logs name messages with the trace id."""
         if self._reading.is_plain:
             self.notes.append(
@@ -324,7 +324,9 @@ class _Hunt:
             topic = self._query.topic
             number = stored.internal_id >> _BITS if partition is None else partition
             leader = self._reading.leaders.get((topic, number), "")
-            self.found.append(Found(topic, number, leader, stored, fates(self._reading, topic, number, stored.number)))
+            self.found.append(
+                FoundMessage(topic, number, leader, stored, fates(self._reading, topic, number, stored.number))
+            )
 
 
 def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fate, ...]:
@@ -354,14 +356,14 @@ def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fa
     return tuple(outcomes)
 
 
-def steps_of(files: Iterable[Path], query: Query) -> tuple[Step, ...]:
+def steps_of(files: Iterable[Path], query: Query) -> tuple[TraceStep, ...]:
     """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out."""
     wanted = query.trace_id if query.trace_id is not None else query.internal_id
     if wanted is None:
         return ()
     key = "trace_id" if query.trace_id is not None else "internal_id"
     needle = str(wanted).encode()
-    steps: list[Step] = []
+    steps: list[TraceStep] = []
     for file in files:
         with contextlib.suppress(OSError), file.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
@@ -375,7 +377,7 @@ def steps_of(files: Iterable[Path], query: Query) -> tuple[Step, ...]:
     return tuple(sorted(steps, key=lambda step: step.time_ns))
 
 
-def step_of(line: bytes) -> Step | None:
+def step_of(line: bytes) -> TraceStep | None:
     """Return a line of a trace log; None if it is something else. Text before the JSON, as of a logger, is skipped."""
     begin = line.find(b"{")
     if begin < 0:
@@ -393,4 +395,4 @@ def step_of(line: bytes) -> Step | None:
         return None
     time_ns, partition, attempt, internal_id, trace_id = numbers
     topic, channel, nsqd = texts
-    return Step(time_ns, fields["event"], topic, partition, channel, attempt, nsqd, internal_id, trace_id)
+    return TraceStep(time_ns, fields["event"], topic, partition, channel, attempt, nsqd, internal_id, trace_id)

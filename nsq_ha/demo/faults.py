@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from nsq_ha.demo.job import Job
+
 
 MOVE_AT: Final = 0.3
 """Share of acknowledged messages at which a leader is moved."""
@@ -46,7 +48,7 @@ class Tell(Protocol):
         """Note it."""
 
 
-class Faults:
+class FaultScript:
     """One run of the script.
 
     Args:
@@ -99,3 +101,20 @@ class Faults:
             await asyncio.to_thread(self._cluster.start, victim)
             self.nodes_restarted += 1
             self._tell(f"started {victim} again", f"{victim} started")
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEvent:
+    """Something that happened.
+
+    Attributes:
+        seconds: Time since the job began; negative for preparations.
+        text: One line.
+        mark: Its short name in charts; empty if it is not marked there.
+        at: When it happened, in Unix seconds.
+    """
+
+    seconds: float
+    text: str
+    mark: str = ""
+    at: float = field(default=0.0, compare=False)

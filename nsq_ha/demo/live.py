@@ -14,11 +14,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.dashboard import DashboardOptions, figures, serve
-from nsq_ha.dashboard.changes import Event as Happened
-from nsq_ha.dashboard.charts import Line, Name, bar, chart, lane, names_above
-from nsq_ha.dashboard.history import Period
+from nsq_ha.dashboard.charts import ChartLine, NameMark, bar, chart, lane, names_above
+from nsq_ha.dashboard.history import ClusterEvent, Period
 from nsq_ha.dashboard.markup import Html, join, tag
-from nsq_ha.dashboard.pages.parts import Board, Column, Extra, Page, events_list, number, section, table, tiles
+from nsq_ha.dashboard.pages.parts import Board, Extra, Page, TableColumn, events_list, number, section, table, tiles
 from nsq_ha.demo.audit import SLOW
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import AdminClient
     from nsq_ha.demo.audit import Audit
-    from nsq_ha.demo.events import Event
+    from nsq_ha.demo.faults import DemoEvent
 
 INTERVAL: Final = 0.5
 """Seconds between two samples."""
@@ -51,7 +50,7 @@ class LivePage:
         events: What has happened; the run adds to it.
     """
 
-    def __init__(self, audit: Audit, topic: str, names: Mapping[str, str], events: Sequence[Event]) -> None:
+    def __init__(self, audit: Audit, topic: str, names: Mapping[str, str], events: Sequence[DemoEvent]) -> None:
         self._audit = audit
         self._topic = topic
         self._names = names
@@ -87,7 +86,7 @@ class LivePage:
         """Return the page."""
         events = events_list(
             (
-                Happened(
+                ClusterEvent(
                     event.at,
                     "operator" if event.mark else "cluster",
                     "warning" if event.mark else "info",
@@ -135,7 +134,7 @@ class LivePage:
                 "demo-rate",
                 "Messages per second",
                 self._times,
-                [Line("acknowledged", rates[0]), Line("consumed", rates[1])],
+                [ChartLine("acknowledged", rates[0]), ChartLine("consumed", rates[1])],
                 unit="rate",
                 periods=_merged(periods),
                 names=names,
@@ -144,7 +143,7 @@ class LivePage:
                 "demo-waiting",
                 "Messages on the way",
                 self._times,
-                [Line("without receipt", waiting[0]), Line("not delivered", waiting[1])],
+                [ChartLine("without receipt", waiting[0]), ChartLine("not delivered", waiting[1])],
                 periods=_merged(periods),
                 names=names,
             ),
@@ -155,8 +154,8 @@ class LivePage:
         pairs = zip(pairwise(self._times), pairwise(counts), strict=True)
         return [math.nan, *((new - old) / max(after - before, 0.001) for (before, after), (old, new) in pairs)]
 
-    def _marks(self) -> list[Name]:
-        return [Name(event.at, event.mark) for event in self._events if event.mark]
+    def _marks(self) -> list[NameMark]:
+        return [NameMark(event.at, event.mark) for event in self._events if event.mark]
 
     def _period(self, subject: str, begin: float, end: float) -> Period:
         why = f"publishes waited for {end - begin:.1f} s"
@@ -199,7 +198,7 @@ class LivePage:
 
         columns = (
             number("partition", lambda row: str(row[0])),
-            Column("leader", lambda row: self._name(row[1][-1][1])),
+            TableColumn("leader", lambda row: self._name(row[1][-1][1])),
             number("leader changes", lambda row: figures.count(len(row[1]) - 1)),
             number("longest stall", lambda row: figures.span(longest(row))),
         )

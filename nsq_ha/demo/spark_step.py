@@ -93,7 +93,7 @@ class CarrierDelay:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Latency:
+class PartitionLatency:
     """Time from publish to first delivery, in milliseconds of this machine's clock, from the trace log.
 
     Attributes:
@@ -143,7 +143,7 @@ class SparkReport:
     repeated: int
     foreign: int
     carriers: tuple[CarrierDelay, ...]
-    latency: tuple[Latency, ...]
+    latency: tuple[PartitionLatency, ...]
     start_seconds: float
     read_seconds: float
     spark_version: str
@@ -253,7 +253,7 @@ def _report(
     )
 
 
-def median_of(latencies: Iterable[Latency]) -> float | None:
+def median_of(latencies: Iterable[PartitionLatency]) -> float | None:
     """Return the median of all partitions together. None if there is none."""
     return next((each.p50_ms for each in latencies if each.partition is None), None)
 
@@ -327,14 +327,14 @@ def _summary(held: str, carriers: Sequence[CarrierDelay]) -> str:
     return f"Spark read {held}. Most flights are of {most}."
 
 
-def _latencies(traced: TraceReport) -> Iterator[Latency]:
+def _latencies(traced: TraceReport) -> Iterator[PartitionLatency]:
     waiting = {row["partition"]: row["count"] for row in traced.undelivered}
     for row in traced.latency:
         if row["stage"] == "publish_to_start" and row["side"] == "client":
             partition = row["partition"]
             undelivered = sum(waiting.values()) if partition is None else waiting.get(partition, 0)
             times = [round(row[name], 3) for name in ("p50_ms", "p95_ms", "p99_ms", "max_ms")]
-            yield Latency(partition, row["messages"], undelivered, *times)
+            yield PartitionLatency(partition, row["messages"], undelivered, *times)
 
 
 def _carrier(name: str, delays: Delays) -> CarrierDelay:

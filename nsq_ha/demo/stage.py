@@ -20,13 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from nsq_ha import tracelog
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
-from nsq_ha.demo.background import in_thread
 from nsq_ha.demo.delays import by_carrier
-from nsq_ha.demo.events import Event
-from nsq_ha.demo.faults import Faults
-from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState
+from nsq_ha.demo.faults import DemoEvent, FaultScript
+from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, Watch, described, in_thread, watching
 from nsq_ha.demo.job import Job, JobOptions
-from nsq_ha.demo.watch import Watch, described, watching
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -89,8 +86,8 @@ class Report:
     embedded: bool
     partitions: int
     replicas: int
-    faults: Faults | None
-    events: list[Event]
+    faults: FaultScript | None
+    events: list[DemoEvent]
     spark: SparkReport | None = None
     spark_missing: str | None = None
     spark_error: str | None = None
@@ -157,12 +154,12 @@ class Demo:
         self,
         options: DemoOptions,
         *,
-        show: Callable[[Event], None],
+        show: Callable[[DemoEvent], None],
         session: SparkSession | None = None,
         opened: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.audit: Audit | None = None
-        self.events: list[Event] = []
+        self.events: list[DemoEvent] = []
         self.stream: StreamState | None = None
         self._session = session
         self._options = options
@@ -195,7 +192,7 @@ class Demo:
             topic, partitions, replicas = await stack.enter_async_context(self._topic(admin))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsq_ha_demo_")))
             job = Job(lookupd, topic, rows, self._options.job, tell=self._tell)
-            faults = Faults(cluster, job, tell=self._tell) if cluster is not None else None
+            faults = FaultScript(cluster, job, tell=self._tell) if cluster is not None else None
             watch = None
             if self._options.spark == "stream":
                 self._tell("Spark starts a streaming query of the topic")
@@ -225,7 +222,7 @@ class Demo:
         self.stream = state
 
     def _tell(self, text: str, mark: str = "", /) -> None:
-        event = Event(self._clock() - self._began if self.audit is not None else -1.0, text, mark, time.time())
+        event = DemoEvent(self._clock() - self._began if self.audit is not None else -1.0, text, mark, time.time())
         self.events.append(event)
         self._show(event)
 
@@ -244,7 +241,7 @@ class Demo:
                 await self._opened(url)
             yield
 
-    async def _play(self, job: Job, faults: Faults | None) -> None:
+    async def _play(self, job: Job, faults: FaultScript | None) -> None:
         script = asyncio.create_task(faults.run()) if faults is not None else None
         try:
             await job.run()

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from nsq_ha import ConfigError, TlsConfig
 from nsq_ha.cli import options
 from nsq_ha.cli.app import app
-from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, Cluster
+from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, ClusterAccess
 from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE, server_context
 
@@ -74,7 +74,7 @@ def call() -> Call:
 
 
 def test_the_default() -> None:
-    cluster = Cluster.of()
+    cluster = ClusterAccess.of()
     assert cluster.lookupd == (DEFAULT_LOOKUPD,)
     config = cluster.producer().config
     assert (config.lookupd, config.tls, config.auth_secret) == ((DEFAULT_LOOKUPD,), None, None)
@@ -83,25 +83,27 @@ def test_the_default() -> None:
 def test_a_flag_wins_over_a_context_and_this_over_a_variable(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
     monkeypatch.setenv("NSQ_HA_WINDOW", "8")
-    assert Cluster.of(("http://flag:1",), "dev").lookupd == ("http://flag:1",)
-    assert Cluster.of((), "dev").lookupd == ("http://dev:1",)
-    assert Cluster.of().lookupd == ("http://variable:1",)
-    assert Cluster.of((), "dev").producer().config.window == 8
-    assert Cluster.of((), "prod").producer().config.window == 7
+    assert ClusterAccess.of(("http://flag:1",), "dev").lookupd == ("http://flag:1",)
+    assert ClusterAccess.of((), "dev").lookupd == ("http://dev:1",)
+    assert ClusterAccess.of().lookupd == ("http://variable:1",)
+    assert ClusterAccess.of((), "dev").producer().config.window == 8
+    assert ClusterAccess.of((), "prod").producer().config.window == 7
 
 
 def test_the_context_of_the_variables_gives_way_to_them(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NSQ_HA_CONTEXT", "prod")
-    assert Cluster.of().lookupd == ("https://prod:1",)
+    assert ClusterAccess.of().lookupd == ("https://prod:1",)
     monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
-    assert Cluster.of().lookupd == ("http://variable:1",)
-    dev = Cluster.of((), "dev")
+    assert ClusterAccess.of().lookupd == ("http://variable:1",)
+    dev = ClusterAccess.of((), "dev")
     assert dev.lookupd == ("http://dev:1",)
     assert dev.producer().config.auth_secret is None  # it is prod's
 
 
 def test_flags_complete_the_tls_of_a_context(contexts: Path, secret: Path) -> None:
-    cluster = Cluster.of((), "prod", tls_ca=CA_FILE, cert=CA_FILE, key_file=KEY_FILE, auth_secret_file=str(secret))
+    cluster = ClusterAccess.of(
+        (), "prod", tls_ca=CA_FILE, cert=CA_FILE, key_file=KEY_FILE, auth_secret_file=str(secret)
+    )
     config = cluster.consumer("orders", "billing", max_in_flight=3).config
     files = TlsConfig(ca_file=CA_FILE, cert_file=CA_FILE, key_file=KEY_FILE)
     assert config.lookupd_tls == files
@@ -115,9 +117,9 @@ def test_flags_complete_the_tls_of_a_context(contexts: Path, secret: Path) -> No
 
 
 def test_tls_of_nsqds_is_not_that_of_plain_nsqlookupds() -> None:
-    config = Cluster.of(("http://a:1",), tls_ca=CA_FILE).producer().config
+    config = ClusterAccess.of(("http://a:1",), tls_ca=CA_FILE).producer().config
     assert (config.tls, config.lookupd_tls) == (TlsConfig(ca_file=CA_FILE), None)
-    Cluster.of(("http://a:1",), tls_ca=CA_FILE).admin()
+    ClusterAccess.of(("http://a:1",), tls_ca=CA_FILE).admin()
 
 
 # ---------------------------------------------------------------- errors
@@ -141,7 +143,7 @@ def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes,
 
 def test_a_secret_that_cannot_be_read_later(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the secret's file '.*none' cannot be read: No such file"):
-        Cluster.of(auth_secret_file=str(tmp_path / "none"))
+        ClusterAccess.of(auth_secret_file=str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--key", "--auth-secret-file"])

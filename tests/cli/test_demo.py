@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from nsq_ha.cli import demo as command
-from nsq_ha.cli.demo_screen import Display, progress_bars, stream_table
+from nsq_ha.cli.demo import Display, progress_bars, stream_table
 from nsq_ha.demo import flights
 from nsq_ha.demo.audit import Audit
 from nsq_ha.demo.delays import Delays
-from nsq_ha.demo.events import Event
+from nsq_ha.demo.faults import DemoEvent
 from nsq_ha.demo.flight_stream import StreamReport, StreamState
 from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.spark_step import CarrierDelay, Latency, SparkReport, about_latency
+from nsq_ha.demo.spark_step import CarrierDelay, PartitionLatency, SparkReport, about_latency
 from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
@@ -140,7 +140,7 @@ def test_latencies_of_a_consumer_that_is_behind_are_not_blamed_on_leaders() -> N
 
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = (CarrierDelay("UA", 2, 1, 1.25, -3.0, 0.5), CarrierDelay("B6", 1, 0, None, None, None))
-    latency = (Latency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), Latency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
+    latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
     ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
     done = invoke("demo").stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
@@ -261,8 +261,8 @@ def test_a_low_terminal_shows_the_carriers_with_most_flights_and_the_rest_in_one
 
 def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, width=20)
-    command._print_event(console, Event(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
-    command._print_event(console, Event(-1, "created"))
+    command._print_event(console, DemoEvent(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
+    command._print_event(console, DemoEvent(-1, "created"))
     assert capsys.readouterr().err == (
         "  12.3 s  killed [red]nsqd-0[/red]\\x1b[2J, which led partition 0\n          created\n"
     )

@@ -14,7 +14,7 @@ import pytest
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
 from nsq_ha.admin.reading import Reading
-from nsq_ha.cli.cluster import Cluster
+from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.doctor import ahead, certificates
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
@@ -202,8 +202,8 @@ def test_the_clock_of_a_server(at: float, before: float, after: float, seconds: 
 
 
 def test_certificates() -> None:
-    assert certificates(Cluster.of(("http://a:1",)), time.time()).status == "skipped"
-    cluster = Cluster.of(("http://a:1",), tls_ca=CA_FILE)
+    assert certificates(ClusterAccess.of(("http://a:1",)), time.time()).status == "skipped"
+    cluster = ClusterAccess.of(("http://a:1",), tls_ca=CA_FILE)
     assert certificates(cluster, 0.0).status == "ok"
     late = certificates(cluster, 2.0**40)
     assert (late.status, CA_FILE in late.text) == ("failed", True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
-from nsq_ha.admin.reading import Nsqd, Reading
+from nsq_ha.admin.reading import NsqdView, Reading
 from nsq_ha.cli.node import held_by
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.answers import NodeInfo
@@ -28,7 +28,7 @@ def partition(topic: str, number: int, *, leads: bool, unrouted: int = 0) -> Par
     return PartitionStats(topic, number, leads, 0, 0, 100, False, False, (BILLING,), unrouted=unrouted)
 
 
-def nsqd_of(listed: NodeInfo, said: NodeStats) -> Nsqd:
+def nsqd_of(listed: NodeInfo, said: NodeStats) -> NsqdView:
     now = Reading(0.0, stats=ClusterStats((said,)), infos={listed.node.address: listed})
     return now.nsqds[listed.node.address]
 

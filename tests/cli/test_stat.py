@@ -13,9 +13,9 @@ import pytest
 
 from nsq_ha import Consumer
 from nsq_ha.admin import ChannelStats, PartitionStats
-from nsq_ha.admin.reading import Row
+from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import columns_of, duration, in_order, number
-from nsq_ha.cli.tables import fitting
+from nsq_ha.cli.output import fitting
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def partition(topic: str, number: int, *channels: ChannelStats, nsqd: str = A, u
 
 def test_the_order_of_rows() -> None:
     rows = [
-        Row(topic="a", channel=channel("x", 1), lag=None),
-        Row(topic="b", channel=channel("x", 9), lag=3.0),
-        Row(topic="b", channel=channel("a"), lag=8.0),
+        FigureRow(topic="a", channel=channel("x", 1), lag=None),
+        FigureRow(topic="b", channel=channel("x", 9), lag=3.0),
+        FigureRow(topic="b", channel=channel("a"), lag=8.0),
     ]
 
     def order(by: str, *, reverse: bool = False) -> list[str]:
@@ -93,7 +93,7 @@ def test_numbers(value: float | None, text: str | None) -> None:
 @pytest.mark.parametrize("width", [36, 60, 80, 100, 120, 200])
 def test_columns_fit(width: int) -> None:
     held = channel("billing", 12345, paused=True)
-    rows = [Row(topic="orders", channel=held, partition=1, nsqd=A, lag=3.0, in_rate=1.5)]
+    rows = [FigureRow(topic="orders", channel=held, partition=1, nsqd=A, lag=3.0, in_rate=1.5)]
     columns = columns_of(rows, by_partition=True, rates=True)
     chosen = fitting(columns, rows, width)
     assert sum(max(len(column.name), len(column.text(rows[0]) or "-")) + 3 for column in chosen) - 3 <= max(width, 36)
@@ -105,13 +105,13 @@ def test_columns_fit(width: int) -> None:
 
 
 def test_a_long_name_takes_no_room_from_figures() -> None:
-    rows = [Row(topic="t" * 64, channel=channel("c" * 64, 1), lag=1.0)]
+    rows = [FigureRow(topic="t" * 64, channel=channel("c" * 64, 1), lag=1.0)]
     chosen = fitting(columns_of(rows, by_partition=False, rates=False), rows, 60)
     assert {"depth", "lag"} <= {column.name for column in chosen}
 
 
 def test_a_column_without_content_is_left_out() -> None:
-    plain = [Row(topic="t", channel=channel("c"), nsqd=A)]
+    plain = [FigureRow(topic="t", channel=channel("c"), nsqd=A)]
     assert [column.name for column in columns_of(plain, by_partition=True, rates=False)][:3] == [
         "topic",
         "channel",

@@ -16,8 +16,7 @@ import cramjam
 import pytest
 
 from nsq_ha import sync
-from nsq_ha.cli.archive import Archive
-from nsq_ha.cli.journal import Journal, Reading
+from nsq_ha.cli.archive import Archive, Journal, JournalReader
 from nsq_ha.cli.to_file import Size
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
@@ -208,7 +207,7 @@ def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     journal.append([message(3)])
     journal.close()
-    assert [entry.body for entry in Reading(journal.path)] == [b"m1", b"m3"]
+    assert [entry.body for entry in JournalReader(journal.path)] == [b"m1", b"m3"]
     assert (journal.count, journal.bytes) == (2, journal.path.stat().st_size)
 
 

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats
-from nsq_ha.cli.top_screen import MARKED, ORDERS, Screen
+from nsq_ha.cli.top import MARKED, ORDERS, Screen
 from nsq_ha.policy.topology import Node
 from tests.cli.test_stat import NOW, A, B, channel, partition
 

@@ -6,9 +6,9 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.findings import is_loopback
-from nsq_ha.dashboard.actions import ACTIONS, Target, refusal, target_of
+from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
+from nsq_ha.dashboard.app import DashboardOptions, serve
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, new_token
-from nsq_ha.dashboard.serve import DashboardOptions, serve
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.redaction import redact
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -105,10 +105,10 @@ async def test_what_needs_a_token_does_not_start_without(options: DashboardOptio
 
 
 def test_targets() -> None:
-    assert target_of(ACTIONS["pause"], {"topic": "a", "channel": "c"}) == Target("a", "c")
+    assert target_of(ACTIONS["pause"], {"topic": "a", "channel": "c"}) == ActionTarget("a", "c")
     assert target_of(ACTIONS["move-leader"], {"topic": "a", "partition": "3", "to": " n:1 "}).to == "n:1"
-    assert Target("a", "c").subject == "a/c"
-    assert Target("a", partition=3).subject == "a-3"
+    assert ActionTarget("a", "c").subject == "a/c"
+    assert ActionTarget("a", partition=3).subject == "a-3"
     for name, fields in (
         ("pause", {"topic": "a"}),
         ("pause", {"topic": "a b", "channel": "c"}),
@@ -121,10 +121,10 @@ def test_targets() -> None:
 
 def test_what_cannot_be_done_now() -> None:
     now = reading(1, node(1, partition("a", 0, channel("c"))))
-    assert refusal("pause", Target("a", "c"), now) == ""
-    assert refusal("pause", Target("a", "d"), now) == "no nsqd reports this channel"
-    assert refusal("unskip", Target("a", "c"), now) == "the channel is not skipped"
-    assert refusal("move-leader", Target("a"), now) == ""
-    assert refusal("move-leader", Target("a", partition=4), now) == "no nsqd reports this partition"
+    assert refusal("pause", ActionTarget("a", "c"), now) == ""
+    assert refusal("pause", ActionTarget("a", "d"), now) == "no nsqd reports this channel"
+    assert refusal("unskip", ActionTarget("a", "c"), now) == "the channel is not skipped"
+    assert refusal("move-leader", ActionTarget("a"), now) == ""
+    assert refusal("move-leader", ActionTarget("a", partition=4), now) == "no nsqd reports this partition"
     plain = reading(1, node(1, partition("a", 0, channel("c"))), is_plain=True)
-    assert refusal("skip", Target("a", "c"), plain) == "a plain nsqd has no such state"
+    assert refusal("skip", ActionTarget("a", "c"), plain) == "a plain nsqd has no such state"

@@ -10,8 +10,7 @@ from nsq_ha.admin import LookupdState
 from nsq_ha.admin.findings import problems
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import history as module
-from nsq_ha.dashboard.changes import Event, changes
-from nsq_ha.dashboard.history import History
+from nsq_ha.dashboard.history import ClusterEvent, History, changes
 from tests.dashboard.conftest import channel, node, partition, reading
 
 
@@ -29,7 +28,7 @@ def test_a_leader_that_moves_is_one_event() -> None:
     one = reading(1, node(4150, partition()), node(4250, partition(is_leader=False)))
     two = reading(3, node(4150, partition(is_leader=False)), node(4250, partition()), before=one)
     [event] = changes(one, two)
-    assert event == Event(3, "leader", "warning", "orders-0", "the leader moved from n:4150 to n:4250", "orders")
+    assert event == ClusterEvent(3, "leader", "warning", "orders-0", "the leader moved from n:4150 to n:4250", "orders")
 
 
 def test_while_two_claim_a_partition_the_former_leader_keeps_it() -> None:
@@ -214,7 +213,7 @@ def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.Monk
         channels = [channel(f"c{at}-{number}") for number in range(10)]
         silent = [node(1000 * at + number, error="x" * 5000) for number in range(10)]
         kept.add(reading(at, node(1, partition("a", 0, *channels)), *silent, before=kept.latest))
-        kept.tell(Event(at, "operator", "info", "a", "text"))
+        kept.tell(ClusterEvent(at, "operator", "info", "a", "text"))
     assert kept.is_full
     assert kept.count <= 20
     assert len(kept.open) <= 5

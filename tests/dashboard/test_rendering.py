@@ -15,9 +15,8 @@ import pytest
 import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.changes import Event
-from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, Line, chart, timeline
-from nsq_ha.dashboard.history import History, Period
+from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, timeline
+from nsq_ha.dashboard.history import ClusterEvent, History, Period
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
@@ -95,7 +94,7 @@ def test_no_text_can_become_markup() -> None:
         kept.add(
             reading(at, broken, node(4250, error=HOSTILE), before=kept.latest, lookupds=[lookupd], has_clients=True)
         )
-    kept.tell(Event(3, "operator", "bad", HOSTILE, HOSTILE, HOSTILE))
+    kept.tell(ClusterEvent(3, "operator", "bad", HOSTILE, HOSTILE, HOSTILE))
     board = Board(kept, 3.0, may_change=True, arguments={"q": HOSTILE[:3], "topic": HOSTILE[:20]})
     for page in every_page(board, HOSTILE, HOSTILE):
         text = frame.document(Page(page.title, frame.live(board, page)), place="/", is_live=True)
@@ -229,7 +228,7 @@ def test_a_chart_leaves_gaps_and_keeps_peaks() -> None:
     times = [float(number) for number in range(1000)]
     values = [math.nan if number < 500 else 1.0 for number in range(1000)]
     values[777] = 40.0
-    text = chart("x", "Title", times, [Line("depth", values)], periods=[Period("silent", "n:1", "why", 10, 20)])
+    text = chart("x", "Title", times, [ChartLine("depth", values)], periods=[Period("silent", "n:1", "why", 10, 20)])
     parsed(text)
     found = re.search(r'data-chart="([^"]+)"', text)
     assert found is not None
@@ -245,13 +244,13 @@ def test_a_chart_leaves_gaps_and_keeps_peaks() -> None:
 
 
 def test_a_chart_without_figures_says_so() -> None:
-    assert "No figures yet" in chart("x", "T", [1.0], [Line("a", [1.0])])
-    assert "Not reported" in chart("x", "T", [1.0, 2.0], [Line("a", [math.nan] * 2)])
-    assert "M0.0 " in chart("x", "T", [1.0, 2.0], [Line("a", [1.0, math.nan])])
+    assert "No figures yet" in chart("x", "T", [1.0], [ChartLine("a", [1.0])])
+    assert "Not reported" in chart("x", "T", [1.0, 2.0], [ChartLine("a", [math.nan] * 2)])
+    assert "M0.0 " in chart("x", "T", [1.0, 2.0], [ChartLine("a", [1.0, math.nan])])
 
 
 def test_the_timeline_has_a_row_for_each_thing() -> None:
-    mark = Event(15, "leader", "warning", "orders-0", "moved", "orders")
+    mark = ClusterEvent(15, "leader", "warning", "orders-0", "moved", "orders")
     periods = [Period("leaderless", "orders-0", "why", 12, 14), Period("unstable", "cluster", "why", 11)]
     text = timeline("x", 10, 20, periods, [mark])
     parsed(text)

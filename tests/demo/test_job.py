@@ -4,7 +4,7 @@ from collections.abc import Callable
 import pytest
 
 from nsq_ha import Producer, ServerError
-from nsq_ha.demo.faults import Faults
+from nsq_ha.demo.faults import FaultScript
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.devcluster import DevCluster
@@ -53,7 +53,7 @@ async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: 
 async def test_faults_leave_every_key_in_order(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     events: list[str] = []
     job = job_of(cluster, topic, rows, events.append, rate=80)  # so slow that it runs on long after the faults
-    faults = Faults(cluster, job, tell=lambda text, _="", /: events.append(text))
+    faults = FaultScript(cluster, job, tell=lambda text, _="", /: events.append(text))
     script = asyncio.create_task(faults.run())
     await job.run()
     await script
@@ -95,7 +95,7 @@ async def test_waiting_for_a_share_ends_with_the_job(cluster: DevCluster, topic:
 
 async def test_a_cancelled_job_wakes_its_script(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     job = job_of(cluster, topic, rows, rate=10)  # the first fault is 6 s after the cancellation
-    faults = Faults(cluster, job, tell=print)
+    faults = FaultScript(cluster, job, tell=print)
     script = asyncio.create_task(faults.run())
     running = asyncio.create_task(job.run())
     await job.reached(0.05)

@@ -13,7 +13,7 @@ from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.pages.parts import Board
 from nsq_ha.demo import flights, live
 from nsq_ha.demo.audit import Audit
-from nsq_ha.demo.events import Event
+from nsq_ha.demo.faults import DemoEvent
 from nsq_ha.demo.job import JobOptions
 from nsq_ha.demo.live import LivePage
 from nsq_ha.demo.stage import Demo, DemoOptions
@@ -27,7 +27,7 @@ BOARD = Board(History(2), 0.0)
 
 
 async def test_a_run_with_a_stall_and_a_fault() -> None:
-    events: list[Event] = [Event(-1.0, "created", at=1.0)]
+    events: list[DemoEvent] = [DemoEvent(-1.0, "created", at=1.0)]
     now = asyncio.get_running_loop().time
     audit = Audit(4)
     watch = LivePage(audit, "flights", {"a:1": "nsqd-0"}, events)
@@ -39,7 +39,7 @@ async def test_a_run_with_a_stall_and_a_fault() -> None:
     audit.publish(start - 60.0)
     audit.consume(1, "N1", 0, start)
     audit.consume(3, "N1", 2, start)
-    events.append(Event(1.0, "killed nsqd-0, which led partition 0", "nsqd-0 killed", watch._times[0]))  # noqa: SLF001
+    events.append(DemoEvent(1.0, "killed nsqd-0, which led partition 0", "nsqd-0 killed", watch._times[0]))  # noqa: SLF001
     watch.sample()
     text = watch.page(BOARD).content
     assert re.findall(r"<text [^>]*>([^<]+)</text>", text) == ["nsqd-0 killed"] * 3
@@ -86,7 +86,7 @@ class Gate:
         if number == 240:
             await self._happened["killed"].wait()
 
-    def show(self, event: Event) -> None:
+    def show(self, event: DemoEvent) -> None:
         """Look at an event of the demo."""
         for word, happened in self._happened.items():
             if event.mark.endswith(word):

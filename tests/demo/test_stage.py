@@ -7,7 +7,7 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
-from nsq_ha.demo.events import Event
+from nsq_ha.demo.faults import DemoEvent
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.job import RATE, JobOptions
 from nsq_ha.demo.spark_step import PageOptions, SparkReport
@@ -32,7 +32,7 @@ def on(
     return DemoOptions(lookupd=tuple(cluster.lookupd), topic=topic, keep_topic=keep_topic, spark=spark)
 
 
-async def report_of(options: DemoOptions, events: list[Event] | None = None) -> Report:
+async def report_of(options: DemoOptions, events: list[DemoEvent] | None = None) -> Report:
     return await Demo(options, show=(events if events is not None else []).append).run()
 
 
@@ -46,7 +46,7 @@ def spark_report(flights_found: int) -> SparkReport:
 
 
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
-    events: list[Event] = []
+    events: list[DemoEvent] = []
     options = DemoOptions(spark="none", job=JobOptions(rate=2000))
     report = await report_of(options, events)
     assert report.is_clean
@@ -91,7 +91,7 @@ async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevClus
 
 
 async def test_a_page_without_a_folder_is_refused_before_anything_is_made(cluster: DevCluster, tmp_path: Path) -> None:
-    events: list[Event] = []
+    events: list[DemoEvent] = []
     options = DemoOptions(lookupd=tuple(cluster.lookupd), report=tmp_path / "none" / "page.html")
     with pytest.raises(ConfigError, match=r"there is no folder .*none' for the page page.html"):
         await report_of(options, events)

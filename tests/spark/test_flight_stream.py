@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from nsq_ha.demo.events import Event
+    from nsq_ha.demo.faults import DemoEvent
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 
@@ -47,7 +47,7 @@ async def test_stream_batch_and_file_have_the_same_sums_when_a_node_dies(
 
     monkeypatch.setattr(stage, "_embedded", embedded)
     monkeypatch.setattr(flights, "read", lambda months: ROWS)
-    events: list[Event] = []
+    events: list[DemoEvent] = []
     options = DemoOptions(spark="stream", report=tmp_path / "page.html", job=JobOptions(rate=500, stall_limit=LIMIT))
     demo = Demo(options, show=events.append, session=spark)
     report = await demo.run()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.demo import spark_step
-from nsq_ha.demo.spark_step import CarrierDelay, Latency, PageOptions, about_latency
+from nsq_ha.demo.spark_step import CarrierDelay, PageOptions, PartitionLatency, about_latency
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str
         CarrierDelay("B6", 1, 1, -3.0, -15.0, 0.0),
     )
     assert report.latency == (
-        Latency(0, 100, 0, 50.0, 95.0, 99.0, 100.0),
-        Latency(1, 100, 1, 2.0, 2.0, 2.0, 2.0),
-        Latency(None, 200, 1, 2.0, 90.0, 98.0, 100.0),
+        PartitionLatency(0, 100, 0, 50.0, 95.0, 99.0, 100.0),
+        PartitionLatency(1, 100, 1, 2.0, 2.0, 2.0, 2.0),
+        PartitionLatency(None, 200, 1, 2.0, 90.0, 98.0, 100.0),
     )
     assert json.loads(json.dumps(report.as_dict()))["carriers"][0]["carrier"] == "UA"
     assert report.read_seconds > 0

@@ -9,7 +9,7 @@ from nsq_ha.dashboard.markup import Html, join, path, tag
 from nsq_ha.dashboard.pages.parts import Page
 
 if TYPE_CHECKING:
-    from nsq_ha.dashboard.actions import Target
+    from nsq_ha.dashboard.actions import ActionTarget
     from nsq_ha.dashboard.pages.parts import Board
 
 
@@ -51,7 +51,7 @@ def sign_control(*, is_signed_in: bool, key: str = "") -> Html:
     )
 
 
-def confirm(board: Board, name: str, target: Target, key: str, problem: str = "") -> Page:
+def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: str = "") -> Page:
     """Return the page that asks before a change.
 
     Args:
@@ -99,7 +99,7 @@ def confirm(board: Board, name: str, target: Target, key: str, problem: str = ""
     return Page(title, content, 400 if problem else 200)
 
 
-def _destination(board: Board, target: Target) -> Html:
+def _destination(board: Board, target: ActionTarget) -> Html:
     leader = board.reading.leaders.get((target.topic, target.partition))
     holders = board.reading.holders.get((target.topic, target.partition), ())
     options = [tag("option", "another replica in sync", value="")]
@@ -107,7 +107,7 @@ def _destination(board: Board, target: Target) -> Html:
     return tag("label", tag("span", f"From {leader or 'nobody'} to"), tag("select", options, name="to"))
 
 
-def _now(board: Board, target: Target) -> Html | None:
+def _now(board: Board, target: ActionTarget) -> Html | None:
     channel = board.reading.channels.get((target.topic, target.channel))
     if channel is None:
         return None
@@ -117,7 +117,7 @@ def _now(board: Board, target: Target) -> Html | None:
     )
 
 
-def outcome(target: Target, text: str, *, is_done: bool) -> Page:
+def outcome(target: ActionTarget, text: str, *, is_done: bool) -> Page:
     """Return the page that says what became of a change."""
     back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
     title = "Done" if is_done else "Not done, or not everywhere"

@@ -10,8 +10,8 @@ from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
     Chart,
-    Column,
     Page,
+    TableColumn,
     all_channel_figures,
     badge,
     charts,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsq_ha.admin import ChannelStats, ClientStats
-    from nsq_ha.admin.reading import Row
+    from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.history import Key
     from nsq_ha.dashboard.markup import Child
 
@@ -116,10 +116,10 @@ def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:
     )
 
 
-def _parts(rows: Sequence[Row], *, is_plain: bool) -> Html:
+def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:
     columns = (
         *(() if is_plain else (number("partition", lambda row: str(row.partition)),)),
-        Column("nsqd", lambda row: join(node_link(row.nsqd), " ", states(row.channel))),
+        TableColumn("nsqd", lambda row: join(node_link(row.nsqd), " ", states(row.channel))),
         *all_channel_figures(is_plain=is_plain),
     )
     return table(
@@ -131,16 +131,16 @@ def _parts(rows: Sequence[Row], *, is_plain: bool) -> Html:
     )
 
 
-def clients(board: Board, rows: Iterable[Row]) -> Html:
+def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
     """Return a table of the connections to channels in some parts."""
     if not board.reading.has_clients:
         return tag("p", "Reading the clients …", class_="empty", id="clients")
     now = board.reading.at
     columns = (
-        Column("client", lambda each: _name(each[1])),
-        Column("library", lambda each: each[1].user_agent or figures.NONE),
-        Column("connection", lambda each: _connection(each[1])),
-        Column("nsqd" if board.reading.is_plain else "partition", lambda each: place(each[0])),
+        TableColumn("client", lambda each: _name(each[1])),
+        TableColumn("library", lambda each: each[1].user_agent or figures.NONE),
+        TableColumn("connection", lambda each: _connection(each[1])),
+        TableColumn("nsqd" if board.reading.is_plain else "partition", lambda each: place(each[0])),
         number("in flight", lambda each: figures.count(each[1].in_flight)),
         number("ready", lambda each: figures.count(each[1].ready)),
         number("finished", lambda each: figures.count(each[1].finished)),

@@ -9,8 +9,8 @@ from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages.channel import clients
 from nsq_ha.dashboard.pages.parts import (
     Board,
-    Column,
     Page,
+    TableColumn,
     badge,
     channel_figures,
     channel_link,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nsq_ha.admin import LookupdState, PartitionStats
-    from nsq_ha.admin.reading import Nsqd, Row
+    from nsq_ha.admin.reading import FigureRow, NsqdView
     from nsq_ha.dashboard.markup import Child
 
 
@@ -44,19 +44,19 @@ def _nsqds(board: Board) -> Html:
     reading = board.reading
     loads = {load.nsqd: load.total for load in reading.cluster.loads} if reading.cluster else {}
 
-    def unless_silent(count: Callable[[Nsqd], int]) -> Callable[[Nsqd], Child]:
+    def unless_silent(count: Callable[[NsqdView], int]) -> Callable[[NsqdView], Child]:
         return lambda nsqd: figures.NONE if nsqd.said.error else figures.count(count(nsqd))
 
-    def load(nsqd: Nsqd) -> str:
+    def load(nsqd: NsqdView) -> str:
         return f"{loads[nsqd.address]:.1f}" if nsqd.address in loads else figures.NONE
 
     columns = [
-        Column("nsqd", lambda nsqd: node_link(nsqd.address)),
-        Column("state", _state),
-        Column("hostname", lambda nsqd: nsqd.listed.hostname if nsqd.listed else figures.NONE),
+        TableColumn("nsqd", lambda nsqd: node_link(nsqd.address)),
+        TableColumn("state", _state),
+        TableColumn("hostname", lambda nsqd: nsqd.listed.hostname if nsqd.listed else figures.NONE),
         number("TCP port", lambda nsqd: str(nsqd.said.node.tcp_port)),
         number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
-        Column("version", lambda nsqd: nsqd.version or figures.NONE),
+        TableColumn("version", lambda nsqd: nsqd.version or figures.NONE),
         number("up", lambda nsqd: _up(nsqd, reading.at)),
         number("topics", lambda nsqd: figures.count(len(nsqd.topics))),
     ]
@@ -82,11 +82,11 @@ def _held(partitions: Mapping[str, Sequence[int]]) -> int:
     return sum(map(len, partitions.values()))
 
 
-def _up(nsqd: Nsqd, now: float) -> str:
+def _up(nsqd: NsqdView, now: float) -> str:
     return figures.span(now - nsqd.said.started_at if nsqd.said.started_at else None)
 
 
-def _state(nsqd: Nsqd) -> Child:
+def _state(nsqd: NsqdView) -> Child:
     if nsqd.said.error:
         return tag("span", badge("silent", "bad"), " ", tag("small", nsqd.said.error))
     return badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
@@ -112,9 +112,9 @@ def _lookupds(board: Board) -> Html:
         else "No leading nsqlookupd answers."
     )
     columns = (
-        Column("nsqlookupd", lambda lookupd: lookupd.url),
-        Column("state", state),
-        Column("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
+        TableColumn("nsqlookupd", lambda lookupd: lookupd.url),
+        TableColumn("state", state),
+        TableColumn("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
     )
     lookupds = table("lookupds", columns, cluster.lookupds, key=lambda lookupd: lookupd.url, empty="There is none.")
     return join(tag("p", kind), lookupds)
@@ -148,11 +148,11 @@ def node_page(board: Board, address: str) -> Page:
 
 
 def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
-    columns = [Column("topic", lambda entry: topic_link(entry.topic))]
+    columns = [TableColumn("topic", lambda entry: topic_link(entry.topic))]
     if not board.reading.is_plain:
         columns += [
             number("partition", lambda entry: str(entry.partition)),
-            Column("role", lambda entry: "leader" if entry.is_leader else "follower"),
+            TableColumn("role", lambda entry: "leader" if entry.is_leader else "follower"),
             number("first offset", lambda entry: str(entry.begin_offset)),
             number("end offset", lambda entry: str(entry.end_offset)),
         ]
@@ -164,10 +164,10 @@ def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
     return table("held", columns, entries, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty)
 
 
-def _channels(parts: Sequence[Row]) -> Html:
+def _channels(parts: Sequence[FigureRow]) -> Html:
     columns = (
-        Column("topic", lambda row: topic_link(row.topic)),
-        Column("channel", lambda row: join(channel_link(row.topic, row.name), " ", states(row.channel))),
+        TableColumn("topic", lambda row: topic_link(row.topic)),
+        TableColumn("channel", lambda row: join(channel_link(row.topic, row.name), " ", states(row.channel))),
         *channel_figures("depth", "lag", "in flight", "deferred", "requeued", "timed out", "clients"),
     )
     rows = sorted((row for row in parts if row.channel is not None), key=lambda row: -(row.depth or 0))

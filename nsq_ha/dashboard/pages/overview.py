@@ -10,8 +10,8 @@ from nsq_ha.dashboard.markup import Html, join, link, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
     Chart,
-    Column,
     Page,
+    TableColumn,
     channel_figures,
     channel_link,
     charts,
@@ -25,7 +25,7 @@ from nsq_ha.dashboard.pages.parts import (
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
-    from nsq_ha.admin.reading import Row
+    from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
@@ -129,13 +129,13 @@ def _wrong(board: Board) -> Html | None:
 
 
 def _channels(board: Board) -> Html:
-    def done(row: Row) -> Child:
+    def done(row: FigureRow) -> Child:
         return figures.rate(board.history.last("channel", row.topic, row.name, "done"))
 
     ranked = sorted(board.reading.rows, key=lambda row: (-(row.depth or 0), row.topic, row.name))
     columns = (
-        Column("topic", lambda row: topic_link(row.topic)),
-        Column("channel", lambda row: channel_link(row.topic, row.name)),
+        TableColumn("topic", lambda row: topic_link(row.topic)),
+        TableColumn("channel", lambda row: channel_link(row.topic, row.name)),
         *channel_figures("depth", "lag"),
         number("finished", done),
         *channel_figures("clients"),
@@ -156,7 +156,7 @@ def _topics(board: Board) -> Html:
 
     ranked = sorted(board.reading.topics.values(), key=lambda topic: (-speed(topic), -topic.messages, topic.topic))
     columns = (
-        Column("topic", lambda topic: topic_link(topic.topic)),
+        TableColumn("topic", lambda topic: topic_link(topic.topic)),
         number("published", lambda topic: figures.rate(speed(topic))),
         number("messages", lambda topic: figures.count(topic.messages)),
         number("channels", lambda topic: len(topic.channels)),

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.charts import Line, chart
+from nsq_ha.dashboard.charts import ChartLine, chart
 from nsq_ha.dashboard.markup import Child, Html, join, link, path, query, tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.admin import ChannelStats
-    from nsq_ha.admin.reading import Row
-    from nsq_ha.dashboard.changes import Event
-    from nsq_ha.dashboard.history import History, Key
+    from nsq_ha.admin.reading import FigureRow
+    from nsq_ha.dashboard.history import ClusterEvent, History, Key
 
 MAX_ROWS: Final = 500
 """Rows of a table; the filter finds the others."""
@@ -75,7 +74,7 @@ class Extra:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table.
 
     Attributes:
@@ -107,14 +106,14 @@ class Chart(NamedTuple):
     series: Sequence[tuple[str, Key]]
 
 
-def number(title: str, cell: Callable[[Any], Child], key: str = "") -> Column:
+def number(title: str, cell: Callable[[Any], Child], key: str = "") -> TableColumn:
     """Return a column of numbers."""
-    return Column(title, cell, is_number=True, key=key)
+    return TableColumn(title, cell, is_number=True, key=key)
 
 
 def table(
     name: str,
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     rows: Iterable[Any],
     *,
     key: Callable[[Any], str],
@@ -170,14 +169,14 @@ def table(
     )
 
 
-def _heading(column: Column, sorting: tuple[str, Mapping[str, str]] | None) -> Child:
+def _heading(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> Child:
     if sorting is None or not column.key:
         return column.title
     kept = {name: value for name, value in sorting[1].items() if name != "sort"}
     return tag("a", column.title, href=query(**kept, sort=column.key))
 
 
-def _sorted(column: Column, sorting: tuple[str, Mapping[str, str]] | None) -> str | None:
+def _sorted(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> str | None:
     if sorting is None or not column.key or column.key != sorting[0]:
         return None
     return "descending" if column.is_number else "ascending"
@@ -211,7 +210,7 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
                 each.name,
                 each.title,
                 history.times,
-                [Line(label, history.series(*key)) for label, key in each.series],
+                [ChartLine(label, history.series(*key)) for label, key in each.series],
                 unit=each.unit,
                 periods=periods,
                 marks=marks,
@@ -222,7 +221,7 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
     )
 
 
-def _count(title: str, name: str) -> Column:
+def _count(title: str, name: str) -> TableColumn:
     return number(title, lambda row: figures.count(getattr(row.channel, name)))
 
 
@@ -242,15 +241,15 @@ _FIGURES: Final = {
         _count("clients", "clients"),
     )
 }
-"""The columns of a channel's figures, by their titles; rows are :class:`nsq_ha.admin.reading.Row`."""
+"""The columns of a channel's figures, by their titles; rows are :class:`nsq_ha.admin.reading.FigureRow`."""
 
 
-def channel_figures(*titles: str) -> list[Column]:
+def channel_figures(*titles: str) -> list[TableColumn]:
     """Return some columns of a channel's figures."""
     return [_FIGURES[title] for title in titles]
 
 
-def all_channel_figures(*, is_plain: bool) -> list[Column]:
+def all_channel_figures(*, is_plain: bool) -> list[TableColumn]:
     """Return the columns of all figures that the servers have of a channel."""
     # A plain nsqd knows neither the size of what waits nor its age, but how much of it a crash would lose.
     own = ("in memory", "on disk") if is_plain else ("lag", "size")
@@ -309,7 +308,7 @@ def crumbs(*steps: tuple[str, Sequence[str]]) -> Html:
     )
 
 
-def events_list(events: Iterable[Event], *, empty: str) -> Html:
+def events_list(events: Iterable[ClusterEvent], *, empty: str) -> Html:
     """Return events as a list, as they are given."""
     rows = [
         tag(
@@ -366,6 +365,6 @@ def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page
     )
 
 
-def place(row: Row) -> str:
+def place(row: FigureRow) -> str:
     """Return the partition of a row, or its nsqd on a plain cluster."""
     return row.nsqd or "" if row.partition is None else str(row.partition)

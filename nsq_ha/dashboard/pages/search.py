@@ -7,13 +7,23 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag, visible
-from nsq_ha.dashboard.pages.parts import Board, Column, Page, badge, channel_link, node_link, section, table, topic_link
+from nsq_ha.dashboard.pages.parts import (
+    Board,
+    Page,
+    TableColumn,
+    badge,
+    channel_link,
+    node_link,
+    section,
+    table,
+    topic_link,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nsq_ha.dashboard.markup import Child
-    from nsq_ha.dashboard.search import Answer, Found, Step
+    from nsq_ha.dashboard.search import Answer, FoundMessage, TraceStep
 
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")
 
@@ -93,7 +103,7 @@ def whole_options(text: str) -> Html:
     return join(tag("code", part) if number % 2 else part for number, part in enumerate(parts))
 
 
-def _found(board: Board, found: Found) -> Html:
+def _found(board: Board, found: FoundMessage) -> Html:
     stored = found.message
     facts: list[tuple[str, Child]] = [
         ("topic", topic_link(found.topic)),
@@ -107,9 +117,9 @@ def _found(board: Board, found: Found) -> Html:
     ]
     facts_list = tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts], class_="facts")
     columns = (
-        Column("channel", lambda fate: channel_link(found.topic, fate.channel)),
-        Column("state", lambda fate: badge(fate.state, fate.level)),
-        Column("why", lambda fate: fate.text),
+        TableColumn("channel", lambda fate: channel_link(found.topic, fate.channel)),
+        TableColumn("state", lambda fate: badge(fate.state, fate.level)),
+        TableColumn("why", lambda fate: fate.text),
     )
     fates = table("life", columns, found.channels, key=lambda fate: fate.channel, empty="The topic has no channel.")
     return section(
@@ -129,19 +139,19 @@ def _ago(board: Board, timestamp_ns: int) -> str:
     return f"{figures.span(board.now - timestamp_ns / 1e9)} ago"
 
 
-def _steps(steps: Sequence[Step]) -> Html | None:
+def _steps(steps: Sequence[TraceStep]) -> Html | None:
     if not steps:
         return None
     first = steps[0].time_ns
     columns = (
-        Column("time", lambda each: figures.moment(each[1].time_ns / 1e9)),
-        Column("after", lambda each: figures.milliseconds((each[1].time_ns - first) / 1e9)),
-        Column("what", lambda each: badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
-        Column("partition", lambda each: str(each[1].partition)),
-        Column("channel", lambda each: each[1].channel or figures.NONE),
-        Column("attempt", lambda each: str(each[1].attempt)),
-        Column("nsqd", lambda each: each[1].nsqd),
-        Column("internal id", lambda each: str(each[1].internal_id)),
+        TableColumn("time", lambda each: figures.moment(each[1].time_ns / 1e9)),
+        TableColumn("after", lambda each: figures.milliseconds((each[1].time_ns - first) / 1e9)),
+        TableColumn("what", lambda each: badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
+        TableColumn("partition", lambda each: str(each[1].partition)),
+        TableColumn("channel", lambda each: each[1].channel or figures.NONE),
+        TableColumn("attempt", lambda each: str(each[1].attempt)),
+        TableColumn("nsqd", lambda each: each[1].nsqd),
+        TableColumn("internal id", lambda each: str(each[1].internal_id)),
     )
     life = table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
     return section("Its life, by the trace log", life)

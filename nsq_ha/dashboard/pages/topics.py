@@ -11,8 +11,8 @@ from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages.parts import (
     Board,
     Chart,
-    Column,
     Page,
+    TableColumn,
     all_channel_figures,
     badge,
     channel_link,
@@ -34,7 +34,7 @@ from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
     from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
-    from nsq_ha.admin.reading import Place, Row
+    from nsq_ha.admin.reading import FigureRow, Place
     from nsq_ha.dashboard.markup import Child
 
 
@@ -44,7 +44,7 @@ def topics(board: Board) -> Page:
     needle = board.arguments.get("q", "")
     columns = _columns(board)
     names = [name for name in reading.names if found(name, needle)]
-    waiting: dict[str, list[Row]] = {}
+    waiting: dict[str, list[FigureRow]] = {}
     for row in reading.rows:
         if row.channel is not None:
             waiting.setdefault(row.topic, []).append(row)
@@ -70,7 +70,7 @@ class _Topic(NamedTuple):
 
     name: str
     stats: TopicStats | None
-    rows: Sequence[Row]
+    rows: Sequence[FigureRow]
 
     @property
     def depth(self) -> int:
@@ -91,13 +91,13 @@ _ORDERS: Final[Mapping[str, Callable[[Board, _Topic], float]]] = {
 }
 
 
-def _columns(board: Board) -> list[Column]:
+def _columns(board: Board) -> list[TableColumn]:
     reading = board.reading
 
     def kind(row: _Topic) -> Child:
         return join(flags(board, row.name), None if row.stats else badge("no nsqd has it", "warning"))
 
-    columns = [Column("topic", lambda row: topic_link(row.name), key="name"), Column("kind", kind)]
+    columns = [TableColumn("topic", lambda row: topic_link(row.name), key="name"), TableColumn("kind", kind)]
     if not reading.is_plain:
         columns += [
             number("partitions", lambda row: figures.count(len(reading.partitions(row.name))), "partitions"),
@@ -199,7 +199,7 @@ def incomplete(board: Board, name: str) -> Html | None:
 
 def _channels(board: Board, topic: str) -> Html:
     columns = (
-        Column("channel", lambda row: join(channel_link(topic, row.name), " ", states(row.channel))),
+        TableColumn("channel", lambda row: join(channel_link(topic, row.name), " ", states(row.channel))),
         *all_channel_figures(is_plain=board.reading.is_plain),
     )
     rows = [row for row in board.reading.rows if row.topic == topic and row.channel is not None]
@@ -228,7 +228,7 @@ def _partitions(board: Board, name: str) -> Html:
 
 def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
     columns = (
-        Column("nsqd", lambda entry: join(node_link(entry.nsqd), " ", _found_at(board, entry))),
+        TableColumn("nsqd", lambda entry: join(node_link(entry.nsqd), " ", _found_at(board, entry))),
         number("messages", lambda entry: figures.count(entry.messages)),
         number("in no channel yet", lambda entry: figures.count(entry.unrouted)),
         number("in memory", lambda entry: figures.count(entry.unrouted - entry.on_disk)),
@@ -264,7 +264,7 @@ class _Partition(NamedTuple):
     stats: PartitionStats | None
 
 
-def _partition_columns(board: Board) -> list[Column]:
+def _partition_columns(board: Board) -> list[TableColumn]:
     leaders, silent = board.reading.leaders, board.reading.silent
 
     def leader(row: _Partition) -> Child:
@@ -282,15 +282,15 @@ def _partition_columns(board: Board) -> list[Column]:
 
     columns = [
         number("partition", lambda row: str(row.place[1])),
-        Column("leader", leader),
-        Column("replicas", lambda row: _replicas(board, row)),
-        Column("writable", writable),
+        TableColumn("leader", leader),
+        TableColumn("replicas", lambda row: _replicas(board, row)),
+        TableColumn("writable", writable),
         number("messages", lambda row: figures.count(row.stats.messages if row.stats else None)),
         number("first offset", lambda row: str(row.stats.begin_offset) if row.stats else figures.NONE),
         number("end offset", lambda row: str(row.stats.end_offset) if row.stats else figures.NONE),
         number("publishers", lambda row: figures.count(row.stats.publishers if row.stats else None)),
     ]
-    return [*columns, Column("change", move)] if board.may_change else columns
+    return [*columns, TableColumn("change", move)] if board.may_change else columns
 
 
 def _others(board: Board, place: Place) -> list[str]:
@@ -321,7 +321,7 @@ def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
         return None
     shares = sorted({share for _, latency in known for share, _ in latency.percentiles})
     columns = (
-        Column("at", lambda entry: entry[0]),
+        TableColumn("at", lambda entry: entry[0]),
         number("messages", lambda entry: figures.count(entry[1].count)),
         *(number(figures.share(each), functools.partial(_within, each)) for each in shares),
     )
