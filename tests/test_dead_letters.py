@@ -16,7 +16,7 @@ from nsq_ha.dead_letters import DeadLetter, DeadLetterError, Provenance, replay
 from nsq_ha.dead_letters.provenance import MAX_ERROR, Failure
 from nsq_ha.dead_letters.writing import Written, forms
 from nsq_ha.message import TAG_KEY
-from nsq_ha.producer.validate import check_message
+from nsq_ha.producer.requests import check_message
 from nsq_ha.redaction import conceal, forget
 from tests.support.nsqd import message_id
 

@@ -18,7 +18,7 @@ from nsq_ha.migrate.shares import Share, Shares
 from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_of_partition
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
-from nsq_ha.producer.validate import check_message, lane_key
+from nsq_ha.producer.requests import check_message, lane_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.producer_limits import chunks, fits
-from nsq_ha.producer.requests import Request, checked_pub, kind_of, plain_mpub, rich_mpub
-from nsq_ha.producer.validate import (
+from nsq_ha.producer.requests import (
     CheckedMessage,
     check_compression,
     check_kind,
@@ -28,6 +26,9 @@ from nsq_ha.producer.validate import (
     compressing,
     in_context,
     lane_key,
+    plain_mpub,
+    rich_mpub,
+    single_pub,
 )
 from nsq_ha.protocol.encoding import body_sizes
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.limits import PendingPublishes, Request
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.topic import TopicPublisher
 
@@ -82,7 +83,7 @@ class _Chunk:
     """Messages of one partition and one kind that fit into one command.
 
     Attributes:
-        kind: See :func:`kind_of`.
+        kind: Their :attr:`CheckedMessage.kind`.
         first: The first message.
         positions: Their positions in the batch.
         bodies: The bodies of plain messages.
@@ -107,7 +108,8 @@ class _Chunk:
         return (
             kind == self.kind
             and len(self.keys) < KEY_COUNT
-            and fits(message.wire_bytes, self._used, len(self.positions), room, most)
+            and self._used + message.wire_bytes <= room
+            and len(self.positions) < most
         )
 
     def add(self, position: int, message: CheckedMessage) -> None:
@@ -233,10 +235,10 @@ class BatchPlan:
                 raise at_position(0, error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
-        for cut in chunks(self._sizes or (), self._room, BATCH_COUNT):
+        for cut in _cuts(self._sizes or (), self._room):
             part = bodies[cut.start : cut.stop]
             if self._is_alone(len(part[0])):
-                yield Part(checked_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
+                yield Part(single_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
             else:
                 yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
 
@@ -259,7 +261,7 @@ class BatchPlan:
                 self._refused[position] = error
                 continue
             cut = by_partition.setdefault(None if is_free else chosen, [])
-            kind = kind_of(checked)
+            kind = checked.kind
             if not cut or not cut[-1].takes(kind, checked, room):
                 cut.append(_Chunk(kind, checked))
             cut[-1].add(position, checked)
@@ -276,7 +278,7 @@ class BatchPlan:
         new_future = asyncio.get_running_loop().create_future
         request: Request
         if self._is_alone(chunk.first.wire_bytes - 4):
-            request = checked_pub(self.topic, chunk.first, new_future(), time.time_ns())
+            request = single_pub(self.topic, chunk.first, new_future(), began_ns=time.time_ns())
         elif chunk.kind == "plain":
             request = plain_mpub(self.topic, chunk.bodies, new_future, self._largest)
         else:
@@ -439,6 +441,18 @@ async def _outcome(request: Request) -> list[Receipt] | PublishError:
         return await request.future
     except PublishError as error:
         return error
+
+
+def _cuts(sizes: Sequence[int], room: int) -> Iterator[range]:
+    """Yield the positions of each MPUB of plain bodies of these sizes; one that is too large is alone."""
+    start, used = 0, 0
+    for position, size in enumerate(sizes):
+        if position > start and (used + size > room or position - start >= BATCH_COUNT):
+            yield range(start, position)
+            start, used = position, 0
+        used += size
+    if start < len(sizes):
+        yield range(start, len(sizes))
 
 
 def _room(config: ProducerConfig) -> int:

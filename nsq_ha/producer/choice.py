@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from nsq_ha.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.limits import Request
     from nsq_ha.producer.repartition import Repartition
-    from nsq_ha.producer.requests import Request
     from nsq_ha.producer.sender import Sender
 
 

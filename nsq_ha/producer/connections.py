@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicView
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.limits import Request
 
 
 _CLOSED_SHARE: Final = 32

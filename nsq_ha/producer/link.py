@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node
     from nsq_ha.producer.connections import ConnectionLimit
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.limits import Request
     from nsq_ha.producer.stall import RetryPause
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")

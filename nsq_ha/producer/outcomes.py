@@ -14,7 +14,6 @@ from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Stage
 from nsq_ha.policy.timing import Outage
-from nsq_ha.producer.counts import PublishCounts
 from nsq_ha.protocol.frames import OK
 from nsq_ha.resuming import detached, may_resume, resume
 
@@ -22,11 +21,35 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
-    from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
     from nsq_ha.resuming import Waiting
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
+
+
+class PublishCounts:
+    """Counts that only grow; the fields of :class:`~nsq_ha.stats.ProducerPartition` with the same names."""
+
+    __slots__ = ("failed", "published", "reconnects", "retries", "timed_out", "uncertain")
+
+    def __init__(self) -> None:
+        self.published: int = 0
+        self.failed: int = 0
+        self.uncertain: int = 0
+        self.timed_out: int = 0
+        self.retries: int = 0
+        self.reconnects: int = 0
+
+    def add(self, other: PublishCounts) -> None:
+        """Add all counts of ``other``."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def failure(self, count: int, *, maybe_stored: bool) -> None:
+        """Count ``count`` messages whose publish failed."""
+        self.failed += count
+        if maybe_stored:
+            self.uncertain += count
 
 
 class Outcomes:
@@ -81,7 +104,7 @@ class Outcomes:
         freed = more = 0
         is_direct = may_resume(self._loop)
         for entry in done:
-            if entry.is_plain and entry.attempts == 1 and entry.timeout is None and entry.original is None:
+            if entry.is_plain and entry.attempts == 1 and entry.original is None:
                 # Nothing distinguishes the receipts of such messages, so they share one.
                 future = entry.future
                 if not future.done():
@@ -92,7 +115,10 @@ class Outcomes:
                     else:
                         future.set_result(shared * entry.count)
                         more += entry.count - 1
-                    del usual[entry]
+                    if entry.timer is None:
+                        del usual[entry]
+                    else:
+                        self._pending.forget(entry)
                     freed += entry.size
             else:
                 try:

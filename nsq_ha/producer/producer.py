@@ -28,20 +28,20 @@ from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.connections import ConnectionLimit
-from nsq_ha.producer.counts import PublishCounts
-from nsq_ha.producer.pending import PendingPublishes
+from nsq_ha.producer.limits import PendingPublishes
+from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.producer.readiness import connect_all, unready
-from nsq_ha.producer.requests import PubRequest
-from nsq_ha.producer.statistics import producer_stats, producer_troubles
-from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.producer.validate import (
+from nsq_ha.producer.requests import (
     KEY_TYPES,
     CheckedMessage,
-    check_defer,
+    PubRequest,
     check_message,
     compressing,
     in_context,
+    single_pub,
 )
+from nsq_ha.producer.statistics import producer_stats, producer_troubles
+from nsq_ha.producer.topic import TopicPublisher
 from nsq_ha.settings import config_from_env
 
 if TYPE_CHECKING:
@@ -379,18 +379,14 @@ class Producer(SingleUseClient):
         if not isinstance(topic, str):
             check_topic(topic)
         checked = check_message(message, self._trace_id(topic, message), self._largest, compressing(self.config, topic))
-        return PubRequest(
-            topic=topic,
-            future=pending.new_future(),
-            size=len(checked.body),
-            body=checked.body,
+        return single_pub(
+            topic,
+            checked,
+            pending.new_future(),
+            began_ns=time.time_ns(),
             key=message.key,
             partition=message.partition,
-            trace_id=checked.trace_id,
-            ext=checked.ext,
-            defer_ms=check_defer(defer, checked),
-            is_plain=checked.trace_id is None and checked.ext is None and defer is None,
-            began_ns=0 if checked.trace_id is None else time.time_ns(),
+            defer=defer,
         )
 
     async def publish_many(

@@ -1,20 +1,28 @@
-"""The commands that publish, as data: a PUB of one message, or an MPUB of many.
+"""What a publish is: what its caller may give, and the bytes that nsqd gets; a PUB of one message, or an MPUB of many.
 
-Each encodes itself and creates the receipts for an answer. A request is also the
-``policy.lane.Entry`` of its partition's lane: one object for both, since each
-publish creates one.
+Owns the checks of messages before anything is sent. Each request encodes itself and creates the receipts for an answer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.message import Receipt
-from nsq_ha.policy.lane import Entry
+import msgspec
+
+from nsq_ha.checks import check_partition
+from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.message import TAG_KEY, TRACE_KEY, Receipt
+from nsq_ha.producer.limits import Request
 from nsq_ha.protocol import decode_traced
+from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
 from nsq_ha.protocol.encoding import (
     GATHERED_BYTES,
+    MAX_DELAY_MS,
+    MAX_EXT_BYTES,
+    MAX_MESSAGE_BYTES,
+    MAX_TRACE_ID,
     encode_dpub,
     encode_mpub_ext,
     encode_mpub_trace,
@@ -30,102 +38,251 @@ from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
-    from nsq_ha.errors import PublishError
+    from nsq_ha.config import ProducerConfig
+    from nsq_ha.message import OutgoingMessage
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.producer.validate import CheckedMessage
+    from nsq_ha.policy.topology import TopicView
+
+KEY_TYPES: Final = frozenset((str, bytes, int))
+"""Types of valid keys, including subclasses, but not bool."""
+
+NO_KEY: Final = object()
+"""The lane key of all messages that have a partition but no key."""
+
+_HEADER_SIZE_WORD: Final = 2
 
 
-class Place(Protocol):
-    """The partition that holds a request."""
-
-    held_bytes: int
-
-    def give_up(self, request: Request) -> None:
-        """Record that the caller of ``request`` has stopped waiting."""
-
-    def expire(self, request: Request) -> None:
-        """Fail ``request``, whose time limit has passed."""
-
-
-class Request(Entry, eq=False, kw_only=True):
-    """The common part of a PUB and an MPUB.
+class CheckedMessage(msgspec.Struct, frozen=True):
+    """One valid message in its wire form.
 
     Attributes:
-        topic: The topic.
-        future: Gets one Receipt for each message, or the PublishError.
-        size: Bytes of the bodies, for back-pressure.
-        body: The body of a PUB. Empty for an MPUB.
-        key: The caller's key. None for no key.
-        partition: The caller's partition. None if the key or the producer chooses.
-        trace_id: The trace id of a PUB. None for no trace.
-        ext: The extension header of a PUB, as JSON. None for no header.
-        ext_if_extended: The extension header of a PUB if the topic is extended, which is not known before it is
-            admitted. None if that makes no difference.
-        defer_ms: Of a PUB, the milliseconds until its delivery. None for no delay.
-        count: Number of messages.
-        is_plain: Whether it has neither trace ids nor headers; the answer then is ``OK``.
-        closes_when_refused: Whether the connection is unusable after a refusal.
-        place: The partition that holds it; it may move while it waits. None before.
-        timeout: Its time limit in seconds. None for the producer's default.
-        waits_for_room: Whether it waits for space, or ended while waiting; its bytes do not count.
-        deadline: When its time limit ends, in the loop's time.
-        began_ns: When the call began, in nanoseconds since the epoch; 0 if it is not traced.
+        body: The payload.
+        trace_id: The trace id. None if it is sent without one.
+        ext: The extension header as JSON. None if the message has none.
     """
 
-    topic: str
-    future: asyncio.Future[list[Receipt]]
-    size: int
-    body: bytes = b""
-    key: Key | None = None
-    partition: int | None = None
-    trace_id: int | None = None
-    ext: bytes | None = None
-    ext_if_extended: bytes | None = None
-    defer_ms: int | None = None
-    count: int = 1
-    is_plain: bool = True
-    closes_when_refused: bool = False
-    place: Place | None = None
-    timeout: float | None = None
-    waits_for_room: bool = False
-    deadline: float = 0.0
-    began_ns: int = 0
+    body: bytes
+    trace_id: int | None
+    ext: bytes | None
 
-    def encode(self, partition: int | None) -> bytes:
-        """Return the command for ``partition``; None omits the number, for servers without partitions."""
-        raise NotImplementedError
+    @property
+    def kind(self) -> str:
+        """The kind of batch that it can be part of: ``ext``, ``trace`` or ``plain``."""
+        if self.ext is not None:
+            return "ext"
+        return "plain" if self.trace_id is None else "trace"
 
-    def gather(self, partition: int | None) -> list[bytes]:
-        """Return the command as parts to send one after another."""
-        return [self.encode(partition)]
+    @property
+    def wire_bytes(self) -> int:
+        """Maximum number of bytes that it takes in a batch, including its size word."""
+        return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
 
-    def choose_ext(self, *, is_extended: bool) -> None:
-        """Use the header for an extended topic there, and the own one elsewhere."""
-        if is_extended:
-            self.ext = self.ext_if_extended
-        self.is_plain = self.ext is None and self.trace_id is None and self.defer_ms is None
-        self.ext_if_extended = None
 
-    def receipts(self, answer: bytes, partition: int, nsqd: str) -> list[Receipt]:
-        """Return the receipts for the server's answer.
+class Compressing(NamedTuple):
+    """How to compress the bodies of a topic.
 
-        Raises:
-            RemoteProtocolError: The answer does not fit: answers and publishes are misaligned.
-        """
-        raise NotImplementedError
+    Attributes:
+        codec: The codec.
+        least: Smallest body to compress.
+    """
 
-    def fail(self, error: PublishError) -> None:
-        """Raise ``error`` in the caller if it still waits."""
-        if not self.future.done():
-            self.future.set_exception(error)
+    codec: str
+    least: int
 
-    def give_up(self) -> None:
-        """Record that the caller has stopped waiting."""
-        if self.place is not None:
-            self.place.give_up(self)
-        self.future.cancel()
+
+def compressing(config: ProducerConfig, topic: str) -> Compressing | None:
+    """Return how ``config`` compresses the bodies of ``topic``. None for not at all."""
+    codec = config.compress_body
+    if isinstance(codec, Mapping):
+        codec = codec.get(topic)
+    return None if codec is None else Compressing(codec, config.compress_min_bytes)
+
+
+def check_message(
+    message: OutgoingMessage,
+    trace_id: int | None,
+    largest: int = MAX_MESSAGE_BYTES,
+    compress: Compressing | None = None,
+) -> CheckedMessage:
+    """Check a message and encode its headers, tag and trace id.
+
+    Args:
+        message: The caller's message.
+        trace_id: The id to trace it with. None for no trace.
+        largest: The option ``max_message_bytes``.
+        compress: How to compress its body. None for not at all.
+
+    Raises:
+        ConfigError: Body, key, partition, trace id, headers or tag are not valid; nothing was sent.
+    """
+    body: object = message.body
+    key: object = message.key
+    if not isinstance(body, bytes):
+        raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
+    if not body:
+        raise ConfigError("a body must not be empty: nsqd refuses empty messages")
+    if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
+        raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
+    if message.partition is not None:
+        check_partition(message.partition)
+        if key is not None:
+            raise ConfigError(
+                "key= and partition= both choose the partition: give only one of them (see also sharding=)"
+            )
+    _check_trace_id(trace_id)
+    ext, headers = None, message.headers
+    if compress is not None and len(body) >= compress.least and not _is_compressed(headers):
+        body, marks = compress_body(body, compress.codec)
+        headers = {**(headers or {}), **marks} if marks else headers
+    if headers is not None or message.tag is not None:
+        ext = _encode_header({} if headers is None else headers, message.tag, trace_id)
+    # A message with headers has its trace id among them.
+    size = len(body) + (len(ext) + _HEADER_SIZE_WORD if ext else 8 if trace_id is not None else 0)
+    if size > largest:
+        raise ConfigError(
+            f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"
+            f" or raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
+        )
+    return CheckedMessage(body, trace_id, ext)
+
+
+def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int) -> CheckedMessage:
+    """Return a message of an extended topic with the headers of a span, unless it has such headers of its own.
+
+    Args:
+        checked: The message.
+        context: The headers, with which the receiver continues the trace.
+        largest: The option ``max_message_bytes``; a message that would exceed it stays as it is.
+    """
+    own: dict[str, object] = {} if checked.ext is None else json.loads(checked.ext)
+    if not own.keys().isdisjoint(context):
+        return checked
+    if checked.trace_id is not None:
+        own[TRACE_KEY] = str(checked.trace_id)
+    ext = json.dumps({**context, **own}, separators=(",", ":")).encode()
+    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + _HEADER_SIZE_WORD > largest:
+        return checked
+    return CheckedMessage(checked.body, checked.trace_id, ext)
+
+
+def _is_compressed(headers: object) -> bool:
+    """Return whether the caller has compressed the body. Wrong headers are refused later."""
+    return headers is not None and (not isinstance(headers, Mapping) or CODEC_HEADER in headers)
+
+
+def _check_trace_id(trace_id: object) -> None:
+    if trace_id is not None and (
+        isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_TRACE_ID
+    ):
+        raise ConfigError(f"trace_id must be an unsigned 64-bit int, not {trace_id!r}")
+
+
+def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers must be a mapping, not {type(headers).__name__}")
+    for key in headers:
+        if not isinstance(key, str):
+            raise ConfigError(f"the name of a header must be a str, not {key!r}")
+        if key.startswith("##"):
+            raise ConfigError(f"header {key!r}: the server reserves names that begin with ##; use tag= and trace_id=")
+    full = dict(headers)
+    if tag is not None:
+        if not isinstance(tag, str) or not 1 <= len(tag.encode("utf-8", "surrogatepass")) <= 100:
+            raise ConfigError("tag must be a str of 1..100 bytes")
+        full[TAG_KEY] = tag
+    if trace_id is not None:
+        full[TRACE_KEY] = str(trace_id)
+    try:
+        ext = json.dumps(full, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"headers cannot be encoded as JSON: {error}") from error
+    if len(ext) > MAX_EXT_BYTES:
+        raise ConfigError(f"headers take {len(ext)} bytes as JSON, but the limit is {MAX_EXT_BYTES}")
+    return ext
+
+
+def check_compression(view: TopicView, config: ProducerConfig) -> None:
+    """Check that bodies of the topic can be compressed, if ``config`` says that they should.
+
+    Raises:
+        ConfigError: They cannot.
+    """
+    if view.meta is None or view.meta.extend_support or compressing(config, view.topic) is None:
+        return
+    cure = "plain nsqd has none"
+    if view.meta.is_partitioned:
+        cure = "create it extended (nsq-ha topic create --extended)"
+    raise ConfigError(
+        f"compress_body: messages of topic {view.topic!r} have no headers, which say how a body is compressed: {cure};"
+        f" or name other topics in compress_body"
+    )
+
+
+def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_ms: int | None = None) -> None:
+    """Check that the topic accepts a message with this trace id, extension header and delay.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    meta = view.meta
+    if meta is None:
+        return
+    if ext is not None and not meta.is_partitioned:
+        raise ConfigError("headers= and tag= need the partitioned server: messages of plain nsqd have neither")
+    if ext is not None and not meta.extend_support:
+        raise ConfigError(
+            f"topic {view.topic!r} accepts no headers or tags: create it extended (nsq-ha topic create --extended)"
+        )
+    if trace_id is not None and not meta.is_partitioned:
+        raise ConfigError("trace_id= and trace= need the partitioned server: publish without them")
+    if defer_ms is not None and meta.is_partitioned:
+        raise ConfigError(
+            "defer= needs plain nsqd: the partitioned server cannot delay a message. Publish it later, or let the"
+            " consumer requeue it with a delay"
+        )
+
+
+def suit(request: Request, view: TopicView) -> None:
+    """Give a request the header for extended topics on such a topic; check that the topic accepts what it has.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    if request.ext_if_extended is not None:
+        if view.meta is not None and view.meta.extend_support:
+            request.ext = request.ext_if_extended
+        request.is_plain = request.ext is None and request.trace_id is None and request.defer_ms is None
+        request.ext_if_extended = None
+    check_kind(view, request.trace_id, request.ext, request.defer_ms)
+
+
+def check_defer(defer: object, checked: CheckedMessage) -> int | None:
+    """Return a delay in milliseconds.
+
+    Raises:
+        ConfigError: It is not a number of 0 or more, or the message has what no plain nsqd knows.
+    """
+    if defer is None:
+        return None
+    if isinstance(defer, bool) or not isinstance(defer, int | float) or not 0 <= defer <= MAX_DELAY_MS / 1000:
+        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DELAY_MS // 1000}, not {defer!r}")
+    if checked.trace_id is not None or checked.ext is not None:
+        raise ConfigError("defer= cannot be combined with a trace, headers or a tag: plain nsqd knows none of them")
+    return round(defer * 1000)
+
+
+def lane_key(key: Key | None) -> Hashable:
+    """Return the key that orders publishes in a lane; equal for all forms of one key."""
+    if key is None:
+        return NO_KEY
+    if isinstance(key, str):
+        return key.encode("utf-8", "surrogatepass")
+    return str(int(key)).encode() if isinstance(key, int) else key
+
+
+# ---------------------------------------------------------------- commands
 
 
 class PubRequest(Request, eq=False, kw_only=True):
@@ -154,7 +311,7 @@ class PubRequest(Request, eq=False, kw_only=True):
 
 
 class MpubRequest(Request, eq=False, kw_only=True):
-    """Many messages of one kind: all plain, all traced, or all with headers (:func:`kind_of`).
+    """Many messages of one kind: all plain, all traced, or all with headers.
 
     Attributes:
         encoded: All bodies, encoded, if they are plain: parts to send one after another. Else None.
@@ -235,32 +392,40 @@ def rich_mpub(
     )
 
 
-def checked_pub(
-    topic: str, message: CheckedMessage, future: asyncio.Future[list[Receipt]], began_ns: int = 0
+def single_pub(
+    topic: str,
+    message: CheckedMessage,
+    future: asyncio.Future[list[Receipt]],
+    *,
+    began_ns: int = 0,
+    key: Key | None = None,
+    partition: int | None = None,
+    defer: object = None,
 ) -> PubRequest:
-    """Return a request for one checked message."""
+    """Return a request for one checked message.
+
+    Raises:
+        ConfigError: ``defer`` is not valid, or does not go together with the message.
+    """
+    trace_id, ext, defer_ms = message.trace_id, message.ext, check_defer(defer, message)
     return PubRequest(
         topic=topic,
         future=future,
         size=len(message.body),
         body=message.body,
-        trace_id=message.trace_id,
-        ext=message.ext,
-        is_plain=message.trace_id is None and message.ext is None,
-        began_ns=0 if message.trace_id is None else began_ns,
+        key=key,
+        partition=partition,
+        trace_id=trace_id,
+        ext=ext,
+        defer_ms=defer_ms,
+        is_plain=trace_id is None and ext is None and defer_ms is None,
+        began_ns=0 if trace_id is None else began_ns,
     )
 
 
 def _check_ok(answer: bytes, command: str) -> None:
     if answer != b"OK":
         raise RemoteProtocolError(f"the answer to {command} must be OK, not {excerpt(answer)}")
-
-
-def kind_of(message: CheckedMessage) -> str:
-    """Return the kind of batch that a message can be part of: ``ext``, ``trace`` or ``plain``."""
-    if message.ext is not None:
-        return "ext"
-    return "plain" if message.trace_id is None else "trace"
 
 
 def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -> bytes | list[bytes]:

@@ -22,9 +22,9 @@ from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.liveness import STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.policy.sender_life import Act
+from nsq_ha.producer.limits import PartitionBuffer
 from nsq_ha.producer.link import Link
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
-from nsq_ha.producer.pending import PartitionBuffer
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, StallDetector
 from nsq_ha.protocol.exchange import refuses_publish
@@ -37,9 +37,8 @@ if TYPE_CHECKING:
     from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
-    from nsq_ha.producer.counts import PublishCounts
-    from nsq_ha.producer.pending import PendingPublishes
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.limits import PendingPublishes, Request
+    from nsq_ha.producer.outcomes import PublishCounts
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 

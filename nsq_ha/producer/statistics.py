@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sender_life import State
-from nsq_ha.producer.counts import PublishCounts
+from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.stats import ProducerPartition, ProducerStats
 
 if TYPE_CHECKING:

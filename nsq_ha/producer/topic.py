@@ -16,12 +16,11 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.policy.producer_limits import is_forgotten
 from nsq_ha.producer.choice import PartitionChoice
-from nsq_ha.producer.counts import PublishCounts
+from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.producer.repartition import Repartition
+from nsq_ha.producer.requests import check_compression, lane_key, suit
 from nsq_ha.producer.sender import Sender
-from nsq_ha.producer.validate import check_compression, check_kind, lane_key
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,8 +30,10 @@ if TYPE_CHECKING:
     from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
-    from nsq_ha.producer.pending import PendingPublishes
-    from nsq_ha.producer.requests import Request
+    from nsq_ha.producer.limits import PendingPublishes, Request
+
+UNKNOWN_KEPT: Final = 10.0
+"""Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
 """Seconds for which an unseen topic may be unknown to all nsqlookupds before a publish
@@ -115,7 +116,7 @@ class TopicPublisher:
             return True
         if request.key is not None:
             request.keys = (lane_key(request.key),)
-        if sender.buffer.waiting or not sender.buffer.take_in(request):
+        if not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
         return True
 
@@ -181,9 +182,8 @@ class TopicPublisher:
         """Choose the partition of a request and queue it there."""
         check_compression(view, self._config)
         self.choice.prepare_quick(view)
-        if request.ext_if_extended is not None:
-            request.choose_ext(is_extended=view.meta is not None and view.meta.extend_support)
-        check_kind(view, request.trace_id, request.ext, request.defer_ms)
+        if not request.is_plain:
+            suit(request, view)
         partition, is_free = self.choice.partition_for(request.key, request.partition, view)
         if not is_free:
             request.keys = (lane_key(request.key),)
@@ -192,16 +192,16 @@ class TopicPublisher:
     def submit(self, request: Request, partition: int) -> None:
         """Queue a request at ``partition``; its keys are set."""
         sender = self.sender(partition)
-        if sender.buffer.waiting or not sender.buffer.take_in(request):
+        if not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
 
     def _wait_for_room(self, request: Request, sender: Sender) -> None:
         """Queue a request at another partition than the full one of ``sender`` if possible; else let it wait."""
-        buffer = sender.buffer
         if not request.keys:
-            healthy = (self.sender(partition) for partition in self.choice.routes if self.choice.is_healthy(partition))
-            buffer = next((other.buffer for other in healthy if other.buffer.has_room(request.size)), buffer)
-        buffer.admit(request)
+            for partition in self.choice.routes:
+                if self.choice.is_healthy(partition) and self.sender(partition).buffer.take_in(request):
+                    return
+        sender.buffer.admit(request)
 
     # ------------------------------------------------------------ ready
 
@@ -250,18 +250,19 @@ class TopicPublisher:
         return view is not None and _names_partitions(view) and self._repartition.is_settled()
 
     def is_forgotten(self) -> bool:
-        """Return whether to forget the topic because nobody publishes to it."""
+        """Return whether to forget the topic because nobody publishes to it; its number of partitions is not changing.
+
+        A known topic is kept for ``idle_timeout``, an unknown one for :data:`UNKNOWN_KEPT` at most.
+        """
         senders = self.senders.values()
-        is_changing = not (self._repartition.is_settled() and self._repartition.is_calm)
-        is_needed = is_changing or bool(self.queued or self._getting_ready) or any(sender.is_busy for sender in senders)
+        if self.queued or self._getting_ready or any(sender.is_busy for sender in senders):
+            return False
+        if not (self._repartition.is_settled() and self._repartition.is_calm):
+            return False
         used_at = max(self.used_at, *(sender.last_used for sender in senders), 0.0)
         is_known = self.watch.view is not None and _names_partitions(self.watch.view)
-        return is_forgotten(
-            self._pending.loop.time() - used_at,
-            is_known=is_known,
-            is_needed=is_needed,
-            idle_timeout=self._config.idle_timeout,
-        )
+        kept = self._config.idle_timeout if is_known else min(UNKNOWN_KEPT, self._config.idle_timeout)
+        return self._pending.loop.time() - used_at > kept
 
     @property
     def trouble(self) -> NsqError | None:

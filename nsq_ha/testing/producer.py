@@ -17,9 +17,9 @@ from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import partition_for
-from nsq_ha.producer.pending import PendingPublishes
+from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.producer import Producer
-from nsq_ha.producer.validate import check_message, compressing
+from nsq_ha.producer.requests import check_message, compressing
 from nsq_ha.stats import ProducerStats
 
 if TYPE_CHECKING:

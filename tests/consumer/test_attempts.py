@@ -19,7 +19,7 @@ from nsq_ha.dead_letters.provenance import Failure
 from nsq_ha.errors import ConfigError, MessageRefusedError, NotLeaderError, PublishError, TopicNotFoundError
 from nsq_ha.message import TAG_KEY, Message
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.validate import check_message
+from nsq_ha.producer.requests import check_message
 from tests.support.nsqd import message_id
 from tests.support.waiting import eventually, turn
 

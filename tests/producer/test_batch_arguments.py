@@ -8,8 +8,7 @@ import pytest
 from nsq_ha import OutgoingMessage
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY
-from nsq_ha.producer.requests import kind_of
-from nsq_ha.producer.validate import check_message
+from nsq_ha.producer.requests import check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.support.stage import TOPIC, Stage
 
@@ -84,11 +83,11 @@ def test_what_is_no_message_is_refused(fields: dict[str, Any], trace_id: Any, te
 def test_what_is_just_a_message_is_taken() -> None:
     tagged = check_message(OutgoingMessage(b"x", tag="é" * 50), None)
     assert tagged.ext == json.dumps({TAG_KEY: "é" * 50}, separators=(",", ":")).encode()
-    assert kind_of(tagged) == "ext"
+    assert tagged.kind == "ext"
     assert check_message(OutgoingMessage(b"x", headers={}), 0).ext == b'{"##trace_id":"0"}'
     traced = check_message(OutgoingMessage(b"x"), 2**64 - 1)
-    assert (traced.trace_id, kind_of(traced)) == (2**64 - 1, "trace")
-    assert kind_of(check_message(OutgoingMessage(b"x", key=0), None)) == "plain"
+    assert (traced.trace_id, traced.kind) == (2**64 - 1, "trace")
+    assert check_message(OutgoingMessage(b"x", key=0), None).kind == "plain"
 
 
 def test_a_message_is_as_large_as_the_server_takes() -> None:

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsq_ha import OutgoingMessage, Producer, ProducerConfig
 from nsq_ha.errors import (
@@ -25,8 +27,7 @@ from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
 from nsq_ha.producer.link import Link
-from nsq_ha.producer.requests import PubRequest
-from nsq_ha.producer.validate import NO_KEY
+from nsq_ha.producer.requests import NO_KEY, PubRequest
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import pending_of, topics_of
@@ -121,6 +122,19 @@ async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
     assert all(len(part.request.encode(None)) <= len(b"MPUB orders\n") + 4 + 500 for part in parts)
     with pytest.raises(ConfigError, match=r"^message 1: a message of 1001 bytes, .* exceeds max_message_bytes=1000: "):
         Planned([b"x", b"x" * 1001], config=config).parts()
+
+
+@given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=40), trace_id=st.sampled_from([None, 7]))
+async def test_each_command_is_as_large_as_the_limits_allow(sizes: list[int], trace_id: int | None) -> None:
+    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
+    head = 4 + 2 + (0 if trace_id is None else 8)  # plain nsqd's extended topics take two bytes more
+    parts = [list(part.positions) for part in Planned([b"x" * size for size in sizes], trace_id, config).parts()]
+    assert [position for part in parts for position in part] == list(range(len(sizes)))
+    for number, part in enumerate(parts):
+        used = sum(head + sizes[position] for position in part)
+        assert used <= 496
+        following = sizes[part[-1] + 1] if number + 1 < len(parts) else 1000
+        assert used + head + following > 496
 
 
 @pytest.mark.parametrize("trace_id", [None, 7])
@@ -277,8 +291,8 @@ async def test_each_message_gets_the_outcome_of_its_command() -> None:
         ([[one, two]], late, [one, refused, late, two]),
     ]
     for outcomes, failure, expected in rows:
-        given = [message(b"0", key="1"), message(b"1", key="bad"), message(b"2", key="2"), message(b"3", key="1")]
-        case = Planned(given)
+        rows_given = [message(b"0", key="1"), message(b"1", key="bad"), message(b"2", key="2"), message(b"3", key="1")]
+        case = Planned(rows_given)
         case.choice.errors = {"bad": refused}
         assert shape(case.parts()) == [(1, [0, 3], 2, True), (2, [2], 1, True)]
         assert case.results(outcomes, failure) == expected

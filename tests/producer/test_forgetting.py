@@ -6,7 +6,6 @@ import pytest
 
 from nsq_ha import Producer
 from nsq_ha.errors import PublishError, TopicNotFoundError
-from nsq_ha.policy import producer_limits
 from nsq_ha.producer import producer as module
 from nsq_ha.producer import topic as topic_module
 from tests.support.inside import topics_of
@@ -20,7 +19,7 @@ SOON = 0.2
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FORGET_INTERVAL", SOON)
-    monkeypatch.setattr(producer_limits, "UNKNOWN_KEPT", SOON)
+    monkeypatch.setattr(topic_module, "UNKNOWN_KEPT", SOON)
 
 
 def watched(producer: Producer) -> set[str]:

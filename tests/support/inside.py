@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
     from nsq_ha.engine.connection import Connection
-    from nsq_ha.producer.pending import PendingPublishes
+    from nsq_ha.producer.limits import PendingPublishes
     from nsq_ha.producer.topic import TopicPublisher
 
 _Result = TypeVar("_Result")
@@ -42,11 +42,6 @@ def pending_of(producer: Producer) -> PendingPublishes:
     """Return the publishes of a producer that are not answered; it must have been entered."""
     assert producer._pending is not None
     return producer._pending
-
-
-def limits_kept(pending: PendingPublishes) -> int:
-    """Return how many time limits are remembered besides the usual one."""
-    return len(pending._order)
 
 
 def topics_of(producer: Producer) -> dict[str, TopicPublisher]:

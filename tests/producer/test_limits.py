@@ -1,12 +1,13 @@
-"""The line in front of one partition, without a connection."""
+"""No partition takes the room of the others, and the line in front of one moves in order; without a connection."""
 
 import asyncio
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nsq_ha.producer.pending import PartitionBuffer, PendingPublishes
-from nsq_ha.producer.requests import Request
+from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import turn
 
@@ -71,7 +72,8 @@ async def test_there_is_room_where_it_fits_and_nothing_waits(pending: PendingPub
     front.admit(pending, 40)
     assert (front.buffer.has_room(20), front.buffer.has_room(21)) == (True, False)
     front.admit(pending, 21)
-    assert not front.buffer.has_room(1)
+    assert front.buffer.has_room(20)  # beside the one that waits, which goes first
+    assert not front.buffer.take_in(Request(topic="orders", future=pending.new_future(), size=1))
 
 
 async def test_another_partition_has_room(pending: PendingPublishes, front: Front) -> None:
@@ -150,3 +152,61 @@ async def test_leaving_the_line_in_any_order_looks_for_nobody(pending: PendingPu
         front.buffer.give_up(request)  # it has gone
     assert comparisons == []
     assert list(map(id, front.buffer.waiting)) == [id(waiting[0]), id(waiting[-1])]
+
+
+# ---------------------------------------------------------------- shares of all partitions
+
+
+def fronts(count: int, limit: int) -> list[Front]:
+    pending = PendingPublishes(30.0, limit)
+    return [Front(pending) for _ in range(count)]
+
+
+def put(front: Front, size: int) -> bool:
+    """Queue ``size`` bytes if there is room."""
+    future = asyncio.get_running_loop().create_future()
+    return front.buffer.take_in(Request(topic="orders", future=future, size=size))
+
+
+@pytest.mark.parametrize(
+    ("held", "others", "size", "expected"),
+    [
+        (0, 0, 1, True),
+        (0, 0, 500, True),
+        (0, 100, 500, True),
+        (45, 0, 10, True),
+        (45, 0, 11, False),
+        (10, 70, 10, True),
+        (10, 70, 11, False),
+    ],
+)
+async def test_when_a_partition_has_room(held: int, others: int, size: int, expected: bool) -> None:
+    front, other = fronts(2, 100)
+    for each, given_bytes in ((front, held), (other, others)):
+        assert not given_bytes or put(each, given_bytes)
+    assert front.buffer.has_room(size) is expected
+    assert put(front, size) is expected
+
+
+@given(stuck=st.integers(1, 12), size=st.integers(1, 40))
+async def test_partitions_that_are_stuck_leave_a_part_to_the_others(stuck: int, size: int) -> None:
+    limit = 10_000
+    partitions = fronts(stuck, limit)
+    while any([put(front, size) for front in partitions]):  # noqa: C419 - each in turn
+        pass
+    held = [front.buffer.held_bytes for front in partitions]
+    part = limit / (stuck + 1)
+    assert max(held) <= part + stuck * size
+    assert limit - sum(held) >= part - stuck * size
+
+
+@given(sizes=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5000)), max_size=200))
+async def test_the_sum_exceeds_the_limit_by_one_publish_for_each_partition_at_most(
+    sizes: list[tuple[int, int]],
+) -> None:
+    partitions = fronts(6, 1000)
+    first = [0] * 6
+    for number, size in sizes:
+        if put(partitions[number], size):
+            first[number] = first[number] or size
+    assert sum(front.buffer.held_bytes for front in partitions) <= 1000 + sum(first)
