@@ -140,7 +140,7 @@ def test_importing_the_package_loads_only_what_is_used() -> None:
     consumes = loaded_by("from nsq_ha import Consumer")
     assert "nsq_ha.consumer.consumer" in consumes
     optional = {"httpx", "click", "rich", "starlette", "uvicorn", "opentelemetry", "pyarrow", "pyspark"}
-    optional |= {"nsq_ha.worker", "nsq_ha.devcluster", "nsq_ha.admin", "nsq_ha.engine.servers"}
+    optional |= {"nsq_ha.worker", "nsq_ha.devcluster", "nsq_ha.admin"}
     assert consumes.isdisjoint(optional | {"nsq_ha.producer.producer"})
     assert loaded_by("from nsq_ha import Producer").isdisjoint(optional | {"nsq_ha.consumer"})
 

@@ -10,7 +10,7 @@ import pytest
 from nsq_ha import Backoff, Producer, unexpected
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.inbox import ConsumerInbox
-from nsq_ha.engine import connection, servers, watcher
+from nsq_ha.engine import connection, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
@@ -40,8 +40,8 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
     "the end of a stream": (ClientProtocol, "end_of_stream"),
     "a question to nsqlookupd": (LookupClient, "lookup"),
     "a round of lookups": (servers.Servers, "look_up"),
-    "merging answers": (watcher, "merge_round"),
-    "reporting a view": (watcher.TopicWatch, "_report"),
+    "merging answers": (lookups, "merge_round"),
+    "reporting a view": (lookups.TopicWatch, "_report"),
     "asking for the list": (LookupClient, "list_lookupd"),
     "learning a nsqlookupd": (servers.Servers, "_learn"),
     "resolving a nsqlookupd": (servers.Servers, "_resolve"),

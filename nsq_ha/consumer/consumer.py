@@ -25,10 +25,10 @@ from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
-from nsq_ha.engine.counts import LookupCounts
+from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.settings import config_from_env
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.messages import Messages
-    from nsq_ha.engine.watcher import TopicWatch
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options import ConsumerOptions
     from nsq_ha.policy.health import Trouble
@@ -112,7 +112,7 @@ class Consumer(SingleUseClient):
         self._opened_at = 0.0
         self._over = asyncio.Event()
         self._absent = asyncio.Event()
-        self._directory: Directory | None = None
+        self._lookups: Lookups | None = None
         self._watch: TopicWatch | None = None
         self._partitions: Partitions | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -139,18 +139,17 @@ class Consumer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._directory = Directory(self.config, access="r", observer=self._observer, channel=self.channel)
+        self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._inbox.start()
         self._opened_at = asyncio.get_running_loop().time()
-        await self._directory.start()
-        self._watch = self._directory.watch(self.topic)
+        await self._lookups.start()
+        self._watch = self._lookups.watch(self.topic)
         self._partitions = Partitions(self._watch, self.channel, self.config, self._subscriptions, self._inbox)
         self._watch.add_listener(self._view_changed)
         started = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(started), name=f"nsq_ha consumer {self.topic}")
         await started.wait()
         clients.opened("consumer", self, on_exit=self._left_open)
-        self._watch.refresh_soon()
         try:
             async with asyncio.timeout(self.config.start_timeout):
                 # A plain topic that no nsqd has keeps its messages for its first channel: nothing is missed.
@@ -199,7 +198,7 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        lookups = LookupCounts() if self._directory is None else self._directory.counts
+        lookups = LookupCounts() if self._lookups is None else self._lookups.counts
         return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
 
     def _stopped(self) -> str | None:
@@ -265,7 +264,7 @@ class Consumer(SingleUseClient):
         await self._shut(has_failed=error is not None and is_foreign(error))
 
     async def _shut(self, *, has_failed: bool) -> None:
-        if self._directory is None or self._close.is_done:
+        if self._lookups is None or self._close.is_done:
             return
         self._check_loop()
         task = asyncio.current_task()
@@ -300,8 +299,8 @@ class Consumer(SingleUseClient):
         await self._attempts.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
         self._attempts.end_threads()
-        if self._directory is not None:
-            await self._directory.aclose()
+        if self._lookups is not None:
+            await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
         self._over.set()

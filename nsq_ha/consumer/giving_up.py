@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from nsq_ha.config import ClientConfig
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
+from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
-from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.message import as_stored
 
@@ -249,16 +249,16 @@ class GiveUpPublisher:
 
     async def _look_up(self, topic: str, options: ClientConfig) -> TopicView | None:
         """Ask the nsqlookupds of ``options``. Return None if none answers in time."""
-        directory = Directory(options, access="w")
+        lookups = Lookups(options, access="w")
         try:
             async with asyncio.timeout(self._config.start_timeout):
-                await directory.start()
-                watch = directory.watch(topic)
+                await lookups.start()
+                watch = lookups.watch(topic)
                 await watch.next_round()
         except TimeoutError:
             return None
         finally:
-            await directory.aclose()
+            await lookups.aclose()
         return watch.view
 
 

@@ -12,7 +12,7 @@ from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.config import check_plain
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.subscription import Subscription
-from nsq_ha.engine.watcher import numbered
+from nsq_ha.engine.lookups import numbered
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.timing import Outage
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.subscription import Inbox
-    from nsq_ha.engine.watcher import TopicWatch
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

@@ -30,7 +30,7 @@ from nsq_ha.errors import (
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.config import ConsumerConfig
-    from nsq_ha.engine.watcher import TopicWatch
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
     from nsq_ha.start_from import StartFrom

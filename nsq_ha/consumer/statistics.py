@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.inbox import ConsumerInbox
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.consumer.subscription import Subscription
-    from nsq_ha.engine.counts import LookupCounts
-    from nsq_ha.engine.watcher import TopicWatch
+    from nsq_ha.engine.lookups import LookupCounts, TopicWatch
     from nsq_ha.stats import PartitionState
 
 STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(

@@ -9,9 +9,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nsq_ha.engine.round import Round
 from nsq_ha.errors import TopicNotExistError
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,17 +20,13 @@ if TYPE_CHECKING:
 
 
 class FixedNodes:
-    """Answers every lookup with the same nodes, with the interface of :class:`~nsq_ha.engine.servers.Servers`.
+    """Answers every lookup with the same nodes, as :class:`~nsq_ha.engine.servers.Servers` does with those it finds.
 
     Args:
         addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
-
-    Attributes:
-        topics: Number of topics that are looked up.
     """
 
     def __init__(self, addresses: Sequence[str]) -> None:
-        self.topics: int = 0
         nodes = {}
         for number, address in enumerate(addresses):
             host, _, port = address.rpartition(":")
@@ -52,9 +47,6 @@ class FixedNodes:
     async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
         """Return the fixed answer without asking a server."""
         return Round((self._answer,), None)
-
-    async def started(self) -> None:
-        """Do nothing: there is nothing to compare."""
 
 
 def explained(error: NsqError, topic: str) -> NsqError:

@@ -29,14 +29,12 @@ from urllib.parse import urlsplit
 
 from nsq_ha.checks import is_ip
 from nsq_ha.engine.lookupd import Access, LookupClient
-from nsq_ha.engine.round import Round
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
-from nsq_ha.observe import SILENT
 from nsq_ha.option_types import Backoff
 from nsq_ha.policy.one_cluster import Sight, apart, may_differ
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.policy.topology import LookupAnswer, Node
+from nsq_ha.policy.topology import LookupAnswer, Node, Round
 from nsq_ha.redaction import harmless, redact
 from nsq_ha.unexpected import report_unexpected, without_frames
 
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.engine.answers import LookupdList, NodeInfo
-    from nsq_ha.observe import Observer
+    from nsq_ha.events import Event
 
 T = TypeVar("T")
 
@@ -163,7 +161,7 @@ class Servers:
         configured: Base URLs, as :func:`nsq_ha.checks.lookupd_urls` returns them.
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
-        observer: The client's, for servers that fail and recover.
+        on_event: Called when a server fails or recovers. None for nobody.
         level: The level of the log lines about servers that fail.
 
     Attributes:
@@ -180,10 +178,10 @@ class Servers:
         *,
         timeout: float,
         client: httpx.AsyncClient,
-        observer: Observer = SILENT,
+        on_event: Callable[[Event], None] | None = None,
         level: int = logging.WARNING,
     ) -> None:
-        self._observer = observer
+        self._on_event = on_event
         self._level = level
         self._timeout = timeout
         self.http: httpx.AsyncClient = client
@@ -499,16 +497,20 @@ class Servers:
             others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
             text = "nsqlookupd %s gave no usable answer: %s; %s"
             _log.log(self._level, text, server.url, reason, others, extra={"lookupd": server.url})
-            self._observer.event(LookupdFailed(lookupd=server.url, reason=reason))
+            self._report(LookupdFailed(lookupd=server.url, reason=reason))
             self._list_wanted.set()
 
     def _succeeded(self, server: Server) -> None:
         if server.failures:
             _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
-            self._observer.event(LookupdRecovered(lookupd=server.url))
+            self._report(LookupdRecovered(lookupd=server.url))
             self._list_wanted.set()
         server.failures = 0
         self.silence = None
+
+    def _report(self, event: Event) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
 
     def _add(self, url: str, *, configured: bool) -> Server:
         client = LookupClient(url, timeout=self._timeout, client=self.http)

@@ -238,12 +238,15 @@ class Siblings:
         self._settled.clear()
         self._overdue.clear()
 
+    def cancel(self) -> None:
+        """End all checks soon."""
+        for task in self._checks.values():
+            task.cancel()
+
     async def aclose(self) -> None:
         """End all checks."""
-        tasks = tuple(self._checks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self.cancel()
+        await asyncio.gather(*self._checks.values(), return_exceptions=True)
 
     async def _check(self, partition: int, node: Node, view: TopicView) -> NsqError | None:
         """Return why the check must be repeated. None if it need not be."""

@@ -1,4 +1,4 @@
-"""How often a topic is looked up while nothing is wrong, and how many lookups one client may begin.
+"""How often a topic is looked up while nothing is wrong, and how many lookups may begin.
 
 Lookups that a caller waits for follow ``policy.timing``. The others only find what nothing else shows, such as new
 partitions, so they may become rare while the answers stay the same. A thousand processes with 20 topics each would
@@ -17,13 +17,14 @@ A round is calm if it got an answer that names a leader of every partition and c
 interval. The first interval of the longest kind has a random length between the shortest and the longest, so that
 clients that were disturbed by one event do not ask in step from then on.
 
-The invariant: rounds of a topic begin at most the longest interval apart, unless the client has so many topics that its
-budget delays them. A consumer has one topic, so it finds a new partition within the longest interval. A producer uses
-a new partition later than that, see :func:`partition_delay`.
+The invariant: rounds of a consumed topic begin at most the longest interval apart, so a consumer finds a new partition
+within that time. A producer uses a new partition later than that, see :func:`partition_delay`; if the producers of an
+event loop have so many topics that their budget delays the rounds, even later.
 
-The budget: periodic lookups of all topics of a client begin at least ``1 / CALM_RATE`` apart, so each takes its turn.
-Lookups on demand are as fast as the nsqlookupds answer: ``LOOKUPS_AT_ONCE`` are in flight, and the others wait in the
-order of ``Urgency``. A lookup that waits has not begun, nor has any of its time limits.
+The budget: periodic lookups begin at least ``1 / CALM_RATE`` apart, so each topic takes its turn; consumers begin as
+many more as the invariant needs, see :func:`calm_rate`. Lookups on demand are as fast as the nsqlookupds answer:
+``LOOKUPS_AT_ONCE`` are in flight, and the others wait in the order of ``Urgency``. A lookup that waits has not begun,
+nor has any of its time limits.
 
 Source: server failures 3.6, 3.8; ``lookupd_poll_interval`` of the Go client is 60 s.
 """
@@ -48,11 +49,11 @@ LONGEST_FACTOR: Final = 12.0
 """The same as a multiple of ``lookup_interval``; the lower one of the two counts."""
 
 CALM_RATE: Final = 10.0
-"""Periodic lookups that one client begins each second, for all its topics."""
+"""Periodic lookups that begin each second, for all topics to which the clients that share an engine publish."""
 
 LOOKUPS_AT_ONCE: Final = 16
-"""Lookups of one client that are in flight at the same moment, for all its topics. A number, not a rate: however slow
-the nsqlookupds or this machine are, their answers set the pace."""
+"""Lookups that are in flight at the same moment, for all these topics. A number, not a rate: however slow the
+nsqlookupds or this machine are, their answers set the pace."""
 
 
 def longest_interval(shortest: float, longest: float | None) -> float:
@@ -78,6 +79,17 @@ def partition_delay(shortest: float, longest: float | None) -> float:
         longest: ``max_lookup_interval``. None for the default.
     """
     return longest_interval(shortest, longest) + shortest
+
+
+def calm_rate(shortest: float, longest: float, consumed: int = 0) -> float:
+    """Return how many periodic lookups may begin in a second, of all topics together.
+
+    Args:
+        shortest: ``lookup_interval``; a topic alone is never delayed.
+        longest: As :func:`longest_interval` returns it.
+        consumed: Number of topics that must be looked up within the longest interval.
+    """
+    return max(CALM_RATE, 1 / shortest, consumed / longest)
 
 
 class LookupPace:
@@ -145,13 +157,16 @@ class Slots:
     """Times at which something may begin. All times come from one monotonic clock.
 
     Args:
-        rate: Slots in a second; ``math.inf`` for no limit.
+        rate: As the attribute.
+
+    Attributes:
+        rate: Slots in a second; ``math.inf`` for no limit. It may change.
     """
 
-    __slots__ = ("_gap", "_next", "_returned")
+    __slots__ = ("_next", "_returned", "rate")
 
     def __init__(self, rate: float) -> None:
-        self._gap = 1 / rate
+        self.rate: float = rate
         self._next = float("-inf")
         self._returned: list[float] = []
 
@@ -162,39 +177,12 @@ class Slots:
         slot = max(self._next, now)
         if self._returned and self._returned[0] < slot:
             return heapq.heappop(self._returned)
-        self._next = slot + self._gap
+        self._next = slot + 1 / self.rate
         return slot
 
     def give_back(self, slot: float) -> None:
         """Take back a slot that is not used, for the next caller."""
         heapq.heappush(self._returned, slot)
-
-
-class LookupBudget:
-    """The lookups that one client may begin.
-
-    Args:
-        shortest: ``lookup_interval``; the client may look up one topic as often.
-        calm_rate: Periodic lookups in a second.
-        among: The lookups in flight, perhaps of several clients. None counts those of this one.
-
-    Attributes:
-        among: As given.
-    """
-
-    __slots__ = ("_calm", "among")
-
-    def __init__(self, shortest: float, calm_rate: float = CALM_RATE, *, among: LookupsInFlight | None = None) -> None:
-        self._calm = Slots(max(calm_rate, 1 / shortest))
-        self.among: LookupsInFlight = LookupsInFlight() if among is None else among
-
-    def reserve(self, now: float) -> float:
-        """Return when the next periodic lookup may join. If it does not, :meth:`give_back` the time."""
-        return self._calm.reserve(now)
-
-    def give_back(self, slot: float) -> None:
-        """Take back a time that is not used."""
-        self._calm.give_back(slot)
 
 
 class LookupsInFlight:

@@ -21,6 +21,8 @@ from typing import Final
 
 import msgspec
 
+from nsq_ha.errors import LookupUnavailableError
+
 CONFIRM_ROUNDS: Final = 3
 """Rounds in a row after which a change is accepted if no answer contradicts it."""
 
@@ -118,6 +120,18 @@ class LookupAnswer:
     nodes: tuple[Node, ...] | None = None
     spare: tuple[Node, ...] = ()
     channels: tuple[str, ...] = ()
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What asking the nsqlookupds once has brought.
+
+    Attributes:
+        answers: The usable answers that arrived in time.
+        error: None if there is an answer.
+    """
+
+    answers: tuple[LookupAnswer, ...]
+    error: LookupUnavailableError | None
 
 
 class Pending(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.engine.connection import Connection
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import Share
-    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.tls_renewal import Lifetime

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.config import ProducerConfig
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import SharedConnections
-    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node

@@ -19,10 +19,10 @@ from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.config import ProducerConfig, traced_topics
-from nsq_ha.engine.counts import LookupCounts
+from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.shared import SharedConnections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
-from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
@@ -89,7 +89,7 @@ class Producer(SingleUseClient):
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
-        self._directory: Directory | None = None
+        self._lookups: Lookups | None = None
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
@@ -129,8 +129,8 @@ class Producer(SingleUseClient):
         self._is_checked = bool(self._trace) or self.config.compress_body is not None or observe.is_traced()
 
     async def _open(self) -> None:
-        self._directory = Directory(self.config, access="w", observer=self._observer)
-        await self._directory.start()
+        self._lookups = Lookups(self.config, access="w", observer=self._observer)
+        await self._lookups.start()
         self._pending = PendingPublishes(self.config.publish_timeout, self.config.max_pending_bytes)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
@@ -149,7 +149,7 @@ class Producer(SingleUseClient):
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
-        if self._directory is None or self._close.is_done:
+        if self._lookups is None or self._close.is_done:
             return
         self._check_loop()
         self._begin_to_close()
@@ -172,8 +172,8 @@ class Producer(SingleUseClient):
             task.cancel()
         if self._supervisor is not None:
             await asyncio.wait({self._supervisor})
-        if self._directory is not None:
-            await self._directory.aclose()
+        if self._lookups is not None:
+            await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
 
@@ -223,7 +223,7 @@ class Producer(SingleUseClient):
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
         pending_bytes = 0 if self._pending is None else self._pending.total_bytes
-        lookups = LookupCounts() if self._directory is None else self._directory.counts
+        lookups = LookupCounts() if self._lookups is None else self._lookups.counts
         return producer_stats(tuple(self._topics.values()), self._past, lookups, pending_bytes)
 
     def _stopped(self) -> str | None:
@@ -235,7 +235,7 @@ class Producer(SingleUseClient):
 
     def _troubles(self) -> list[Trouble]:
         now = 0.0 if self._loop is None else self._loop.time()
-        silence = None if self._directory is None else self._directory.silence
+        silence = None if self._lookups is None else self._lookups.silence
         return producer_troubles(tuple(self._topics.values()), silence, now)
 
     async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
@@ -477,11 +477,11 @@ class Producer(SingleUseClient):
         if publisher is not None:
             return publisher
         check_topic(topic)
-        directory = self._directory
-        if directory is None:
+        lookups = self._lookups
+        if lookups is None:
             raise ClosedError("the producer is not open: use it with 'async with'")
         publisher = TopicPublisher(
-            directory.watch(topic),
+            lookups.watch(topic),
             self.config,
             connections=self._connections,
             shared=self._shared,
@@ -502,10 +502,10 @@ class Producer(SingleUseClient):
     def _forget_idle(self) -> None:
         """Forget unused topics; the next publish starts them again."""
         for topic, publisher in tuple(self._topics.items()):
-            if self._directory is None or not publisher.is_forgotten():
+            if self._lookups is None or not publisher.is_forgotten():
                 continue
             del self._topics[topic]
-            self._directory.unwatch(topic)
+            self._lookups.unwatch(topic)
             self._past.add(publisher.unsent)
             for sender in publisher.senders.values():
                 self._past.add(sender.counts)

@@ -16,9 +16,8 @@ from nsq_ha.stats import ProducerPartition, ProducerStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsq_ha.engine.counts import LookupCounts
+    from nsq_ha.engine.lookups import LookupCounts, TopicWatch
     from nsq_ha.engine.servers import Silence
-    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import TopicPublisher
     from nsq_ha.stats import PartitionState

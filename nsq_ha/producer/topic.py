@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from nsq_ha.config import ProducerConfig
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import SharedConnections
-    from nsq_ha.engine.watcher import TopicWatch
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.limits import PendingPublishes, Request

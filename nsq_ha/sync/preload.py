@@ -15,9 +15,7 @@ from typing import Final
 
 OURS: Final = (
     "nsq_ha.admin.nsqd_http",
-    "nsq_ha.engine.engine",
     "nsq_ha.engine.quiet",
-    "nsq_ha.engine.siblings",
     "nsq_ha.settings",
     "nsq_ha.signals",
     "nsq_ha.engine.wire",

@@ -18,8 +18,8 @@ from nsq_ha.checks import check_partition
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
-from nsq_ha.engine.counts import LookupCounts
-from nsq_ha.engine.watcher import Directory
+from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import TAG_KEY, Message
@@ -180,7 +180,7 @@ class FakeConsumer(Consumer):
     def _arrive(self, messages: list[Message]) -> None:
         self._unanswered += len(messages)
         self._counts.delivered += len(messages)
-        if self._directory is None:
+        if self._lookups is None:
             self._early += messages
         else:
             self._inbox.arrived(messages)
@@ -190,7 +190,7 @@ class FakeConsumer(Consumer):
         self._inbox.start()
         if self.config.decompress:
             self._inbox.look_for_compressed()
-        self._directory = Directory(self.config, access="r")  # never started
+        self._lookups = Lookups(self.config, access="r")  # never started
         if self._early:
             self._inbox.arrived(self._early)
 

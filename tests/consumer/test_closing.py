@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from nsq_ha import ClosedError
-from nsq_ha.engine.watcher import TopicWatch
+from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.protocol import Close, Requeue
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage

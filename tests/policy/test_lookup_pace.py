@@ -19,12 +19,12 @@ from nsq_ha.policy.lookup_pace import (
     CALM_RATE,
     GROWTH,
     LOOKUPS_AT_ONCE,
-    LookupBudget,
     LookupPace,
     LookupsInFlight,
     Slots,
     Turn,
     Urgency,
+    calm_rate,
     longest_interval,
     partition_delay,
 )
@@ -154,26 +154,32 @@ def test_a_consumer_asks_before_a_producer_uses_a_new_partition(
 
 
 def test_periodic_lookups_take_turns() -> None:
-    budget = LookupBudget(SHORTEST)
+    budget = Slots(calm_rate(SHORTEST, LONGEST))
     slots = [budget.reserve(100.0) for _ in range(30)]
     assert slots == pytest.approx([100.0 + number / CALM_RATE for number in range(30)])
     assert budget.reserve(200.0) == 200.0
 
 
 def test_a_topic_alone_is_never_delayed() -> None:
-    budget = LookupBudget(0.02)
+    budget = Slots(calm_rate(0.02, 0.02))
     slots = [budget.reserve(100.0 + number * 0.02) for number in range(50)]
     assert slots == pytest.approx([100.0 + number * 0.02 for number in range(50)])
 
 
 def test_without_a_limit_nothing_waits() -> None:
-    budget = LookupBudget(SHORTEST, math.inf, among=LookupsInFlight(math.inf))
-    assert {budget.reserve(7.0) for _ in range(10_000)} == {7.0}
-    assert all(budget.among.join(Urgency(number % 3), print).has_begun for number in range(10_000))
+    slots, in_flight = Slots(math.inf), LookupsInFlight(math.inf)
+    assert {slots.reserve(7.0) for _ in range(10_000)} == {7.0}
+    assert all(in_flight.join(Urgency(number % 3), print).has_begun for number in range(10_000))
+
+
+def test_each_consumed_topic_takes_its_turn_within_the_longest_interval() -> None:
+    slots = Slots(calm_rate(SHORTEST, LONGEST, 6_000))
+    assert max(slots.reserve(0.0) for _ in range(6_000)) <= LONGEST
+    assert calm_rate(SHORTEST, LONGEST, 20) == CALM_RATE
 
 
 def test_a_slot_that_is_given_back_goes_to_the_next() -> None:
-    budget = LookupBudget(SHORTEST)
+    budget = Slots(CALM_RATE)
     _, second, third = (budget.reserve(100.0) for _ in range(3))
     budget.give_back(second)
     budget.give_back(third)
@@ -234,7 +240,7 @@ def test_one_that_leaves_the_queue_never_begins() -> None:
 
 
 def test_the_first_lookups_of_many_topics_are_as_fast_as_their_answers() -> None:
-    lookups = LookupBudget(SHORTEST).among
+    lookups = LookupsInFlight()
     turns = [lookups.join(Urgency.FIRST, print) for _ in range(100)]
     assert sum(turn.has_begun for turn in turns) == LOOKUPS_AT_ONCE
     for turn in turns:  # no time passes
@@ -269,7 +275,7 @@ def test_no_stretch_of_time_has_more_slots_than_its_share(events: list[tuple[flo
 
 def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[float]:
     """Yield when one client looks up, in which nothing ever changes after the first round of each topic."""
-    budget = LookupBudget(SHORTEST)
+    budget = Slots(calm_rate(SHORTEST, LONGEST))
     paces = [LookupPace(SHORTEST, LONGEST, JITTER) for _ in range(topics)]
     # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
     due = [(start, topic, True) for topic in range(topics)]

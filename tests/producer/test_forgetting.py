@@ -23,8 +23,8 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def watched(producer: Producer) -> set[str]:
-    assert producer._directory is not None
-    return set(producer._directory._watches) | set(topics_of(producer))
+    assert producer._lookups is not None
+    return set(producer._lookups._watches) | set(topics_of(producer))
 
 
 def tasks() -> list[str]:

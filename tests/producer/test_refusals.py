@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from nsq_ha import Backoff, OutgoingMessage, Producer, Receipt
-from nsq_ha.engine.watcher import TopicWatch
+from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.errors import (
     AuthError,
     InvalidCommandError,

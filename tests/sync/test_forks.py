@@ -144,7 +144,7 @@ def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> No
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom)
     }
-    assert "nsq_ha.engine.engine" in late
+    assert "nsq_ha.engine.quiet" in late
     program = "import sys; import nsq_ha.sync; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert not late - set(loaded.stdout.split())

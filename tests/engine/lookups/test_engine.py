@@ -9,14 +9,13 @@ import pytest
 
 from nsq_ha import events
 from nsq_ha.config import ClientConfig
-from nsq_ha.engine.engine import Engine
+from nsq_ha.engine.engine import Engine, Lookups
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import MANY_TOPICS, Servers
-from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ClosedError
 from nsq_ha.observe import Observer
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
-from tests.support.waiting import turn
+from tests.support.waiting import eventually, turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,79 +35,147 @@ def config(*lookupd: str, **options: Any) -> ClientConfig:  # noqa: ANN401 - Cli
     return ClientConfig(lookupd=lookupd, **options)
 
 
-def ignore(_: Exception) -> None: ...
-
-
-def other(_: Exception) -> None: ...
-
-
 async def test_clients_of_one_loop_ask_for_one_list_over_one_connection(fake: Fake) -> None:
     fake.answer("/listlookup", list_body(fake.url))
-    directories = [Directory(config(fake.url), access=access) for access in ("r", "w", "r")]
-    for directory in directories:
-        await directory.start()
-    for number, directory in enumerate(directories):
-        watch = directory.watch(f"t{number}")
+    clients = [Lookups(config(fake.url), access=access) for access in ("r", "w", "r")]
+    for lookups in clients:
+        await lookups.start()
+    for number, lookups in enumerate(clients):
+        watch = lookups.watch(f"t{number}")
         await watch.wait_until(lambda view: view.complete)
     assert fake.count("/listlookup") == 1
-    assert len({id(directory._servers) for directory in directories}) == 1  # noqa: SLF001 - what is shared
-    await directories[0].aclose()
+    await clients[0].aclose()
     with pytest.raises(ClosedError):
-        directories[0].watch("t0")
-    await directories[1].watch("again").wait_until(lambda view: view.complete)
-    for directory in directories:
-        await directory.aclose()
+        clients[0].watch("t0")
+    await clients[1].watch("again").wait_until(lambda view: view.complete)
+    for lookups in clients:
+        await lookups.aclose()
+
+
+def client(*lookupd: str, **options: Any) -> Lookups:  # noqa: ANN401 - ClientConfig's fields
+    return Lookups(config(*lookupd, **options), access="r")
 
 
 async def test_the_last_one_ends_it_and_the_next_one_starts_another() -> None:
-    first = Engine.join(config(A), Observer(), ignore)
-    assert Engine.join(config(A), Observer(), other) is first
-    await first.leave(ignore)
-    await first.leave(ignore)
-    third = Engine.join(config(A), Observer(), ignore)
-    assert third is first
-    await first.leave(other)
-    await first.leave(ignore)
-    again = Engine.join(config(A), Observer(), ignore)
+    one, two = client(A), client(A)
+    first = Engine.join(config(A), one)
+    assert Engine.join(config(A), two) is first
+    await first.leave(one)
+    await first.leave(one)
+    assert Engine.join(config(A), one) is first
+    await first.leave(two)
+    await first.leave(one)
+    again = Engine.join(config(A), one)
     assert again is not first
-    await again.leave(ignore)
+    await again.leave(one)
 
 
 @pytest.mark.parametrize(
-    "options", [{"lookup_timeout": 2.0}, {"local_addr": "127.0.0.1"}, {"lookup_jitter": 0.1}, {"lookupd": (A, A + "2")}]
+    "options",
+    [
+        {"lookup_timeout": 2.0},
+        {"lookup_interval": 2.0},
+        {"max_lookup_interval": 9.0},
+        {"local_addr": "127.0.0.1"},
+        {"lookup_jitter": 0.1},
+        {"lookupd": (A, A + "2")},
+        {"lookupd": (), "nsqd": ("127.0.0.1:4150",)},
+    ],
 )
 async def test_other_options_do_not_share(options: dict[str, Any]) -> None:
-    first = Engine.join(config(A), Observer(), ignore)
-    second = Engine.join(ClientConfig(**({"lookupd": (A,)} | options)), Observer(), ignore)
+    one, two = client(A), client(A)
+    first = Engine.join(config(A), one)
+    second = Engine.join(ClientConfig(**({"lookupd": (A,)} | options)), two)
     assert second is not first
-    await first.leave(ignore)
-    await second.leave(ignore)
+    await first.leave(one)
+    await second.leave(two)
 
 
 def test_other_loops_do_not_share() -> None:
     async def join() -> Engine:
-        engine = Engine.join(config(A), Observer(), ignore)
-        await engine.leave(ignore)
+        one = client(A)
+        engine = Engine.join(config(A), one)
+        await engine.leave(one)
         return engine
 
     assert asyncio.run(join()) is not asyncio.run(join())
 
 
+async def test_clients_that_watch_a_topic_share_its_lookups(fake: Fake) -> None:
+    heard: list[list[events.Event]] = [[], [], []]
+    clients = [Lookups(config(fake.url), access="r", observer=Observer(each.append)) for each in heard]
+    views: list[object] = []
+    for lookups in clients[:2]:
+        await lookups.start()
+        watch = lookups.watch("orders")
+        watch.add_listener(views.append)
+    await eventually(lambda: len(views) == 2)
+    assert fake.count("/lookup") == 1
+    await clients[2].start()
+    late = clients[2].watch("orders")
+    late.add_listener(views.append)
+    assert late.view is None
+    await eventually(lambda: late.view is not None)
+    assert fake.count("/lookup") == 2  # at once, for what the others have found may be too old for it
+    assert late.view == views[0]
+    assert [each.counts.lookups for each in clients] == [2, 2, 1]
+    leaders = [[type(event) for event in each].count(events.LeaderChanged) for each in heard]
+    assert leaders == [1, 1, 1]
+    await clients[0].aclose()
+    assert late.error is None
+    await clients[1].watch("orders").next_round()
+    for lookups in clients:
+        await lookups.aclose()
+    asked = fake.count("/lookup")
+    late.refresh_soon()  # nobody watches any more
+    await turn(20)
+    assert fake.count("/lookup") == asked
+
+
+async def test_publishers_and_consumers_are_answered_differently(fake: Fake) -> None:
+    clients = [Lookups(config(fake.url), access=access) for access in ("r", "w")]
+    for lookups in clients:
+        await lookups.start()
+        await lookups.watch("orders").wait_until(lambda view: view.complete)
+    asked = [query["access"] for _, path, query in fake.requests if path == "/lookup"]
+    assert asked == ["r", "w"]
+    for lookups in clients:
+        await lookups.aclose()
+
+
+async def test_a_listener_that_fails_hurts_no_other_client(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients = [client(fake.url), client(fake.url)]
+    for lookups in clients:
+        await lookups.start()
+    first, second = (lookups.watch("orders") for lookups in clients)
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(first, "round_ended", broken)
+    await second.wait_until(lambda view: view.complete)
+    assert "watch of orders: unexpected error" in caplog.text
+    for lookups in clients:
+        await lookups.aclose()
+
+
 async def test_all_clients_hear_of_an_nsqlookupd_that_fails(fake: Fake) -> None:
     fake.answer("/listlookup", list_body(fake.url))
     heard: list[list[events.Event]] = [[], []]
-    directories = [Directory(config(fake.url), access="r", observer=Observer(each.append)) for each in heard]
-    for directory in directories:
-        await directory.start()
-    watch = directories[0].watch("orders")
+    clients = [Lookups(config(fake.url), access="r", observer=Observer(each.append)) for each in heard]
+    for lookups in clients:
+        await lookups.start()
+    watch = clients[0].watch("orders")
     await watch.wait_until(lambda view: view.complete)
     await fake.stop()
     await watch.next_round()
     await turn()
     failed = [[type(event) for event in each if isinstance(event, events.LookupdFailed)] for each in heard]
     assert failed == [[events.LookupdFailed]] * 2
-    for directory in directories:
-        await directory.aclose()
+    for lookups in clients:
+        await lookups.aclose()
 
 
 async def test_a_bug_in_it_closes_all_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,16 +186,16 @@ async def test_a_bug_in_it_closes_all_its_clients(monkeypatch: pytest.MonkeyPatc
         raise ZeroDivisionError("bug")
 
     monkeypatch.setattr(Servers, "keep_lists", broken)
-    directories = [Directory(config(A), access="r") for _ in range(2)]
-    for directory in directories:
-        await directory.start()
+    clients = [Lookups(config(A), access="r") for _ in range(2)]
+    for lookups in clients:
+        await lookups.start()
     may_fail.set()
     await turn(5)
-    for directory in directories:
+    for lookups in clients:
         with pytest.raises(ClosedError, match="internal error") as caught:
-            directory.watch("orders")
+            lookups.watch("orders")
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        await directory.aclose()
+        await lookups.aclose()
 
 
 # ---------------------------------------------------------------- many topics of a plain cluster

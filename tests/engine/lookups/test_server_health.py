@@ -10,10 +10,9 @@ import pytest
 
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.round import Round
 from nsq_ha.engine.servers import FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:

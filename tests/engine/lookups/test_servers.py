@@ -19,7 +19,7 @@ from tests.support.waiting import eventually
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from nsq_ha.engine.round import Round
+    from nsq_ha.policy.topology import Round
 
     Serve = Callable[[], Awaitable[Fake]]
     Known = Callable[..., Servers]

@@ -10,9 +10,9 @@ import pytest
 from nsq_ha import Consumer, Producer
 from nsq_ha.config import ClientConfig
 from nsq_ha.engine import servers as servers_module
+from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
-from nsq_ha.engine.watcher import Directory
 from nsq_ha.errors import ConfigError
 from tests.engine.lookups.loopback import Fake, hang, list_body, lookup_body, peer
 from tests.support.waiting import eventually
@@ -170,16 +170,16 @@ async def test_a_slow_one_is_waited_for_but_a_hanging_one_not_for_long(
 ) -> None:
     (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
     b.delay = servers_module.COMPARE_LIMIT * 0.8
-    directory = Directory(ClientConfig(lookupd=(a.url, b.url)), access="r")
+    lookups = Lookups(ClientConfig(lookupd=(a.url, b.url)), access="r")
     with pytest.raises(ConfigError):
-        await directory.start()
-    await directory.aclose()
+        await lookups.start()
+    await lookups.aclose()
     b.behave = hang
-    directory = Directory(ClientConfig(lookupd=(a.url, b.url)), access="r")
+    lookups = Lookups(ClientConfig(lookupd=(a.url, b.url)), access="r")
     began = asyncio.get_running_loop().time()
-    await directory.start()
+    await lookups.start()
     assert asyncio.get_running_loop().time() - began < servers_module.COMPARE_LIMIT + 0.2
-    await directory.aclose()
+    await lookups.aclose()
 
 
 async def test_one_that_answers_later_ends_the_lookups_and_leaves_the_known_leaders(
@@ -188,9 +188,9 @@ async def test_one_that_answers_later_ends_the_lookups_and_leaves_the_known_lead
     monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
     (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
     await b.stop()
-    directory = Directory(ClientConfig(lookupd=(a.url, b.url), lookup_interval=3600.0), access="r")
-    await directory.start()
-    watch = directory.watch("orders")
+    lookups = Lookups(ClientConfig(lookupd=(a.url, b.url), lookup_interval=3600.0), access="r")
+    await lookups.start()
+    watch = lookups.watch("orders")
     await watch.wait_until(lambda view: view.complete)
     await b.start()
     await eventually(lambda: [record.levelname for record in caplog.records].count("ERROR") == 1)
@@ -198,4 +198,4 @@ async def test_one_that_answers_later_ends_the_lookups_and_leaves_the_known_lead
     assert "of 2 clusters" in str(watch.error)
     assert watch.view is not None
     assert watch.view.complete
-    await directory.aclose()
+    await lookups.aclose()

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsq_ha.config import ClientConfig
 from nsq_ha.engine import engine
-from nsq_ha.engine.round import Round
-from nsq_ha.engine.watcher import Directory, TopicWatch
+from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
-from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupBudget, LookupsInFlight, Urgency
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.policy.lookup_pace import CALM_RATE, LOOKUPS_AT_ONCE, LookupsInFlight, Slots, Urgency
+from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -73,14 +74,48 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
     return FakeServers()
 
 
+class Budget:
+    """What the lookups of several topics share."""
+
+    def __init__(self, most: int = LOOKUPS_AT_ONCE) -> None:
+        self.slots = Slots(CALM_RATE)
+        self.in_flight = LookupsInFlight(most)
+
+
+def lookups(servers: FakeServers, topic: str, budget: Budget, **options: float) -> TopicLookups:
+    """Look a topic up with the default intervals, without chance."""
+    loop = asyncio.get_running_loop()
+    source: Any = servers
+    return TopicLookups(
+        topic,
+        "w",
+        source,
+        ClientConfig(lookupd=(A,), **options),  # type: ignore[arg-type]
+        slots=budget.slots,
+        in_flight=budget.in_flight,
+        start=lambda work, name: loop.create_task(work, name=name),
+    )
+
+
 @contextlib.asynccontextmanager
 async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWatch]:
     """Run a watch with the default intervals, without chance."""
-    made = TopicWatch("orders", "w", servers, ClientConfig(lookupd=(A,), **options))  # type: ignore[arg-type]
-    running = asyncio.create_task(made.run())
-    yield made
-    running.cancel()
-    await asyncio.wait({running})
+    made = lookups(servers, "orders", Budget(), **options)
+    watch = TopicWatch(made, counts=LookupCounts())
+    yield watch
+    made.end()
+
+
+class Topic:
+    """One topic of several that share a budget."""
+
+    def __init__(self, servers: FakeServers, topic: str, budget: Budget) -> None:
+        self.lookups = lookups(servers, topic, budget)
+        self.watch = TopicWatch(self.lookups, counts=LookupCounts())
+
+    def end(self) -> None:
+        self.watch.end(ClosedError("over"))
+        self.lookups.end()
 
 
 @pytest.fixture
@@ -191,14 +226,11 @@ async def test_without_demand_lookups_are_an_interval_apart(
     servers: FakeServers, monkeypatch: pytest.MonkeyPatch, chance: float, interval: float
 ) -> None:
     monkeypatch.setattr("random.random", lambda: chance)
-    config = ClientConfig(lookupd=(A,), lookup_interval=60.0, lookup_jitter=0.1)
-    watch = TopicWatch("orders", "w", servers, config)  # type: ignore[arg-type]
     servers.answer(led(ONE))
-    running = asyncio.create_task(watch.run())
-    await eventually(lambda: watch.rounds == 3, 200.0)
+    async with begun(servers, lookup_interval=60.0, lookup_jitter=0.1) as watch:
+        await eventually(lambda: watch.rounds == 3, 200.0)
     assert times(servers) == [0.0, interval, 2 * interval]
     assert {question[1:] for question in servers.asked} == {("orders", "w")}
-    running.cancel()
 
 
 @pytest.fixture
@@ -284,70 +316,60 @@ async def test_the_longest_interval_is_an_option(servers: FakeServers) -> None:
 async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
     """Periodic lookups wait for their slots; one that a caller waits for does not."""
     servers.answer(led(ONE))
-    config = ClientConfig(lookupd=(A,))
-    budget = LookupBudget(config.lookup_interval)
-    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
-    running = [asyncio.create_task(watch.run()) for watch in watches]
+    budget = Budget()
+    topics = [Topic(servers, f"t{number}", budget) for number in range(100)]
+    watches = [topic.watch for topic in topics]
+    await eventually(lambda: all(watch.rounds == 1 for watch in watches))
     began = now()
-    await eventually(lambda: watches[50].rounds == 1, 100.0)
-    assert watches[99].rounds == 0
-    assert round(now() - began) == 5
-    rounds = watches[99].next_round(), watches[98].next_round()
-    await asyncio.gather(*rounds)
-    assert round(now() - began) == 5
-    running[90].cancel()  # its slot is for another
-    await eventually(lambda: all(watch.rounds for watch in watches if watch is not watches[90]), 100.0)
-    assert round(now() - began, 1) == pytest.approx(9.7, abs=0.21)
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
+    await eventually(lambda: sum(watch.rounds == 2 for watch in watches) == 50, 100.0)
+    assert round(now() - began) == 10  # the interval, and 50 slots
+    one, other, ended, *_ = [topic for topic in topics if topic.watch.rounds == 1]
+    await asyncio.gather(one.watch.next_round(), other.watch.next_round())
+    assert round(now() - began) == 10
+    ended.end()  # its slot is for another
+    await eventually(lambda: all(watch.rounds == 2 for watch in watches if watch is not ended.watch), 100.0)
+    assert round(now() - began, 1) == pytest.approx(14.7, abs=0.21)
+    for topic in topics:
+        topic.lookups.end()
 
 
 async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:
-    config = ClientConfig(lookupd=(A,))
-    budget = LookupBudget(config.lookup_interval)
-    watches = [TopicWatch(f"t{number}", "w", servers, config, budget=budget) for number in range(100)]  # type: ignore[arg-type]
+    budget = Budget()
+    topics = [Topic(servers, f"t{number}", budget) for number in range(100)]
     began = now()
-    rounds = [asyncio.create_task(watch.next_round()) for watch in watches]
-    running = [asyncio.create_task(watch.run()) for watch in watches]
     await dawdle(1.0)
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(LOOKUPS_AT_ONCE)]
-    running[20].cancel()  # it leaves the queue
-    rounds[20].cancel()
-    running[3].cancel()  # it is in flight: another one begins
-    rounds[3].cancel()
+    topics[20].end()  # it leaves the queue
+    topics[3].end()  # it is in flight: another one begins
     await eventually(lambda: len(servers.asked) == LOOKUPS_AT_ONCE + 1)
     servers.answer(led(ONE))
-    await asyncio.wait(rounds)
+    await eventually(lambda: all(topic.watch.rounds for topic in topics if topic not in {topics[3], topics[20]}))
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
     assert now() - began < 1.1  # as fast as the answers
-    assert budget.among.count == 0
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
+    assert budget.in_flight.count == 0
+    for topic in topics:
+        topic.lookups.end()
 
 
 async def test_a_topic_of_which_nothing_is_known_is_looked_up_before_others(servers: FakeServers) -> None:
     servers.answer(led(ONE))
-    config = ClientConfig(lookupd=(A,))
-    budget = LookupBudget(config.lookup_interval, among=LookupsInFlight(1))
-    known, new = (TopicWatch(name, "w", servers, config, budget=budget) for name in ("known", "new"))  # type: ignore[arg-type]
-    running = [asyncio.create_task(known.run())]
+    budget = Budget(1)
+    first = Topic(servers, "known", budget)
+    known = first.watch
     await known.next_round()
-    place = budget.among.join(Urgency.FIRST, lambda: None)
+    place = budget.in_flight.join(Urgency.FIRST, lambda: None)
     known.refresh_soon()
     await dawdle(1.0)
-    running.append(asyncio.create_task(new.run()))
+    second = Topic(servers, "new", budget)
     servers.asked.clear()
-    rounds = asyncio.gather(new.next_round(), known.next_round())
+    rounds = asyncio.gather(second.watch.next_round(), known.next_round())
     await dawdle(1.0)
     assert servers.asked == []
-    budget.among.leave(place)
+    budget.in_flight.leave(place)
     await rounds
     assert [topic for _, topic, _ in servers.asked][:2] == ["new", "known"]
-    for task in running:
-        task.cancel()
-    await asyncio.wait(running)
+    first.lookups.end()
+    second.lookups.end()
 
 
 async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch, servers: FakeServers) -> None:
@@ -355,8 +377,9 @@ async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch,
     await watch.next_round()
     waiting = asyncio.create_task(watch.wait_until(lambda view: 0 not in view.leaders))
     await dawdle(40.0)
-    gaps = [round(later - sooner, 2) for sooner, later in zip(times(servers)[1:], times(servers)[2:], strict=False)]
-    assert gaps[:4] == [0.2, 0.3, 0.2, 0.3]  # a quarter of a second
+    began = [at for at, _, _ in servers.asked[1:]]
+    gaps = [later - sooner for sooner, later in itertools.pairwise(began)]
+    assert gaps[:4] == pytest.approx([0.25] * 4, abs=0.01)
     assert gaps[-1] == pytest.approx(0.6, abs=0.01)
     servers.answer(led(number=2))
     await asyncio.wait_for(waiting, 1.0)
@@ -405,23 +428,23 @@ async def test_a_cancelled_future_inside_does_not_end_the_lookups(
     assert watch.error is None
 
 
-# ---------------------------------------------------------------- errors of a directory
+# ---------------------------------------------------------------- errors of the lookups of a client
 
 
-async def test_each_way_to_misuse_a_directory_has_its_text() -> None:
+async def test_each_way_to_misuse_them_has_its_text() -> None:
     with pytest.raises(ConfigError, match=r"^give lookupd=, the address of an nsqlookupd$"):
-        Directory(ClientConfig(), access="r")
-    directory = Directory(ClientConfig(nsqd=("127.0.0.1:4150",)), access="r")
+        Lookups(ClientConfig(), access="r")
+    lookups = Lookups(ClientConfig(nsqd=("127.0.0.1:4150",)), access="r")
     with pytest.raises(ClosedError) as caught:
-        directory.watch("orders")
+        lookups.watch("orders")
     assert str(caught.value) == "the lookups are not running: use the object with 'async with'"
-    await directory.start()
-    watch = directory.watch("orders")
-    directory.unwatch("orders")
+    await lookups.start()
+    watch = lookups.watch("orders")
+    lookups.unwatch("orders")
     with pytest.raises(ClosedError, match=r"^the lookups of topic 'orders' were stopped$"):
         await watch.next_round()
-    await directory.aclose()
-    for attempt in (directory.start(), directory.start()):
+    await lookups.aclose()
+    for attempt in (lookups.start(), lookups.start()):
         with pytest.raises(ClosedError, match=r"^the client was closed$"):
             await attempt
 
@@ -430,21 +453,21 @@ async def test_each_way_to_misuse_a_directory_has_its_text() -> None:
 async def test_closing_waits_for_the_longer_of_two_limits(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, close_timeout: float, limit: float
 ) -> None:
-    directory = Directory(ClientConfig(lookupd=(A,), close_timeout=close_timeout), access="r")
-    await directory.start()
-    close, may_end = directory._close, asyncio.Event()
+    lookups = Lookups(ClientConfig(lookupd=(A,), close_timeout=close_timeout), access="r")
+    await lookups.start()
+    leave, may_end = engine.Engine.leave, asyncio.Event()
 
-    async def late() -> None:
+    async def late(self: engine.Engine, client: Lookups) -> None:
         await may_end.wait()
-        await close()
+        await leave(self, client)
 
-    monkeypatch.setattr(directory, "_close", late)
+    monkeypatch.setattr(engine.Engine, "leave", late)
     began = now()
-    await directory.aclose()
+    await lookups.aclose()
     assert round(now() - began, 1) == limit
     assert [record.getMessage() for record in caplog.records] == [
         f"closing the lookups takes longer than {limit:g} s; it continues in the background"
     ]
     may_end.set()
-    await directory.aclose()
+    await lookups.aclose()
     assert engine.LIST_INTERVAL == 30.0
