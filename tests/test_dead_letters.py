@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nsq_ha import Message, OutgoingMessage, Producer
 from nsq_ha.dead_letters import DeadLetter, DeadLetterError, Provenance, replay
 from nsq_ha.dead_letters.provenance import MAX_ERROR, Failure
-from nsq_ha.dead_letters.writing import Written, forms
+from nsq_ha.dead_letters.writing import LetterForm, forms
 from nsq_ha.message import TAG_KEY
 from nsq_ha.producer.requests import check_message
 from nsq_ha.redaction import conceal, forget
@@ -47,11 +47,11 @@ def message(
 
 def written(
     one: Message, wanted: DeadLetterFormat = "auto", *, takes_headers: bool | None = True, why: Failure = WHY
-) -> list[Written]:
+) -> list[LetterForm]:
     return [*forms(one, Provenance.of(one, why, NOW), wanted, takes_headers=takes_headers)]
 
 
-def arrived(form: Written, topic: str = "dead") -> Message:
+def arrived(form: LetterForm, topic: str = "dead") -> Message:
     """Return the message that a consumer of the dead-letter topic gets."""
     checked = check_message(OutgoingMessage(form.body, headers=form.headers, tag=form.tag), None)
     return message(checked.body, checked.ext, source=Source(topic, "look", 0), number=message_id(1, 0, 9))
@@ -170,7 +170,7 @@ def test_the_forms_are_as_documented() -> None:
         "error": "no stock",
     }
     one = message(b"a\nb", headers_of(a=1, **{TAG_KEY: "blue", "##trace_id": "9"}))
-    assert written(one, "headers")[0] == Written(
+    assert written(one, "headers")[0] == LetterForm(
         b"a\nb", {"a": 1, "dead_letter_version": "1"} | {f"dead_letter_{k}": v for k, v in fields.items()}, "blue"
     )
     line, _, body = written(one, "envelope")[0].body.partition(b"\n")
@@ -187,7 +187,7 @@ def test_the_forms_are_as_documented() -> None:
 # ---------------------------------------------------------------- which form
 
 
-def kinds(forms_: list[Written]) -> list[str]:
+def kinds(forms_: list[LetterForm]) -> list[str]:
     """Name forms: headers, envelope, bare, each with what it lacks."""
     found = []
     for form in forms_:

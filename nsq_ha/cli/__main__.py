@@ -29,6 +29,8 @@ def _run() -> None:
     if missing:
         print(f"nsq-ha needs {' and '.join(missing)}: pip install 'nsq_ha[cli]'", file=sys.stderr)
         sys.exit(1)
+    # The command line of httpx itself, which loads rich and pygments; without it httpx does without.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # the import system takes None for "there is none"
     from nsq_ha.cli.app import app
     from nsq_ha.cli.output import drop_output
 

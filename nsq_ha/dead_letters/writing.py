@@ -33,7 +33,7 @@ _MAX_PREVIOUS: Final = 10
 _TRACE_KEY: Final = "##trace_id"
 
 
-class Written(NamedTuple):
+class LetterForm(NamedTuple):
     """A dead letter in one of its forms.
 
     Attributes:
@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 def forms(
     message: Message, origin: Provenance, wanted: DeadLetterFormat, *, takes_headers: bool | None
-) -> Iterator[Written]:
+) -> Iterator[LetterForm]:
     """Return the forms in which a message may be published, the best one first.
 
     The caller publishes the first one that the topic accepts. It may refuse one for its size, or for its headers.
@@ -71,12 +71,12 @@ def forms(
     cut = [(fields, "")] + ([(short, "the text of the error")] if len(short) < len(fields) else [])
     if wanted == "headers" or (wanted == "auto" and takes_headers is not False):
         for chosen, lacks in cut:
-            yield Written(message.body, _with_headers(own, chosen), own.tag, lacks)
+            yield LetterForm(message.body, _with_headers(own, chosen), own.tag, lacks)
     if wanted in ("envelope", "auto"):  # auto: also if the headers would be too large
         for chosen, lacks in cut:
-            yield Written(_envelope(message.body, own, chosen), None, own.tag if takes_headers else None, lacks)
+            yield LetterForm(_envelope(message.body, own, chosen), None, own.tag if takes_headers else None, lacks)
     if own.raw is None and (wanted == "bare" or takes_headers is not False or not (own.headers or own.tag)):
-        yield Written(
+        yield LetterForm(
             message.body, own.headers or None, own.tag, "" if wanted == "bare" else "its origin and the reason"
         )
     elif wanted == "bare":
