@@ -13,7 +13,7 @@ import logging
 import socket
 from collections.abc import Callable, MutableMapping
 from email.utils import formatdate
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +22,7 @@ from uvicorn.server import ServerState
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
+    from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.security import App
 
 log: logging.Logger = logging.getLogger("nsq_ha.devcluster")
@@ -31,23 +32,41 @@ _BACKLOG: Final = 512
 _LONGEST_LINE: Final = 65536
 
 
-class Listener:
-    """One TCP port. Creating it reserves the port; :meth:`open` listens.
+class Connected(asyncio.Protocol):
+    """A connection that a port accepted."""
+
+    def freeze(self) -> None:
+        """Stop reading."""
+
+    def thaw(self) -> None:
+        """Continue reading."""
+
+    def abort(self) -> None:
+        """Reset the connection."""
+
+
+_Connected = TypeVar("_Connected", bound=Connected)
+
+
+class Listener(Generic[_Connected]):
+    """One TCP port and its connections. Creating it reserves the port; :meth:`open` listens.
 
     Args:
-        factory: Creates the protocol of a new connection.
+        make: Creates the protocol of a new connection, which adds itself to the open connections, and removes itself.
         port: The number of the port, 0 for a free one.
 
     Attributes:
+        connections: The open connections.
         port: The number of the port.
 
     Raises:
         OSError: The port is taken.
     """
 
-    def __init__(self, factory: Callable[[], asyncio.Protocol], port: int = 0) -> None:
-        self._factory = factory
+    def __init__(self, make: Callable[[set[_Connected]], _Connected], port: int = 0) -> None:
+        self._make = make
         self._keeper: socket.socket | None = _bound(port)
+        self.connections: set[_Connected] = set()
         self.port: int = self._keeper.getsockname()[1]
         self._socket: socket.socket | None = None
         self._accepting: set[asyncio.Task[Any]] = set()
@@ -56,38 +75,49 @@ class Listener:
         """Listen and accept."""
         if self._socket is None:
             self._socket = self._listening()
-            self.thaw()
+            self._watch()
 
-    def close(self) -> None:
-        """Stop listening; connection attempts are refused from now on."""
+    def abort(self) -> None:
+        """Stop at once: refuse attempts, and reset the connections."""
         if self._socket is not None:
-            self.freeze()
+            self._ignore()
             self._socket.close()
             self._socket = None
-        for task in self._accepting:
-            task.cancel()
+        self.cut()
 
     def cut(self) -> None:
-        """Close the connections that wait to be accepted, and continue to listen."""
+        """Reset the connections, also those that wait to be accepted, and continue to listen."""
         for task in self._accepting:
             task.cancel()
-        while (connection := self._next()) is not None:
-            connection.close()
+        while (waiting := self._next()) is not None:
+            waiting.close()
+        for connection in tuple(self.connections):
+            connection.abort()
 
     def release(self) -> None:
-        """Close, and release the port."""
-        self.close()
+        """Stop, and release the port."""
+        self.abort()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
 
     def freeze(self) -> None:
-        """Accept no more connections; the kernel still completes them, and they wait."""
+        """Accept and read nothing; the kernel still completes connections, and they wait."""
+        self._ignore()
+        for connection in self.connections:
+            connection.freeze()
+
+    def thaw(self) -> None:
+        """Continue, beginning with what waits."""
+        self._watch()
+        for connection in tuple(self.connections):
+            connection.thaw()
+
+    def _ignore(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket.fileno())
 
-    def thaw(self) -> None:
-        """Accept the waiting connections, and continue."""
+    def _watch(self) -> None:
         if self._socket is not None:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._accept)
 
@@ -115,7 +145,7 @@ class Listener:
         while (connection := self._next()) is not None:
             connection.setblocking(False)
             loop = asyncio.get_running_loop()
-            task = loop.create_task(loop.connect_accepted_socket(self._factory, connection))
+            task = loop.create_task(loop.connect_accepted_socket(lambda: self._make(self.connections), connection))
             self._accepting.add(task)
             task.add_done_callback(functools.partial(self._accepted, connection))
 
@@ -125,7 +155,67 @@ class Listener:
             connection.close()
 
 
-class WebServer:
+class Accepted(Connected):
+    """A connection to a node that shares its fate.
+
+    Args:
+        node: The node.
+        connections: The open connections of the port.
+    """
+
+    def __init__(self, node: Node, connections: set[Self]) -> None:
+        self.node = node
+        self._connections: set[Any] = connections
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register with the port."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._connections.add(self)
+        if not self.node.alive:
+            self.abort()
+        elif self.node.frozen:
+            self.freeze()
+            # Python 3.11.2 begins to read after this call, even if reading was paused in it.
+            self.node.host.loop.call_soon(self._pause_again)
+
+    def _pause_again(self) -> None:
+        if self.node.frozen and self._transport is not None:
+            self._transport.resume_reading()
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the port."""
+        self._transport = None
+        self._connections.discard(self)
+
+    def freeze(self) -> None:
+        """Stop reading."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def thaw(self) -> None:
+        """Continue reading."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Reserved(Listener[Connected]):
+    """A port whose number lookups name, and that refuses everything: the embedded nodes talk without it."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: Connected())
+
+    def open(self) -> None:
+        """Refuse attempts."""
+
+
+class WebServer(Listener["_WebConnection"]):
     """The HTTP port of one node. Creating it reserves the port; :meth:`open` listens.
 
     It uses uvicorn's protocol without its server: tests kill, freeze and restart
@@ -133,21 +223,20 @@ class WebServer:
 
     Args:
         app: Answers the requests.
-        delay: Returns the seconds to wait before an answer, for each request.
+        node: The node; its delay counts for each request.
         port: The number of the port, 0 for a free one.
-
-    Attributes:
-        port: The number of the port.
 
     Raises:
         OSError: The port is taken.
     """
 
-    def __init__(self, app: App, delay: Callable[[], float], port: int = 0) -> None:
+    def __init__(self, app: App, node: Node, port: int = 0) -> None:
+        super().__init__(lambda _: _WebConnection(self._config, self._state, self.port), port)
         self._app = app
-        self._delay = delay
+        self._node = node
         self._awake = asyncio.Event()
         self._state = ServerState()
+        self._state.connections = cast("set[Any]", self.connections)
         self._config = uvicorn.Config(
             self._gate,
             interface="asgi3",
@@ -161,46 +250,27 @@ class WebServer:
             timeout_keep_alive=60,
         )
         self._config.load()
-        self._listener = Listener(self._protocol, port)
-        self.port: int = self._listener.port
 
     def open(self) -> None:
         """Listen and answer."""
         self._awake.set()
-        self._listener.open()
+        super().open()
 
     def abort(self) -> None:
-        """Stop at once: reset connections, refuse new ones."""
-        self._listener.close()
-        self.cut()
+        """Stop at once: refuse attempts, reset the connections, and answer nothing any more."""
+        super().abort()
         for task in tuple(self._state.tasks):
             task.cancel()
-
-    def release(self) -> None:
-        """Stop, and release the port."""
-        self.abort()
-        self._listener.release()
-
-    def cut(self) -> None:
-        """Reset the open connections, also those that wait to be accepted."""
-        self._listener.cut()
-        for protocol in tuple(self._state.connections):
-            protocol.transport.abort()
 
     def freeze(self) -> None:
         """Accept connections like a hanging process, and answer no requests."""
         self._awake.clear()
-        self._listener.freeze()
+        super().freeze()
 
     def thaw(self) -> None:
         """Answer the waiting requests."""
         self._awake.set()
-        self._listener.thaw()
-
-    def _protocol(self) -> asyncio.Protocol:
-        protocol = _PatientProtocol(self._config, self._state, {})
-        protocol.logger = cast("logging.Logger", _Named(log, {"port": self.port}))
-        return protocol
+        super().thaw()
 
     async def _gate(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -211,7 +281,7 @@ class WebServer:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._awake.wait()
-        if (delay := self._delay()) > 0:
+        if (delay := self._node.delay) > 0:
             await asyncio.sleep(delay)
             await self._awake.wait()
 
@@ -223,13 +293,17 @@ class WebServer:
         await self._app(scope, receive, dated)
 
 
-class _PatientProtocol(H11Protocol):
+class _WebConnection(H11Protocol, Connected):
     """Waits for the first whole line, as Go's server does, before it refuses what is no HTTP.
 
     A client that takes this port for one of nsqd's protocol thus reads the refusal.
     """
 
     _line: bytes | None = b""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, port: int) -> None:
+        super().__init__(config, state, {})
+        self.logger = cast("logging.Logger", _Named(log, {"port": port}))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes."""
@@ -240,6 +314,16 @@ class _PatientProtocol(H11Protocol):
                 return
             self._line = None
         super().data_received(data)
+
+    def freeze(self) -> None:
+        """Read on: the server answers no request while it is frozen."""
+
+    def thaw(self) -> None:
+        """Do nothing: the server answers the requests."""
+
+    def abort(self) -> None:
+        """Reset the connection."""
+        self.transport.abort()
 
 
 class _Named(logging.LoggerAdapter[logging.Logger]):

@@ -18,6 +18,7 @@ from nsq_ha.protocol.gob import decode_uint
 from nsq_ha.protocol.pull import Answers, Pull, Pulled, Refused, Requests, entries_of
 from tests.devcluster.probes import until
 from tests.devcluster.wire import connect, pub
+from tests.support.inside import nsqd_of
 
 SIZE = 30 + 1
 DRAFT = Draft(b"x")
@@ -69,7 +70,7 @@ class Caller:
 
 @contextmanager
 def caller(cluster: DevCluster, node: str) -> Iterator[Caller]:
-    found = Caller(cluster._nsqd(node).copies.port)
+    found = Caller(nsqd_of(cluster, node).copy_port)
     try:
         yield found
     finally:
@@ -126,7 +127,7 @@ def test_another_call_is_refused_and_other_bytes_end_the_connection(cluster: Dev
 def test_the_port_shares_the_fate_of_its_node() -> None:
     with DevCluster(nsqlookupds=1, nsqds=2, time_scale=0.02) as cluster:
         leader, _ = filled(cluster, "orders")
-        port = cluster._nsqd(leader).copies.port
+        port = nsqd_of(cluster, leader).copy_port
         with caller(cluster, leader) as before:
             assert bodies(before.ask("orders", 0, 1)) == [(0, b"a")]
             cluster.freeze(leader)

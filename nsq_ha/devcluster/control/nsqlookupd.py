@@ -9,12 +9,11 @@ Source: server failures 2, 3.6, 3.8, 3.9.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.devcluster.host import Node
-from nsq_ha.devcluster.ports import HOST, Listener, WebServer
+from nsq_ha.devcluster.ports import Reserved, WebServer
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Placement
@@ -62,15 +61,9 @@ class Nsqlookupd(Node):
         self.listed = False
         self.requests = 0
         self._placement = placement
-        self._web = WebServer(app(self), lambda: self.delay, http_port)
-        self._tcp = Listener(asyncio.Protocol)  # never opened: nsqds register without a socket here
-        self._rpc = Listener(asyncio.Protocol)
-        self.http_port: int = self._web.port
-        self.tcp_port: int = self._tcp.port
-        self.rpc_port: int = self._rpc.port
-
-    def __repr__(self) -> str:
-        return f"<{self.name} http://{HOST}:{self.http_port}>"
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, http_port)).port
+        self.tcp_port: int = self._reserve(Reserved).port
+        self.rpc_port: int = self._reserve(Reserved).port
 
     # ------------------------------------------------------------ memory
 
@@ -117,31 +110,9 @@ class Nsqlookupd(Node):
         self.tombstones.clear()
         for name in self._placement.topics:
             self.learn_topic(name)
-        self._web.open()
         self.host.after(self.host.timing.register, self.learn_all)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        super().kill()
-        self._web.abort()
-
-    def freeze(self) -> None:
-        """Stop answering; the kernel still accepts connections."""
-        super().freeze()
-        self._web.freeze()
 
     def thaw(self) -> None:
         """Answer waiting requests, and catch up."""
         super().thaw()
-        self._web.thaw()
         self.learn_all()
-
-    def cut(self) -> None:
-        """Reset the open connections."""
-        self._web.cut()
-
-    def release(self) -> None:
-        """Stop and release the ports."""
-        super().kill()
-        for port in (self._web, self._tcp, self._rpc):
-            port.release()

@@ -8,19 +8,20 @@ Source: nsqio/nsq ``nsqlookupd/lookup_protocol_v1.go``.
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Final, cast
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import msgspec
 
 from nsq_ha.checks import is_valid_name
 from nsq_ha.devcluster.control.registrations import Peer, Registrations
 from nsq_ha.devcluster.host import PLAIN_VERSION, Node
-from nsq_ha.devcluster.ports import HOST, Listener, WebServer
+from nsq_ha.devcluster.ports import HOST, Accepted, Listener, WebServer
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
@@ -61,99 +62,48 @@ class PlainNsqlookupd(Node):
         super().__init__(name, host)
         self.known: Registrations = Registrations(host.now, host.timing.scale)
         self.requests = 0
-        self._clients: set[LookupClientSession] = set()
-        self._tcp = Listener(lambda: LookupClientSession(self, self._clients), ports[0])
-        try:
-            self._web = WebServer(app(self), lambda: self.delay, ports[1])
-        except BaseException:
-            self._tcp.release()
-            raise
-        self.tcp_port: int = self._tcp.port
-        self.http_port: int = self._web.port
-
-    def __repr__(self) -> str:
-        return f"<{self.name} http://{HOST}:{self.http_port}>"
+        self.tcp_port: int = self._reserve(
+            lambda: Listener[_LookupSession](lambda others: _LookupSession(self, others), ports[0])
+        ).port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
 
     def start(self) -> None:
         """Start the process; it knows nothing until the nsqds register."""
         super().start()
         self.known.clear()
-        self._tcp.open()
-        self._web.open()
 
     def kill(self) -> None:
         """End the process at once."""
         super().kill()
-        self._tcp.close()
-        self._web.abort()
-        self._cut_clients()
         self.known.clear()
 
-    def freeze(self) -> None:
-        """Stop answering; the kernel still accepts connections."""
-        super().freeze()
-        self._tcp.freeze()
-        self._web.freeze()
-        for client in self._clients:
-            client.freeze()
 
-    def thaw(self) -> None:
-        """Answer waiting requests."""
-        super().thaw()
-        self._tcp.thaw()
-        self._web.thaw()
-        for client in tuple(self._clients):
-            client.thaw()
-
-    def cut(self) -> None:
-        """Reset the open connections."""
-        self._tcp.cut()
-        self._web.cut()
-        self._cut_clients()
-
-    def _cut_clients(self) -> None:
-        for client in tuple(self._clients):
-            client.abort()
-
-    def release(self) -> None:
-        """Stop and release the ports."""
-        self.kill()
-        self._tcp.release()
-        self._web.release()
-
-
-class LookupClientSession(asyncio.Protocol):
+class _LookupSession(Accepted):
     """The connection of a real nsqd: IDENTIFY, REGISTER, UNREGISTER and PING.
 
     Args:
         lookupd: The nsqlookupd.
-        clients: Its open connections; the session adds and removes itself.
+        connections: The open connections of the port.
     """
 
-    def __init__(self, lookupd: PlainNsqlookupd, clients: set[LookupClientSession]) -> None:
+    def __init__(self, lookupd: PlainNsqlookupd, connections: set[Self]) -> None:
+        super().__init__(lookupd, connections)
         self._lookupd = lookupd
-        self._clients = clients
-        self._transport: asyncio.Transport | None = None
         self._buffer = bytearray()
         self._began = False
         self._identifies = False  # the body of IDENTIFY comes next
         self._peer: Peer | None = None
         self._address = ""
 
-    # ------------------------------------------------------------ asyncio
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register with the nsqlookupd."""
-        self._transport = cast("asyncio.Transport", transport)
+        """Register with the port."""
         host, port = transport.get_extra_info("peername")[:2]
         self._address = f"{host}:{port}"
-        self._clients.add(self)
-        if not self._lookupd.alive:
-            self.abort()
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the nsqd."""
-        self._clients.discard(self)
+        super().connection_lost(exc)
         if self._peer is not None:
             self._lookupd.known.disconnected(self._peer)
 
@@ -162,21 +112,6 @@ class LookupClientSession(asyncio.Protocol):
         self._buffer += data
         while self._transport is not None and not self._transport.is_closing() and self._step():
             pass
-
-    def freeze(self) -> None:
-        """Stop reading."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def thaw(self) -> None:
-        """Continue reading."""
-        if self._transport is not None:
-            self._transport.resume_reading()
-
-    def abort(self) -> None:
-        """Reset the connection."""
-        if self._transport is not None:
-            self._transport.abort()
 
     # ------------------------------------------------------------ commands
 

@@ -65,7 +65,7 @@ def lookupd_app(
 
 def peer(node: Nsqd) -> dict[str, Any]:
     """Return an nsqd as lookups describe it."""
-    registration = f"{HOST}:{node.registration_port}"
+    registration = f"{HOST}:{node.copy_port}"
     return {
         "id": registration,
         "remote_address": registration,

@@ -63,9 +63,8 @@ class PlainStats:
         return {**answer, "producers": producers or None}
 
     def _publishers(self) -> list[PlainSession]:
-        readers = [connection.reader for connection in self._node.connections]
-        sessions = [reader for reader in readers if isinstance(reader, PlainSession) and reader.published]
-        return sorted(sessions, key=lambda session: session.connection.client_id)
+        publishers = [session for session in self._node.connections if session.published]
+        return sorted(publishers, key=lambda session: session.client_id)
 
     def _topics(self, name: str, channel: str) -> list[PlainTopic]:
         topics = [topic for key, topic in sorted(self._node.topics.items()) if name in ("", key)]
@@ -136,23 +135,22 @@ def _channel(channel: PlainChannel, asked: str, *, clients: bool) -> dict[str, A
 
 
 def _client(session: PlainSession, asked: str, consumer: PlainSubscriber | None = None) -> dict[str, Any]:
-    connection = session.connection
-    settings = connection.settings
-    address = connection.peer.rpartition(":")[0]
+    settings = session.settings
+    address = session.peer.rpartition(":")[0]
     # The real nsqd names one topic of several, too.
     counts = [(topic, count) for topic, count in session.published.items() if asked in ("", topic)][:1]
     answer: dict[str, Any] = {
         "client_id": settings.client_id if session.identified else address,
         "hostname": settings.hostname if session.identified else address,
         "version": "V2",
-        "remote_address": connection.peer,
+        "remote_address": session.peer,
         "state": _STATES[session.stage],
         "ready_count": consumer.ready if consumer else 0,
         "in_flight_count": consumer.holds if consumer else 0,
         "message_count": consumer.received if consumer else 0,
         "finish_count": consumer.finished if consumer else 0,
         "requeue_count": consumer.requeued if consumer else 0,
-        "connect_ts": int(connection.connected_time),
+        "connect_ts": int(session.connected_time),
         "sample_rate": settings.sample_rate,
         "deflate": settings.deflate,
         "snappy": settings.snappy,
@@ -165,7 +163,7 @@ def _client(session: PlainSession, asked: str, consumer: PlainSubscriber | None 
     return {
         **answer,
         **session.credentials.shown(),
-        "tls": connection.is_secured,
+        "tls": session.is_secured,
         "tls_cipher_suite": "",
         "tls_version": "",
         "tls_negotiated_protocol": "",

@@ -13,7 +13,7 @@ import msgspec
 
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http.envelope import enveloped
-from nsq_ha.devcluster.nsqd.sub import Subscriber
+from nsq_ha.devcluster.nsqd.subscriber import Subscriber
 
 if TYPE_CHECKING:
     from starlette.requests import Request

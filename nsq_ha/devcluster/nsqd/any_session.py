@@ -8,9 +8,9 @@ Source: server protocol 3-7; ``protocol_v2.go`` of youzan/nsq and of nsqio/nsq.
 from __future__ import annotations
 
 import enum
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from nsq_ha.devcluster.auth import Credentials
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
@@ -58,8 +58,8 @@ class _Decoder(Protocol):
     def take_buffered(self) -> bytes: ...
 
 
-class AnySession(ABC):
-    """Executes the commands of one connection; its :class:`~nsq_ha.devcluster.nsqd.connection.Reader`.
+class AnySession(Connection):
+    """Executes the commands of one connection.
 
     Args:
         node: The nsqd.
@@ -69,20 +69,18 @@ class AnySession(ABC):
         manner: How the node treats its connections.
 
     Attributes:
-        connection: The connection that sends the answers.
         credentials: What the client may do.
+        stage: The stage of the session.
     """
 
     auth_texts: AuthTexts
 
-    def __init__(
-        self, node: Node, connections: set[Connection], client_id: int, decoder: _Decoder, manner: Manner
-    ) -> None:
-        self.connection: Connection = Connection(node, self, client_id, connections, manner)
+    def __init__(self, node: Node, connections: set[Self], client_id: int, decoder: _Decoder, manner: Manner) -> None:
+        super().__init__(node, connections, client_id, manner)
         self.credentials: Credentials = Credentials(node.host.auth, self.auth_texts, node.host.now)
         self._security = node.host.security
         self._limits = node.host.limits
-        self._stage = Stage.OPEN
+        self.stage = Stage.OPEN
         self._subscriber: AnySubscriber | None = None
         self._decoder = decoder
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -98,20 +96,20 @@ class AnySession(ABC):
             commands.Nop: self._nop,
         }
 
-    # ------------------------------------------------------------ Reader
+    # ------------------------------------------------------------ Connection
 
-    def feed(self, data: bytes) -> None:
-        """Take bytes; :meth:`run` interprets them."""
+    def _feed(self, data: bytes) -> None:
+        """Take bytes; :meth:`_run` interprets them."""
         self._decoder.feed(data)
 
-    def forget_unread(self) -> None:
+    def _forget_unread(self) -> None:
         """Drop the bytes that were not read yet, as nsqd does: its reader belongs to the old layer."""
         self._decoder.take_buffered()
 
-    def run(self) -> None:
+    def _run(self) -> None:
         """Execute all complete commands, until one waits."""
-        connection, handlers, next_event = self.connection, self._handlers, self._decoder.next_event
-        while not connection.blocked and self._stage is not Stage.ENDED:
+        handlers, next_event = self._handlers, self._decoder.next_event
+        while not self.blocked and self.stage is not Stage.ENDED:
             event = next_event()
             if event is None or self._lacks_tls(event):
                 break
@@ -120,21 +118,21 @@ class AnySession(ABC):
 
     def _lacks_tls(self, event: _Event) -> bool:
         """Close with the server's answer to a command that needs TLS first."""
-        if not self._security.required or self.connection.is_secured or event.word == b"IDENTIFY":
+        if not self._security.required or self.is_secured or event.word == b"IDENTIFY":
             return False
         if event == _NO_MAGIC:
             return False
-        self.connection.fail(b"E_INVALID cannot " + event.word + b" in current state (TLS required)")
+        self.fail(b"E_INVALID cannot " + event.word + b" in current state (TLS required)")
         return True
 
-    def fall_silent(self) -> None:
+    def _fall_silent(self) -> None:
         """Take no more messages, but keep those in flight: writes fail from now on."""
         if self._subscriber is not None:
             self._subscriber.fall_silent()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Release what the client held, and execute no more commands."""
-        self._stage = Stage.ENDED
+        self.stage = Stage.ENDED
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.leave()
@@ -157,7 +155,7 @@ class AnySession(ABC):
 
     def _is_forbidden(self, word: bytes) -> bool:
         """Close with the server's answer if the stage of the session forbids the command."""
-        stage = self._stage
+        stage = self.stage
         if word in _WORDS_BEFORE_SUB:
             forbidden = stage is not Stage.OPEN
         elif word in _WORDS_OF_CONSUMERS or word == b"RDY":
@@ -167,7 +165,7 @@ class AnySession(ABC):
         else:
             forbidden = False
         if forbidden:
-            self.connection.fail(forbidden_now(word).data)
+            self.fail(forbidden_now(word).data)
         return forbidden
 
     def _announced(self, announced: Announced) -> None:
@@ -175,62 +173,61 @@ class AnySession(ABC):
 
     def _malformed(self, malformed: Malformed) -> None:
         if not malformed.early:
-            if malformed.word == b"RDY" and self._stage is Stage.CLOSING:
+            if malformed.word == b"RDY" and self.stage is Stage.CLOSING:
                 return
             if self._is_forbidden(malformed.word):
                 return
         if malformed.fatal:
-            self.connection.fail(malformed.data)
+            self.fail(malformed.data)
         else:
-            self.connection.refuse(malformed.data)
+            self.refuse(malformed.data)
 
     def _identify(self, command: commands.Identify) -> None:
-        connection = self.connection
         settings = self._read_identify(command.body)
         if isinstance(settings, Malformed):
-            connection.fail(settings.data)
+            self.fail(settings.data)
             return
-        connection.settle(settings)
+        self.settle(settings)
         if not settings.feature_negotiation:
-            connection.send(OK_FRAME)
+            self.send(OK_FRAME)
             return
         if settings.snappy and settings.deflate:
-            connection.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
+            self.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
             return
         identity, answer = self._agree(settings)
-        connection.send(encode_frame(FrameType.RESPONSE, answer))
+        self.send(encode_frame(FrameType.RESPONSE, answer))
         codec: Codec | None = None
         if identity.snappy:
             codec = SnappyCodec()
         elif identity.deflate:
             codec = DeflateCodec(identity.deflate_level)
         if identity.tls_v1 or codec is not None:
-            connection.switch(tls=identity.tls_v1, codec=codec)
+            self.switch(tls=identity.tls_v1, codec=codec)
 
     def _auth(self, command: commands.Auth) -> None:
         refusal = self.credentials.authenticate(command.secret)
         if refusal is None:
-            self.connection.send(encode_frame(FrameType.RESPONSE, self.credentials.answer()))
+            self.send(encode_frame(FrameType.RESPONSE, self.credentials.answer()))
         else:
-            self.connection.fail(refusal)
+            self.fail(refusal)
 
     def _is_unauthorized(self, word: str, topic: str, channel: str = "") -> bool:
         """Close with the server's answer if AUTH is missing, or does not allow the command."""
         refusal = self.credentials.refusal(word, topic, channel)
         if refusal is not None:
-            self.connection.fail(refusal)
+            self.fail(refusal)
         return refusal is not None
 
     def _subscribed(self, subscriber: AnySubscriber) -> None:
-        if self._stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
+        if self.stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
             subscriber.leave()
             return
         self._subscriber = subscriber
-        self._stage = Stage.SUBSCRIBED
-        self.connection.send(OK_FRAME)
+        self.stage = Stage.SUBSCRIBED
+        self.send(OK_FRAME)
 
     def _ready(self, command: commands.Ready) -> None:
-        if self._stage is Stage.CLOSING or self._is_forbidden(command.word) or self._subscriber is None:
+        if self.stage is Stage.CLOSING or self._is_forbidden(command.word) or self._subscriber is None:
             return
         self._subscriber.set_ready(command.count)
 
@@ -255,11 +252,11 @@ class AnySession(ABC):
     def _close(self, command: commands.Close) -> None:
         if self._is_forbidden(command.word) or self._subscriber is None:
             return
-        self._stage = Stage.CLOSING
+        self.stage = Stage.CLOSING
         self._decoder.after_close = True
         self._subscriber.closing = True
         self._subscriber.set_ready(0)
-        self.connection.send(_CLOSE_WAIT_FRAME)
+        self.send(_CLOSE_WAIT_FRAME)
 
-    def _nop(self, _command: commands.Nop) -> None:  # noqa: B027 - it is no hook
+    def _nop(self, _command: commands.Nop) -> None:
         """Do nothing: receiving the bytes is enough."""

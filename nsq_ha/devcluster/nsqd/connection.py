@@ -1,6 +1,6 @@
 """One TCP connection of an nsqd: bytes in, bytes out, buffering, heartbeats, TLS and compression.
 
-A connection does not know what commands mean; its :class:`Reader` does. All
+A connection does not know what commands mean; the sessions that it is the base of do. All
 answers to the bytes of one read go out in one write.
 
 The invariant: while an operation waits (for a replica, for TLS), the connection
@@ -13,17 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Self
 
+from nsq_ha.devcluster.ports import Accepted
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
-from nsq_ha.protocol.server.identify import SessionSettings
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Node
     from nsq_ha.protocol.compression import Codec
+    from nsq_ha.protocol.server.identify import SessionSettings
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
@@ -50,41 +52,17 @@ class Manner:
     has_write_deadline: bool = False
 
 
-HA_MANNER: Final = Manner(settings=SessionSettings(), consumer_buffer=4096, silent_intervals=3)
-
-
-class Reader(Protocol):
-    """Interprets the bytes of a connection."""
-
-    def feed(self, data: bytes) -> None:
-        """Take bytes; :meth:`run` interprets them."""
-
-    def run(self) -> None:
-        """Execute all complete commands, until one waits."""
-
-    def forget_unread(self) -> None:
-        """Drop the bytes that were not read yet."""
-
-    def fall_silent(self) -> None:
-        """Take no more messages: writes fail from now on."""
-
-    def end(self) -> None:
-        """Release what the client held, and execute no more commands."""
-
-
-class Connection(asyncio.Protocol):
+class Connection(Accepted, ABC):
     """The socket's side of one client.
 
     Args:
         node: The nsqd.
-        reader: Interprets what the client sends.
+        connections: The open connections of the node.
         client_id: Number of the connection on its node.
-        connections: The open connections of the node; the connection adds and removes itself.
         manner: How the node treats its connections.
 
     Attributes:
         node: The nsqd.
-        reader: Interprets what the client sends.
         client_id: Number of the connection on its node, as in error texts.
         settings: The settings from IDENTIFY.
         gather_bytes: Bytes of messages that it gathers before it writes; SUB enlarges the small default.
@@ -93,20 +71,15 @@ class Connection(asyncio.Protocol):
         is_secured: The connection has switched to TLS.
     """
 
-    def __init__(
-        self, node: Node, reader: Reader, client_id: int, connections: set[Connection], manner: Manner = HA_MANNER
-    ) -> None:
-        self.node = node
+    def __init__(self, node: Node, connections: set[Self], client_id: int, manner: Manner) -> None:
+        super().__init__(node, connections)
         self.client_id = client_id
         self.peer: str = ""
         self.connected_time: float = time.time()
         self.is_secured: bool = False
         self._host = node.host
         self._manner = manner
-        self.reader: Reader = reader
-        self._connections = connections
         self._codec: Codec | None = None
-        self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._urgent = False  # something must be written in this turn of the loop
@@ -134,33 +107,42 @@ class Connection(asyncio.Protocol):
             self._heartbeat = heartbeat
             self._next_heartbeat = self._host.now() + heartbeat
 
+    # ------------------------------------------------------------ what the sessions do
+
+    @abstractmethod
+    def _feed(self, data: bytes) -> None:
+        """Take bytes; :meth:`_run` interprets them."""
+
+    @abstractmethod
+    def _run(self) -> None:
+        """Execute all complete commands, until one waits."""
+
+    @abstractmethod
+    def _forget_unread(self) -> None:
+        """Drop the bytes that were not read yet."""
+
+    @abstractmethod
+    def _fall_silent(self) -> None:
+        """Take no more messages: writes fail from now on."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Release what the client held, and execute no more commands."""
+
     # ------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register with the node."""
-        self._transport = cast("asyncio.Transport", transport)
+        """Register with the port."""
         host, port = transport.get_extra_info("peername")[:2]
         self.peer = f"{host}:{port}"
-        self._connections.add(self)
-        if not self.node.alive:
-            self.abort()
-        elif self.node.frozen:
-            self.freeze()
-            # Python 3.11.2 begins to read after this call, even if reading was paused in it.
-            self._host.loop.call_soon(self._pause_again)
-
-    def _pause_again(self) -> None:
-        if self._pauses and self._transport is not None:
-            self._transport.resume_reading()
-            self._transport.pause_reading()
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Release what the client held."""
-        self._transport = None
-        self._connections.discard(self)
+        super().connection_lost(exc)
         if self._timer is not None:
             self._timer.cancel()
-        self.reader.end()
+        self._end()
 
     def data_received(self, data: bytes) -> None:
         """Interpret data after the node's delay."""
@@ -197,7 +179,7 @@ class Connection(asyncio.Protocol):
             except RemoteProtocolError:
                 self.abort()
                 return
-        self.reader.feed(data)
+        self._feed(data)
         self.work()
 
     def work(self) -> None:
@@ -206,7 +188,7 @@ class Connection(asyncio.Protocol):
             return
         self._working = True
         try:
-            self.reader.run()
+            self._run()
         finally:
             self._working = False
         if self._urgent:
@@ -313,7 +295,7 @@ class Connection(asyncio.Protocol):
         if answering:
             self.abort()
         else:
-            self.reader.fall_silent()
+            self._fall_silent()
 
     def close(self) -> None:
         """Write the gathered frames, then close."""
@@ -321,13 +303,12 @@ class Connection(asyncio.Protocol):
         # asyncio's TLS transport forgets its connection when it is closed again.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
-        self.reader.end()
+        self._end()
 
     def abort(self) -> None:
         """Reset the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-        self.reader.end()
+        super().abort()
+        self._end()
 
     # ------------------------------------------------------------ time
 
@@ -339,7 +320,7 @@ class Connection(asyncio.Protocol):
         if "writing" in self._pauses:  # the real nsqd reads on, so what the client says in the meantime counts
             if self._manner.has_write_deadline and now - self._full_since > interval:
                 self._deadline = now
-                self.reader.fall_silent()
+                self._fall_silent()
             return
         if now >= self._next_heartbeat:
             self._next_heartbeat = max(self._next_heartbeat + interval, now)
@@ -354,7 +335,7 @@ class Connection(asyncio.Protocol):
         """Switch to TLS, then to compression; send ``OK`` inside each new layer."""
         self.flush()
         self._delayed.clear()
-        self.reader.forget_unread()
+        self._forget_unread()
         if not tls:
             self._switch_codec(codec)
             return

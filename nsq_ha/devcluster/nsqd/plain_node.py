@@ -9,22 +9,21 @@ Source: nsqio/nsq ``nsqd/nsqd.go``.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.nsqd.entrance import Entrance, EntranceNode
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
+from nsq_ha.devcluster.ports import Listener, WebServer
 from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.security import App
-    from nsq_ha.devcluster.storage.queues import PlainChannel, Queue
 
 
-class PlainNsqd(EntranceNode, QueueNode):
+class PlainNsqd(QueueNode):
     """One upstream nsqd.
 
     Args:
@@ -47,40 +46,35 @@ class PlainNsqd(EntranceNode, QueueNode):
     ) -> None:
         super().__init__(name, node_id, host)
         self.start_time: float = time.time()
-        self._entrance = Entrance(self, lambda *client: PlainSession(self, *client).connection, app(self), ports)
-        self.connections: set[Connection] = self._entrance.connections
-        self.tcp_port: int = self._entrance.tcp_port
-        self.http_port: int = self._entrance.http_port
-
-    # ------------------------------------------------------------ process
+        numbers = itertools.count(1)
+        tcp = self._reserve(
+            lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), ports[0])
+        )
+        self.connections: set[PlainSession] = tcp.connections
+        self.tcp_port: int = tcp.port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
 
     def start(self) -> None:
         """Start the process."""
         super().start()
         self.start_time = time.time()
-        self._entrance.open()
 
     def leave(self) -> None:
         """Exit cleanly, with all messages written to the backends."""
-        self._end(self._entrance.close, lambda stored: stored.flush())
+        self.keep_stored(lambda stored: stored.flush())
+        for connection in tuple(self.connections):
+            connection.close()
+        self.connections.clear()  # they end once what was written to them is read
+        super().kill()
 
     def kill(self) -> None:
         """End the process at once and reset its connections; lose what was in memory."""
-        self._end(self._entrance.abort, lambda stored: stored.forget_memory())
-
-    def _end(self, close: Callable[[], None], act: Callable[[Queue | PlainChannel], None]) -> None:
+        self.keep_stored(lambda stored: stored.forget_memory())
         super().kill()
-        self.keep_stored(act)
-        close()
-
-    def release(self) -> None:
-        """Stop and release the ports."""
-        self.kill()
-        self._entrance.release()
 
     def tick(self, now: float) -> None:
         """Let time pass: heartbeats of connections, timeouts and delays of messages."""
-        if not self.reachable:
-            return
-        self._entrance.tick(now)
-        super().tick(now)
+        if self.reachable:
+            for connection in tuple(self.connections):
+                connection.tick(now)
+            super().tick(now)

@@ -6,11 +6,11 @@ Source: nsqio/nsq ``nsqd/protocol_v2.go``.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.auth import PLAIN_TEXTS
 from nsq_ha.devcluster.host import PLAIN_VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySession, Stage
+from nsq_ha.devcluster.nsqd.any_session import AnySession
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
 from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
 from nsq_ha.devcluster.storage.queues import NotInFlightError
@@ -22,7 +22,6 @@ from nsq_ha.protocol.server.plain_identify import PLAIN_SETTINGS, plain_identity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha.devcluster.nsqd.connection import Connection
     from nsq_ha.devcluster.storage.queue_node import QueueNode
     from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic, Queued
     from nsq_ha.protocol.identify import Identity
@@ -55,7 +54,7 @@ class PlainSession(AnySession):
 
     auth_texts = PLAIN_TEXTS
 
-    def __init__(self, node: QueueNode, connections: set[Connection], client_id: int) -> None:
+    def __init__(self, node: QueueNode, connections: set[Self], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)
         self.identified: bool = False
         self.published: dict[str, int] = {}
@@ -71,7 +70,7 @@ class PlainSession(AnySession):
 
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
         self.identified = True
-        return read_plain_identify(body, self.connection.settings, self._limits)
+        return read_plain_identify(body, self.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
         tls, auth = self._security.tls is not None, self._node.host.auth is not None
@@ -83,8 +82,8 @@ class PlainSession(AnySession):
     def _is_forbidden(self, word: bytes) -> bool:
         if super()._is_forbidden(word):
             return True
-        if word == b"SUB" and self.connection.settings.heartbeat_interval <= 0:
-            self.connection.fail(_NO_HEARTBEATS)
+        if word == b"SUB" and self.settings.heartbeat_interval <= 0:
+            self.fail(_NO_HEARTBEATS)
             return True
         return False
 
@@ -96,11 +95,6 @@ class PlainSession(AnySession):
         subscriber = PlainSubscriber(self, self._node, topic, channel)
         channel.add(subscriber)
         self._subscribed(subscriber)
-
-    @property
-    def stage(self) -> Stage:
-        """The stage of the session."""
-        return self._stage
 
     # ------------------------------------------------------------ PUB
 
@@ -125,7 +119,7 @@ class PlainSession(AnySession):
         if topic not in self._changed:
             self._changed.append(topic)
         self.published[name] = self.published.get(name, 0) + len(bodies)
-        self.connection.send(OK_FRAME)
+        self.send(OK_FRAME)
 
     def _deliver(self) -> None:
         if self._changed:
@@ -143,7 +137,7 @@ class PlainSubscriber(AnySubscriber):
     """
 
     def __init__(self, session: PlainSession, node: QueueNode, topic: PlainTopic, channel: PlainChannel) -> None:
-        super().__init__(session.connection)
+        super().__init__(session)
         self.session = session
         self._node = node
         self._topic = topic

@@ -1,33 +1,58 @@
 """Execute the commands of one connection, in the order and with the answers of the partitioned nsqd.
 
-``any_session`` has what both kinds of server do, ``pub`` the publishes, ``sub`` the subscription and its messages.
+``any_session`` has what both kinds of server do, ``subscriber`` the messages of a subscription.
 
-Source: server protocol 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
+Source: server protocol 3-7; youzan/nsq ``nsqdserver/protocol_v2.go`` ``preparePub``, ``internalPubExtAndTrace``,
+``internalSUB``.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import functools
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.auth import HA_TEXTS
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession
-from nsq_ha.devcluster.nsqd.connection import HA_MANNER
-from nsq_ha.devcluster.nsqd.pub import PubCommands
-from nsq_ha.devcluster.nsqd.sub import subscribe
+from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
+from nsq_ha.devcluster.nsqd.subscriber import Subscriber, wait
+from nsq_ha.devcluster.storage.log import Draft
+from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE
+from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
+from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.identify import encode_identity
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
-from nsq_ha.protocol.server.identify import read_identify
+from nsq_ha.protocol.server.headers import trace_id_of
+from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.connection import Connection
+    from nsq_ha.devcluster.storage.log import Record
+    from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.devcluster.storage.replicas import StorageNode
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.command_lines import Malformed
-    from nsq_ha.protocol.server.identify import SessionSettings
 
+Answer = Callable[[Sequence["Record"]], bytes]
+"""Encodes the success frame from the stored records."""
+
+_MANNER: Final = Manner(settings=SessionSettings(), consumer_buffer=4096, silent_intervals=3)
 _IN_CLUSTER: Final = b"E_CREATE_TOPIC_FAILED CREATE_TOPIC is not allowed here while cluster feature enabled."
+_NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
+_PUB_FAILED: Final = b"E_PUB_FAILED "
+_MPUB_FAILED: Final = b"E_MPUB_FAILED "
+_PARTITION_NEEDED: Final = b"E_BAD_PARTITION topic partition is not valid for multi partition: -1"
+_NO_HEARTBEATS: Final = b"E_INVALID cannot SUB with heartbeats disabled"
+_ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
+_EXTEND_NEED: Final = b"E_SUB_EXTEND_NEED this topic is extended and should identify as extend support."
+_EXTEND_FORBIDDEN: Final = (
+    b"E_SUB_EXTEND_FORBIDDON this topic is not extended and should not identify as extend support."
+)
+_NOT_REGISTERED: Final = b"E_SUB_CHANNEL_NOT_REGISTERED channel is not registered under topic."
+_NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate is not 0"
+_TRACED: Final = struct.Struct(">ii2sQQQI")
 
 
 class Session(AnySession):
@@ -41,45 +66,196 @@ class Session(AnySession):
 
     auth_texts = HA_TEXTS
 
-    def __init__(self, node: StorageNode, connections: set[Connection], client_id: int) -> None:
+    def __init__(self, node: StorageNode, connections: set[Self], client_id: int) -> None:
         self._commands = CommandDecoder(node.host.limits)
-        super().__init__(node, connections, client_id, self._commands, HA_MANNER)
+        super().__init__(node, connections, client_id, self._commands, _MANNER)
         self._node = node
-        self._pub = PubCommands(self.connection, node, self.credentials)
+        self._replica: Replica | None = None  # of the publish that is being read
+        self._changed: list[Replica] = []  # replicas that stored messages in this turn
         self._handlers |= {
             PublishHeader: self._publish_header,
             commands.Sub: self._subscribe,
             commands.SubAdvanced: self._subscribe,
             commands.SubOrdered: self._subscribe,
             commands.InternalCreateTopic: self._create_topic,
-            commands.Pub: self._pub.pub,
-            commands.PubTrace: self._pub.pub_trace,
-            commands.PubExt: self._pub.pub_ext,
-            commands.Mpub: self._pub.mpub,
-            commands.MpubTrace: self._pub.mpub_trace,
-            commands.MpubExt: self._pub.mpub_ext,
+            commands.Pub: self._publish,
+            commands.PubTrace: self._pub_trace,
+            commands.PubExt: self._pub_ext,
+            commands.Mpub: self._mpub,
+            commands.MpubTrace: self._mpub_trace,
+            commands.MpubExt: self._mpub_ext,
         }
 
     def _deliver(self) -> None:
-        self._pub.deliver()
+        if self._changed:
+            now = self._host.now()
+            for replica in self._changed:
+                replica.deliver(now)
+            self._changed.clear()
 
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
-        return read_identify(body, self.connection.settings, self._limits)
+        return read_identify(body, self.settings, self._limits)
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
         tls, auth = self._security.tls is not None, self._node.host.auth is not None
         identity = settings.identity(VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_identity(identity)
 
-    def _publish_header(self, header: PublishHeader) -> None:
-        extended = self._pub.target(header)
-        if extended is not None:
-            self._commands.accept(extended=extended)
-
-    def _subscribe(self, command: commands.Sub) -> None:
-        if not self._is_forbidden(command.word):
-            subscribe(self.connection, self._node, command, self.credentials, self._subscribed)
-
     def _create_topic(self, command: commands.InternalCreateTopic) -> None:
         if not self._is_unauthorized("CREATE_TOPIC", command.topic):
-            self.connection.refuse(_IN_CLUSTER)
+            self.refuse(_IN_CLUSTER)
+
+    # ------------------------------------------------------------ PUB
+
+    def _publish_header(self, header: PublishHeader) -> None:
+        """Find the replica of a publish, and tell the decoder whether its topic is extended."""
+        replica = self._node.find(header.topic, header.partition)
+        if replica is None:
+            self.fail(_NOT_EXIST)
+        elif header.partition is None and replica.options.ordered:
+            self.fail(_PARTITION_NEEDED)
+        elif not self._is_unauthorized("PUB", header.topic):  # nsqd calls all publishes PUB here
+            self._replica = replica
+            self._commands.accept(extended=replica.options.extended)
+
+    def _publish(self, command: commands.Pub) -> None:
+        self._store((Draft(command.body),), _PUB_FAILED, _ok)
+
+    def _pub_trace(self, command: commands.PubTrace) -> None:
+        self._store((Draft(command.body, command.trace_id),), _PUB_FAILED, _traced)
+
+    def _pub_ext(self, command: commands.PubExt) -> None:
+        """PUB_EXT; a trace id in the header asks for the long answer."""
+        trace_id = trace_id_of(command.ext)
+        draft = Draft(command.body, trace_id or 0, command.ext)
+        self._store((draft,), _PUB_FAILED, _ok if trace_id is None else _traced)
+
+    def _mpub(self, command: commands.Mpub) -> None:
+        self._store([Draft(body) for body in command.bodies], _MPUB_FAILED, _ok)
+
+    def _mpub_trace(self, command: commands.MpubTrace) -> None:
+        """MPUB_TRACE: the answer has the position of the first message, and the size of all."""
+        drafts = [Draft(body, trace_id) for trace_id, body in command.messages]
+        self._store(drafts, _MPUB_FAILED, _traced_batch)
+
+    def _mpub_ext(self, command: commands.MpubExt) -> None:
+        """MPUB_EXT: an empty header counts as none."""
+        drafts = [Draft(body, (trace_id_of(ext) or 0) if ext else 0, ext or None) for ext, body in command.messages]
+        self._store(drafts, _MPUB_FAILED, _ok)
+
+    def _store(self, drafts: Sequence[Draft], failed: bytes, answer: Answer) -> None:
+        replica = self._replica
+        if replica is None:
+            raise RuntimeError("internal error: a publish without its header")
+        if self._node.exiting:
+            self.refuse(failed + EXITING)
+            return
+        if replica.refusal is not None:
+            self.refuse(replica.refusal)
+            return
+        if replica.stalled:
+            self._store_later(replica, drafts, answer)
+            return
+        self.send(answer(replica.store(drafts)))
+        if replica not in self._changed:
+            self._changed.append(replica)
+
+    def _store_later(self, replica: Replica, drafts: Sequence[Draft], answer: Answer) -> None:
+        def stored(records: list[Record]) -> None:
+            self.send(answer(records))
+            self.unblock()
+
+        def refuse(frame: bytes) -> None:
+            self.refuse(frame)
+            self.unblock()
+
+        self.block()
+        replica.store_later(drafts, stored, refuse)
+
+    # ------------------------------------------------------------ SUB
+
+    def _subscribe(self, command: commands.Sub) -> None:
+        """Check in nsqd's order, wait for the replicas if they do not answer, then subscribe."""
+        if self._is_forbidden(command.word):
+            return
+        if self.settings.heartbeat_interval <= 0:
+            self.fail(_NO_HEARTBEATS)
+            return
+        if self._is_unauthorized("SUB", command.topic, command.channel):
+            return
+        replica = self._node.find(command.topic, command.partition if _start_of(command) is None else None)
+        if replica is None:
+            self.fail(_NOT_EXIST)
+            return
+        refusal = self._refusal(command, replica)
+        if refusal is not None:
+            self.fail(refusal)
+        elif replica.stalled and not replica.gave_up:
+            wait(self, replica, functools.partial(self._subscribe_to, command, replica))
+        else:
+            self._subscribe_to(command, replica)
+
+    def _refusal(self, command: commands.Sub, replica: Replica) -> bytes | None:
+        """Return the first reason, in nsqd's order, to refuse a SUB permanently. None if there is none."""
+        options, extend_support = replica.options, self.settings.extend_support
+        if options.ordered and not isinstance(command, commands.SubOrdered):
+            return _ORDER_IS_MUST
+        if options.extended and not extend_support:
+            return _EXTEND_NEED
+        if extend_support and not options.extended:
+            return _EXTEND_FORBIDDEN
+        if not replica.leads:
+            return NOT_LEADER
+        if options.disable_channel_auto_create and command.channel not in replica.partition.channels:
+            return _NOT_REGISTERED
+        return None
+
+    def _subscribe_to(self, command: commands.Sub, replica: Replica) -> None:
+        if not replica.leads:
+            self.fail(NOT_LEADER)
+            return
+        if replica.stalled or not replica.writable:
+            self.fail(NOT_WRITABLE)
+            return
+        ordered = isinstance(command, commands.SubOrdered)
+        if ordered and self.settings.sample_rate:
+            self.fail(_NO_SAMPLING)
+            return
+        channel = replica.channel(command.channel)
+        start = _start_of(command)
+        try:
+            index = None if start is None else start_index(replica.log, channel.end, start)
+        except ValueError as error:
+            self.fail(f"E_INVALID {error}".encode())
+            return
+        except SearchError as error:
+            if not channel.consumers:
+                self.fail(f"E_INVALID {error}".encode())
+                return
+            index = None  # nsqd does not search for a position that it would not use
+        if ordered:
+            channel.switch_to_ordered()
+            channel.dispatch(self._host.now())
+        if index is not None and not channel.consumers:
+            channel.reset(index)
+        subscriber = Subscriber(self, replica, channel, self.credentials, detail=command.word != b"SUB")
+        channel.add(subscriber)
+        self._subscribed(subscriber)
+
+
+def _start_of(command: commands.Sub) -> str | None:
+    return command.start if isinstance(command, commands.SubAdvanced) else None
+
+
+def _ok(_records: Sequence[Record]) -> bytes:
+    return OK_FRAME
+
+
+def _traced(records: Sequence[Record]) -> bytes:
+    record = records[0]
+    return _TRACED.pack(34, 0, OK, record.internal_id, record.trace_id, record.offset, record.raw_size)
+
+
+def _traced_batch(records: Sequence[Record]) -> bytes:
+    first = records[0]
+    return _TRACED.pack(34, 0, OK, first.internal_id, 0, first.offset, sum(record.raw_size for record in records))

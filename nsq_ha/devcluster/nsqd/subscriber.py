@@ -1,20 +1,17 @@
-"""One subscribed connection: SUB and its refusals, deliveries, FIN, REQ and TOUCH.
+"""One subscription of the partitioned nsqd: deliveries, FIN, REQ and TOUCH.
 
-Source: server protocol 5, 7; youzan/nsq ``internalSUB``, ``FIN``, ``REQ``, ``TOUCH``.
+Source: server protocol 7; youzan/nsq ``FIN``, ``REQ``, ``TOUCH``.
 """
 
 from __future__ import annotations
 
-import functools
 import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
-from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.devcluster.storage.unanswered import Refusal
-from nsq_ha.protocol import commands
 from nsq_ha.protocol.ext_filter import Filter
 from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
@@ -25,18 +22,9 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.log import Record
     from nsq_ha.devcluster.storage.replica import Replica
-    from nsq_ha.devcluster.storage.replicas import StorageNode
     from nsq_ha.protocol.ext_filter import FilterRule
     from nsq_ha.protocol.messages import Layout
 
-NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
-_ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
-_EXTEND_NEED: Final = b"E_SUB_EXTEND_NEED this topic is extended and should identify as extend support."
-_EXTEND_FORBIDDEN: Final = (
-    b"E_SUB_EXTEND_FORBIDDON this topic is not extended and should not identify as extend support."
-)
-_NOT_REGISTERED: Final = b"E_SUB_CHANNEL_NOT_REGISTERED channel is not registered under topic."
-_NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate is not 0"
 _HEAD: Final = struct.Struct(">iiqHQQ")
 _DETAIL: Final = struct.Struct(">QI")
 _JSON: Final = b"\x04"
@@ -94,7 +82,7 @@ class Subscriber(AnySubscriber):
             if replica.gave_up:
                 self.connection.fail(NOT_WRITABLE)
                 return
-            _wait(self.connection, replica, lambda: self._finish(message_id))
+            wait(self.connection, replica, lambda: self._finish(message_id))
             return
         self._finish(message_id)
 
@@ -125,82 +113,6 @@ class Subscriber(AnySubscriber):
         self.connection.refuse(f"E_{word}_FAILED {word} {byte_list(message_id)} failed {why}".encode())
 
 
-def subscribe(
-    connection: Connection,
-    node: StorageNode,
-    command: commands.Sub,
-    credentials: Credentials,
-    subscribed: Callable[[Subscriber], None],
-) -> None:
-    """Execute SUB: check in nsqd's order, wait for the replicas if they do not answer, then subscribe.
-
-    Args:
-        connection: The client's connection; closed if SUB is refused.
-        node: The nsqd.
-        command: The SUB command.
-        credentials: What the client may do.
-        subscribed: Called with the new subscriber, before the answer is sent.
-    """
-    if connection.settings.heartbeat_interval <= 0:
-        connection.fail(b"E_INVALID cannot SUB with heartbeats disabled")
-        return
-    refusal = credentials.refusal("SUB", command.topic, command.channel)
-    if refusal is not None:
-        connection.fail(refusal)
-        return
-    replica = node.find(command.topic, command.partition if _start_of(command) is None else None)
-    if replica is None:
-        connection.fail(NOT_EXIST)
-        return
-    subscribe_here = functools.partial(_subscribe, connection, command, replica, credentials, subscribed)
-    refusal = _refusal(connection, command, replica)
-    if refusal is not None:
-        connection.fail(refusal)
-    elif replica.stalled and not replica.gave_up:
-        _wait(connection, replica, subscribe_here)
-    else:
-        subscribe_here()
-
-
-def _subscribe(
-    connection: Connection,
-    command: commands.Sub,
-    replica: Replica,
-    credentials: Credentials,
-    subscribed: Callable[[Subscriber], None],
-) -> None:
-    if not replica.leads:
-        connection.fail(NOT_LEADER)
-        return
-    if replica.stalled or not replica.writable:
-        connection.fail(NOT_WRITABLE)
-        return
-    ordered = isinstance(command, commands.SubOrdered)
-    if ordered and connection.settings.sample_rate:
-        connection.fail(_NO_SAMPLING)
-        return
-    channel = replica.channel(command.channel)
-    start = _start_of(command)
-    try:
-        index = None if start is None else start_index(replica.log, channel.end, start)
-    except ValueError as error:
-        connection.fail(f"E_INVALID {error}".encode())
-        return
-    except SearchError as error:
-        if not channel.consumers:
-            connection.fail(f"E_INVALID {error}".encode())
-            return
-        index = None  # nsqd does not search for a position that it would not use
-    if ordered:
-        channel.switch_to_ordered()
-        channel.dispatch(connection.node.host.now())
-    if index is not None and not channel.consumers:
-        channel.reset(index)
-    subscriber = Subscriber(connection, replica, channel, credentials, detail=command.word != b"SUB")
-    channel.add(subscriber)
-    subscribed(subscriber)
-
-
 def _filter_of(rule: FilterRule | None) -> Filter | None:
     """Return the client's filter. None if it has none, or a wrong one, which nsqd ignores."""
     if rule is None or not rule.type:
@@ -211,27 +123,7 @@ def _filter_of(rule: FilterRule | None) -> Filter | None:
         return None
 
 
-def _start_of(command: commands.Sub) -> str | None:
-    return command.start if isinstance(command, commands.SubAdvanced) else None
-
-
-def _refusal(connection: Connection, command: commands.Sub, replica: Replica) -> bytes | None:
-    """Return the first reason, in nsqd's order, to refuse a SUB permanently. None if there is none."""
-    options, extend_support = replica.options, connection.settings.extend_support
-    if options.ordered and not isinstance(command, commands.SubOrdered):
-        return _ORDER_IS_MUST
-    if options.extended and not extend_support:
-        return _EXTEND_NEED
-    if extend_support and not options.extended:
-        return _EXTEND_FORBIDDEN
-    if not replica.leads:
-        return NOT_LEADER
-    if options.disable_channel_auto_create and command.channel not in replica.partition.channels:
-        return _NOT_REGISTERED
-    return None
-
-
-def _wait(connection: Connection, replica: Replica, act: Callable[[], None]) -> None:
+def wait(connection: Connection, replica: Replica, act: Callable[[], None]) -> None:
     """Call ``act`` once the replicas answer; close the connection if the wait ends without an answer."""
 
     def resume() -> None:
