@@ -10,36 +10,35 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nsq_ha.devcluster.storage.any_channel import Consumer, Refusal
 from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel
 from nsq_ha.devcluster.storage.log import Cursor, Draft, Log, Record
-from nsq_ha.devcluster.storage.unanswered import Refusal
 
 _numbers = itertools.count(1)
 
 
-class Client:
+class Client(Consumer[Record]):
     """A consumer that remembers."""
 
     def __init__(self, ready: int = 1, msg_timeout: float = 60.0) -> None:
-        self.client_id = next(_numbers)
+        super().__init__(next(_numbers), msg_timeout, 900.0)
         self.ready = ready
-        self.holds = 0
-        self.tag = ""
-        self.msg_timeout = msg_timeout
-        self.max_msg_timeout = 900.0
         self.wanted = True
         self.got: list[tuple[bytes, int]] = []
         self.in_hand: list[int] = []
         self.dropped = False
 
-    def wants(self, record: Record) -> bool:
-        assert record.body
+    def wants(self, message: Record) -> bool:
+        assert message.body
         return self.wanted
 
-    def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
+    def deliver(self, message: Record, attempts: int, *, at_once: bool) -> None:
         assert at_once in (True, False)
-        self.got.append((record.body, attempts))
-        self.in_hand.append(record.internal_id)
+        self.got.append((message.body, attempts))
+        self.in_hand.append(message.internal_id)
+
+    def flush(self) -> None:
+        pass
 
     def drop(self) -> None:
         self.dropped = True

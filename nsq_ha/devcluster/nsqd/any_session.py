@@ -10,10 +10,11 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
 
 from nsq_ha.devcluster.auth import Credentials
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
+from nsq_ha.devcluster.storage.any_channel import Consumer, Refusal
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.auth import AuthTexts
     from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.nsqd.connection import Manner
-    from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
+    from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.identify import SessionSettings
@@ -32,6 +33,10 @@ _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)
 _NO_MAGIC: Final = Malformed(b"", b"E_BAD_PROTOCOL")
 _WORDS_BEFORE_SUB: Final = frozenset((b"IDENTIFY", b"AUTH", b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"))
 _WORDS_OF_CONSUMERS: Final = frozenset((b"FIN", b"REQ", b"TOUCH"))
+
+
+_Id = TypeVar("_Id")
+_Message = TypeVar("_Message")
 
 
 class Stage(enum.Enum):
@@ -81,7 +86,7 @@ class AnySession(Connection):
         self._security = node.host.security
         self._limits = node.host.limits
         self.stage = Stage.OPEN
-        self._subscriber: AnySubscriber | None = None
+        self._subscriber: AnySubscriber[Any, Any] | None = None
         self._decoder = decoder
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
@@ -218,7 +223,7 @@ class AnySession(Connection):
             self.fail(refusal)
         return refusal is not None
 
-    def _subscribed(self, subscriber: AnySubscriber) -> None:
+    def _subscribed(self, subscriber: AnySubscriber[Any, Any]) -> None:
         if self.stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
             subscriber.leave()
             return
@@ -260,3 +265,88 @@ class AnySession(Connection):
 
     def _nop(self, _command: commands.Nop) -> None:
         """Do nothing: receiving the bytes is enough."""
+
+
+class AnySubscriber(Consumer[_Message], Generic[_Id, _Message]):
+    """A consumer of one channel.
+
+    Attributes:
+        connection: The client's connection.
+        closing: The client sent CLS.
+        received: Messages delivered here.
+        finished: FINs that succeeded.
+        requeued: REQs that succeeded.
+    """
+
+    def __init__(self, connection: Connection, channel: AnyChannel[_Id, Any]) -> None:
+        settings, self._host = connection.settings, connection.node.host
+        super().__init__(connection.client_id, settings.msg_timeout / 1000, self._host.limits.max_msg_timeout / 1000)
+        self.connection = connection
+        self.closing: bool = False
+        self.received: int = 0
+        self.finished: int = 0
+        self.requeued: int = 0
+        self._channel = channel
+        self._silent = False
+        self._sample = settings.sample_rate
+
+    def wants(self, message: _Message) -> bool:
+        """Return whether to deliver a message; sampling leaves the others out."""
+        return not self._sample or self._host.chance.randrange(100) <= self._sample
+
+    def flush(self) -> None:
+        """Write the gathered messages."""
+        self.connection.flush()
+
+    def drop(self) -> None:
+        """Close the connection without an error frame."""
+        self.connection.close()
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Leave the channel."""
+
+    def set_ready(self, count: int) -> None:
+        """RDY."""
+        if self._silent:
+            return
+        self.ready = count
+        if count > self.holds:
+            self._channel.dispatch(self._host.now())
+
+    def fall_silent(self) -> None:
+        """Accept no more messages."""
+        self._silent = True
+        self.ready = 0
+
+    def finish(self, message_id: bytes) -> None:
+        """FIN."""
+        self.finished += self._answer("FIN", message_id, self._channel.finish)
+
+    def requeue(self, message_id: bytes, delay: float) -> None:
+        """REQ; nsqd shortens a delay that is too long."""
+        limited = min(delay, self._host.limits.max_delay / 1000)
+        self.requeued += self._answer(
+            "REQ", message_id, lambda found, client, now: self._channel.requeue(found, client, limited, now)
+        )
+
+    def touch(self, message_id: bytes) -> None:
+        """TOUCH."""
+        self._answer("TOUCH", message_id, self._channel.touch)
+
+    def _answer(self, word: str, message_id: bytes, act: Callable[[_Id, Self, float], None]) -> bool:
+        """Answer a message, and return whether that was possible."""
+        try:
+            act(self._id(message_id), self, self._host.now())
+        except Refusal as refusal:
+            self.connection.refuse(self._refused(word, message_id, str(refusal)))
+            return False
+        return True
+
+    @abstractmethod
+    def _id(self, message_id: bytes) -> _Id:
+        """Return the id by which the channel knows a message."""
+
+    @abstractmethod
+    def _refused(self, word: str, message_id: bytes, why: str) -> bytes:
+        """Return the text of a refusal."""

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.auth import PLAIN_TEXTS
 from nsq_ha.devcluster.host import PLAIN_VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySession
+from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
-from nsq_ha.devcluster.storage.queues import NotInFlightError
+from nsq_ha.devcluster.storage.queues import Queued
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.identify import encode_plain_identity
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, TopicNamed
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.devcluster.storage.queue_node import QueueNode
-    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic, Queued
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.command_lines import Malformed
     from nsq_ha.protocol.server.identify import SessionSettings
@@ -129,35 +128,32 @@ class PlainSession(AnySession):
             self._changed.clear()
 
 
-class PlainSubscriber(AnySubscriber):
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.queues.PlainConsumer`.
+class PlainSubscriber(AnySubscriber[bytes, Queued]):
+    """A consumer of one channel of an upstream nsqd.
 
     Attributes:
         session: The session of the client.
     """
 
     def __init__(self, session: PlainSession, node: QueueNode, topic: PlainTopic, channel: PlainChannel) -> None:
-        super().__init__(session)
+        super().__init__(session, channel)
         self.session = session
         self._node = node
         self._topic = topic
-        self._channel = channel
+        self._live = channel
 
     def leave(self) -> None:
         """Leave the channel; what is in flight comes again once it times out."""
         self.ready = 0
-        self._channel.remove(self)
-        if self._channel.ephemeral and not self._channel.consumers:
-            self._node.delete_channel(self._topic, self._channel)
+        self._live.remove(self)
+        if self._live.ephemeral and not self._live.consumers:
+            self._node.delete_channel(self._topic, self._live)
 
-    def wants(self, _message: Queued) -> bool:
-        """Return whether to deliver the message; sampling leaves others out."""
-        return self.is_sampled()
-
-    def deliver(self, message: Queued) -> None:
+    def deliver(self, message: Queued, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if the client can take no more."""
-        self.count(received=1)
-        self.connection.send_message(plain_message_frame(message), at_once=self.holds >= self.ready)
+        self.received += 1
+        frame = plain_message_frame(message, attempts)
+        self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
     def set_ready(self, count: int) -> None:
         """RDY."""
@@ -165,43 +161,14 @@ class PlainSubscriber(AnySubscriber):
         if self.ready <= self.holds:
             self.flush()
 
-    def flush(self) -> None:
-        """Write the gathered messages."""
-        self.connection.flush()
+    def _id(self, message_id: bytes) -> bytes:
+        return message_id
 
-    def _dispatch(self) -> None:
-        self._channel.dispatch(self._host.now())
-
-    # ------------------------------------------------------------ answers
-
-    def finish(self, message_id: bytes) -> None:
-        """FIN."""
-        try:
-            self._channel.finish(message_id, self, self._host.now())
-            self.count(finished=1)
-        except NotInFlightError as error:
-            self._refuse(b"FIN", message_id, error)
-
-    def requeue(self, message_id: bytes, delay: float) -> None:
-        """REQ."""
-        try:
-            self._channel.requeue(message_id, self, delay, self._host.now())
-            self.count(requeued=1)
-        except NotInFlightError as error:
-            self._refuse(b"REQ", message_id, error)
-
-    def touch(self, message_id: bytes) -> None:
-        """TOUCH."""
-        try:
-            self._channel.touch(message_id, self, self._host.now())
-        except NotInFlightError as error:
-            self._refuse(b"TOUCH", message_id, error)
-
-    def _refuse(self, word: bytes, message_id: bytes, why: NotInFlightError) -> None:
-        self.connection.refuse(b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, str(why).encode()))
+    def _refused(self, word: str, message_id: bytes, why: str) -> bytes:
+        return b"E_%b_FAILED %b %b failed %b" % (word.encode(), word.encode(), message_id, why.encode())
 
 
-def plain_message_frame(message: Queued) -> bytes:
+def plain_message_frame(message: Queued, attempts: int) -> bytes:
     """Encode a message frame: size, type, timestamp, attempts, id and the body."""
     body = message.body
-    return _HEAD.pack(30 + len(body), 2, message.timestamp_ns, message.attempts, message.message_id) + body
+    return _HEAD.pack(30 + len(body), 2, message.timestamp_ns, attempts, message.message_id) + body

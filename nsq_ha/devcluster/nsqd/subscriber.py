@@ -9,9 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.nsqd.subscribers import AnySubscriber
+from nsq_ha.devcluster.nsqd.any_session import AnySubscriber
 from nsq_ha.devcluster.storage.replica import NOT_LEADER, NOT_WRITABLE, Waiting
-from nsq_ha.devcluster.storage.unanswered import Refusal
 from nsq_ha.protocol.ext_filter import Filter
 from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
@@ -30,8 +29,8 @@ _DETAIL: Final = struct.Struct(">QI")
 _JSON: Final = b"\x04"
 
 
-class Subscriber(AnySubscriber):
-    """A consumer of one channel; implements :class:`nsq_ha.devcluster.storage.unanswered.Consumer`.
+class Subscriber(AnySubscriber[int, "Record"]):
+    """A consumer of one channel of a partitioned nsqd.
 
     Attributes:
         credentials: What the client may do.
@@ -40,10 +39,10 @@ class Subscriber(AnySubscriber):
     def __init__(
         self, connection: Connection, replica: Replica, channel: Channel, credentials: Credentials, *, detail: bool
     ) -> None:
-        super().__init__(connection)
+        super().__init__(connection, channel)
         self.credentials: Credentials = credentials
-        self.replica = replica
-        self.channel = channel
+        self._replica = replica
+        self._live = channel
         extended = replica.options.extended and connection.settings.extend_support
         self._layout = layout_for(detail=detail, ext=extended)
         self.tag: str = connection.settings.desired_tag if extended else ""
@@ -52,65 +51,37 @@ class Subscriber(AnySubscriber):
     def leave(self) -> None:
         """Return the unanswered messages and leave the channel."""
         self.ready = 0
-        self.channel.remove(self, self._host.now())
-        self.replica.leave(self.channel)
+        self._live.remove(self, self._host.now())
+        self._replica.leave(self._live)
 
-    # ------------------------------------------------------------ Consumer
-
-    def wants(self, record: Record) -> bool:
+    def wants(self, message: Record) -> bool:
         """Return whether to deliver the message; sampling and the client's filter leave others out."""
-        return self.is_sampled() and (self._filter is None or self._filter.passes(record.ext))
+        return super().wants(message) and (self._filter is None or self._filter.passes(message.ext))
 
-    def deliver(self, record: Record, attempts: int, *, at_once: bool) -> None:
+    def deliver(self, message: Record, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if RDY allows no more."""
-        self.count(received=1)
-        frame = message_frame(record, attempts, self._layout)
+        self.received += 1
+        frame = message_frame(message, attempts, self._layout)
         self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
-
-    def _dispatch(self) -> None:
-        self.channel.dispatch(self._host.now())
-
-    # ------------------------------------------------------------ answers
 
     def finish(self, message_id: bytes) -> None:
         """FIN. On an ordered channel it needs the replicas, like a write."""
-        replica = self.replica
+        replica = self._replica
         if not replica.leads:
             self.connection.fail(NOT_LEADER)
-            return
-        if replica.stalled and self.channel.ordered:
-            if replica.gave_up:
-                self.connection.fail(NOT_WRITABLE)
-                return
-            wait(self.connection, replica, lambda: self._finish(message_id))
-            return
-        self._finish(message_id)
+        elif not (replica.stalled and self._live.ordered):
+            super().finish(message_id)
+        elif replica.gave_up:
+            self.connection.fail(NOT_WRITABLE)
+        else:
+            wait(self.connection, replica, lambda: AnySubscriber.finish(self, message_id))
 
-    def _finish(self, message_id: bytes) -> None:
-        try:
-            self.channel.finish(int.from_bytes(message_id[:8], "big"), self, self._host.now())
-            self.count(finished=1)
-        except Refusal as refusal:
-            self._refuse("FIN", message_id, f"ErrType:7 ErrCode:0 : {refusal}")
+    def _id(self, message_id: bytes) -> int:
+        return int.from_bytes(message_id[:8], "big")
 
-    def requeue(self, message_id: bytes, delay: float) -> None:
-        """REQ; nsqd shortens a delay that is too long."""
-        delay = min(delay, self._host.limits.max_delay / 1000)
-        try:
-            self.channel.requeue(int.from_bytes(message_id[:8], "big"), self, delay, self._host.now())
-            self.count(requeued=1)
-        except Refusal as refusal:
-            self._refuse("REQ", message_id, str(refusal))
-
-    def touch(self, message_id: bytes) -> None:
-        """TOUCH."""
-        try:
-            self.channel.touch(int.from_bytes(message_id[:8], "big"), self, self._host.now())
-        except Refusal as refusal:
-            self._refuse("TOUCH", message_id, str(refusal))
-
-    def _refuse(self, word: str, message_id: bytes, why: str) -> None:
-        self.connection.refuse(f"E_{word}_FAILED {word} {byte_list(message_id)} failed {why}".encode())
+    def _refused(self, word: str, message_id: bytes, why: str) -> bytes:
+        kind = "ErrType:7 ErrCode:0 : " if word == "FIN" else ""
+        return f"E_{word}_FAILED {word} {byte_list(message_id)} failed {kind}{why}".encode()
 
 
 def _filter_of(rule: FilterRule | None) -> Filter | None:

@@ -1,7 +1,5 @@
 """A channel on the leader of its partition: messages in flight, delayed and requeued, and their delivery.
 
-A channel does not know frames or sockets: a consumer is anything that takes a record.
-
 If some consumer has the tag of a message, only consumers with that tag get it. All other messages go to consumers
 without a tag, and wait for one.
 
@@ -14,27 +12,77 @@ Source: server protocol 7-9; youzan/nsq ``nsqd/channel.go``.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.log import is_ephemeral
-from nsq_ha.devcluster.storage.unanswered import Delayed, InFlight, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Held, Refusal
+from nsq_ha.devcluster.storage.log import Record
 from nsq_ha.protocol.server.headers import tag_of
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.log import Cursor, Log
-    from nsq_ha.devcluster.storage.unanswered import Consumer
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
 """Number of runs confirmed out of order at which reading stops."""
+DISK_DELAY: Final = 900.0
+"""A message with a longer delay leaves memory; its id is then unknown."""
 _MANY_ATTEMPTS: Final = 100
 _TOO_MANY_ATTEMPTS: Final = MAX_ATTEMPTS // 2
 _SHORT: Final = 0.1
 
 
-class Channel:
+@dataclass(eq=False, slots=True)
+class InFlight(Held[Record]):
+    """One delivered, unanswered message. FIN of a stray one does not confirm it, since the reader was reset."""
+
+    index: int
+    attempts: int
+    stray: bool
+
+
+class Delayed:
+    """Messages that were requeued with a delay."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
+        self._in_memory: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, internal_id: int) -> bool:
+        """Return whether the message is delayed and its id is still known."""
+        return internal_id in self._in_memory
+
+    def add(self, entry: InFlight, delay: float, now: float, *, is_ephemeral: bool) -> None:
+        """Delay a message; an ephemeral channel keeps all of them in memory."""
+        internal_id = entry.message.internal_id
+        heapq.heappush(self._due, (now + delay, internal_id, entry.index, entry.attempts))
+        if delay <= DISK_DELAY or is_ephemeral:
+            self._in_memory.add(internal_id)
+
+    def pop_due(self, now: float) -> list[tuple[int, int]]:
+        """Remove the messages whose delay has ended; return index and attempts of each."""
+        found: list[tuple[int, int]] = []
+        while self._due and self._due[0][0] <= now:
+            _, internal_id, index, attempts = heapq.heappop(self._due)
+            self._in_memory.discard(internal_id)
+            found.append((index, attempts))
+        return found
+
+    def clear(self) -> list[int]:
+        """Remove all; return their indexes."""
+        indexes = [index for _, _, index, _ in self._due]
+        self._due.clear()
+        self._in_memory.clear()
+        return indexes
+
+
+class Channel(AnyChannel[int, InFlight]):
     """The live state of one channel.
 
     Args:
@@ -45,11 +93,9 @@ class Channel:
         share: Called to make the channel known to the followers; it sets ``peers``.
 
     Attributes:
-        name: The name of the channel.
         cursor: Which records are confirmed; replicated through ``peers``.
         peers: The cursors of the other in-sync replicas.
         ordered: Whether messages are delivered one at a time, in order.
-        ephemeral: Whether the channel disappears with its last consumer.
         end: Index after the last record that the channel may read.
         scanned: Whether the node's scans for timeouts include the channel, from the next refresh of the scans.
     """
@@ -62,18 +108,12 @@ class Channel:
         refresh: Callable[[Channel], None],
         share: Callable[[Channel], None],
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.cursor = cursor
         self.peers: list[Cursor] = []
         self.ordered: bool = False
-        self.ephemeral: bool = is_ephemeral(name)
-        self.paused = False
         self.skipped = False
         self.scanned = False
-        self.consumers: list[Consumer] = []
-        self.in_flight: dict[int, InFlight] = {}
-        self.requeued: int = 0
-        self.timed_out: int = 0
         self.end: int = log.flushed
         self._log = log
         self._refresh = refresh
@@ -84,18 +124,16 @@ class Channel:
         self._hand: tuple[int, int] | None = None  # the next message to deliver
         self._stray = False  # the reader was reset while this message was in hand
         self._restarts = False  # reset the reader after the message in hand is delivered
-        self._turn = 0
         self._tags = frozenset[str]()  # of the consumers
-        self._earliest = float("inf")
 
     # ------------------------------------------------------------ delivery
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: Consumer[Record]) -> None:
         """Add a consumer; it gets no messages until it is ready."""
-        self.consumers.append(consumer)
+        super().add(consumer)
         self._tags = frozenset(each.tag for each in self.consumers if each.tag)
 
-    def remove(self, consumer: Consumer, now: float) -> None:
+    def remove(self, consumer: Consumer[Record], now: float) -> None:
         """Requeue the messages of a consumer that left, last delivered first; attempts do not change."""
         if consumer not in self.consumers:
             return
@@ -103,9 +141,8 @@ class Channel:
         self._tags = frozenset(each.tag for each in self.consumers if each.tag)
         held = [entry for entry in self.in_flight.values() if entry.consumer is consumer]
         for entry in reversed(held):
-            del self.in_flight[entry.record.internal_id]
+            self._release(entry.message.internal_id)
             self._give_back(entry.index, entry.attempts - 1)
-        consumer.holds = 0
         if held or consumer.tag:
             self.dispatch(now)
 
@@ -117,10 +154,12 @@ class Channel:
     def dispatch(self, now: float) -> None:
         """Deliver as many messages as possible."""
         self._fill(asks=False)
-        while self._hand is not None and not self.paused and (place := self._next_place()) is not None:
-            # Set only now: an attempt on an empty queue does not count as a turn.
-            self._turn = place + 1
-            self._hand_over(self.consumers[place], now)
+        # An attempt on an empty queue does not count as a turn.
+        while self._hand is not None and not self.paused:
+            consumer = self._next_consumer(self._tag_in_hand())
+            if consumer is None:
+                return
+            self._hand_over(consumer, now)
             self._fill(asks=True)
 
     def _fill(self, *, asks: bool) -> None:
@@ -143,7 +182,7 @@ class Channel:
                 else:
                     self._hand = item
 
-    def _hand_over(self, consumer: Consumer, now: float) -> None:
+    def _hand_over(self, consumer: Consumer[Record], now: float) -> None:
         item, stray = self._hand, self._stray
         self._hand, self._stray = None, False
         if item is not None and item[0] >= self._log.start:
@@ -151,31 +190,20 @@ class Channel:
         if self._restarts:
             self._restart()
 
-    def _deliver(self, index: int, attempts: int, consumer: Consumer, now: float, *, stray: bool) -> None:
+    def _deliver(self, index: int, attempts: int, consumer: Consumer[Record], now: float, *, stray: bool) -> None:
         record = self._log.records[index]
         if not consumer.wants(record):
             self._confirm(index)
             return
         attempts = min(attempts + 1, MAX_ATTEMPTS)
-        entry = InFlight(record, index, attempts, consumer, now, now + consumer.msg_timeout, stray)
-        self.in_flight[record.internal_id] = entry
-        self._earliest = min(self._earliest, entry.deadline)
-        consumer.holds += 1
+        entry = InFlight(record, consumer, now, now + consumer.msg_timeout, index, attempts, stray)
+        self._hold(record.internal_id, entry)
         consumer.deliver(record, attempts, at_once=self.ordered)
-
-    def _next_place(self) -> int | None:
-        """Return the index of the next ready consumer in turn, or None."""
-        consumers, tag = self.consumers, self._tag_in_hand() if self._tags else ""
-        count = len(consumers)
-        for step in range(count):
-            place = (self._turn + step) % count
-            consumer = consumers[place]
-            if consumer.holds < consumer.ready and consumer.tag == tag:
-                return place
-        return None
 
     def _tag_in_hand(self) -> str:
         """Return the tag that a consumer must have to get the message in hand; empty for none."""
+        if not self._tags:
+            return ""
         index = self._hand[0] if self._hand is not None else -1
         header = self._log.records[index].ext if index >= self._log.start else None
         tag = tag_of(header) if header else ""
@@ -197,22 +225,21 @@ class Channel:
 
     # ------------------------------------------------------------ answers
 
-    def finish(self, internal_id: int, consumer: Consumer, now: float) -> None:
+    def finish(self, message_id: int, consumer: Consumer[Record], now: float) -> None:
         """FIN.
 
         Raises:
             Refusal: The message is not in flight with this consumer.
         """
-        entry = self._owned(internal_id, consumer)
-        del self.in_flight[internal_id]
-        consumer.holds -= 1
+        entry = self._owned(message_id, consumer)
+        self._release(message_id)
         if not entry.stray:
             self._confirm(entry.index)
         if not self.in_flight:
             self.refresh()
         self.dispatch(now)
 
-    def requeue(self, internal_id: int, consumer: Consumer, delay: float, now: float) -> None:
+    def requeue(self, message_id: int, consumer: Consumer[Record], delay: float, now: float) -> None:
         """REQ. An ordered channel silently ignores one with a delay.
 
         Raises:
@@ -220,37 +247,27 @@ class Channel:
         """
         if self.ordered and delay > 0:
             return
-        if internal_id in self._delayed:
+        if message_id in self._delayed:
             raise Refusal("Message is deferred")
-        entry = self.in_flight.get(internal_id)
+        entry = self.in_flight.get(message_id)
         if entry is not None and delay == 0:
             often = entry.attempts > _MANY_ATTEMPTS and now - entry.delivered < _SHORT
             if often or entry.attempts >= _TOO_MANY_ATTEMPTS:
                 raise Refusal("Message too much requeue")
-        entry = self._owned(internal_id, consumer)
+        entry = self._owned(message_id, consumer)
         if delay > 0 and self.cursor.ranges > MAX_CONFIRM_WINDOW and now + delay >= entry.deadline:
             raise Refusal("Too much deferred messages in flight")
-        del self.in_flight[internal_id]
-        consumer.holds -= 1
+        self._release(message_id)
         if delay == 0:
             self._give_back(entry.index, entry.attempts)
         else:
             self._delayed.add(entry, delay, now, is_ephemeral=self.ephemeral)
         self.dispatch(now)
 
-    def touch(self, internal_id: int, consumer: Consumer, now: float) -> None:
-        """TOUCH: restart the message's timeout, within limits.
-
-        Raises:
-            Refusal: The message is not in flight with this consumer.
-        """
-        entry = self._owned(internal_id, consumer)
-        entry.deadline = min(now + consumer.msg_timeout, entry.delivered + consumer.max_msg_timeout)
-
-    def _owned(self, internal_id: int, consumer: Consumer) -> InFlight:
-        entry = self.in_flight.get(internal_id)
+    def _owned(self, message_id: int, consumer: Consumer[Record]) -> InFlight:
+        entry = self.in_flight.get(message_id)
         if entry is None:
-            if internal_id in self._delayed:
+            if message_id in self._delayed:
                 raise Refusal(f"client does not own message : 0 vs {consumer.client_id}")
             raise Refusal("Message ID not in flight")
         if entry.consumer is not consumer:
@@ -276,19 +293,11 @@ class Channel:
         due = self._delayed.pop_due(now)
         for index, attempts in due:
             self._give_back(index, attempts)
-        late = now >= self._earliest and self._time_out(now)
+        late = self._late(now)
+        for entry in late:
+            self._give_back(entry.index, entry.attempts)
         if due or late:
             self.dispatch(now)
-
-    def _time_out(self, now: float) -> bool:
-        late = [entry for entry in self.in_flight.values() if entry.deadline <= now]
-        for entry in late:
-            del self.in_flight[entry.record.internal_id]
-            entry.consumer.holds -= 1
-            self._give_back(entry.index, entry.attempts)
-        self.timed_out += len(late)
-        self._earliest = min((entry.deadline for entry in self.in_flight.values()), default=float("inf"))
-        return bool(late)
 
     # ------------------------------------------------------------ operators
 
@@ -315,8 +324,7 @@ class Channel:
         """Become unordered again, and disconnect all consumers."""
         if self.ordered:
             self.ordered = False
-            for consumer in tuple(self.consumers):
-                consumer.drop()
+            self.drop_consumers()
 
     def reset(self, index: int) -> None:
         """Read from ``index``; a message in hand is still delivered first.
@@ -335,7 +343,7 @@ class Channel:
         """Forget messages that are unanswered, delayed or confirmed out of order, and read from ``index``."""
         for entry in self.in_flight.values():
             entry.consumer.holds -= 1
-        self.in_flight.clear()
+        self._forget_held()
         self._again.clear()
         self._delayed.clear()
         self._read = index

@@ -18,8 +18,9 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Held, Refusal
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ MEMORY_MESSAGES: Final = 10_000
 """Messages of a queue that memory holds (``-mem-queue-size``)."""
 SYNC_EVERY: Final = 2500
 """Reads and writes of a backend after which it keeps its position (``-sync-every``)."""
-_NEVER: Final = float("inf")
 _MAX_ATTEMPTS: Final = 2**16
 
 
@@ -52,32 +52,6 @@ class Queued:
     body: bytes
     attempts: int = 0
     delay: float = 0.0
-
-
-class PlainConsumer(Protocol):
-    """One subscribed connection."""
-
-    client_id: int
-    ready: int
-    holds: int
-    msg_timeout: float
-    max_msg_timeout: float
-
-    def wants(self, message: Queued) -> bool:
-        """Return whether to deliver the message; False loses it (sampling)."""
-
-    def deliver(self, message: Queued) -> None:
-        """Take one message."""
-
-    def flush(self) -> None:
-        """Write the gathered messages."""
-
-    def drop(self) -> None:
-        """Close the connection without an error frame."""
-
-
-class NotInFlightError(Exception):
-    """FIN, REQ or TOUCH is refused; the text goes into the error frame."""
 
 
 class Queue:
@@ -161,47 +135,22 @@ class Queue:
             self.sync()
 
 
-@dataclass(slots=True, eq=False)
-class Held:
-    """A delivered, unanswered message."""
-
-    message: Queued
-    consumer: PlainConsumer
-    delivered: float
-    deadline: float
-
-
-class PlainChannel:
+class PlainChannel(AnyChannel[bytes, Held[Queued]]):
     """One channel.
 
     Attributes:
-        name: The name of the channel.
-        ephemeral: The channel disappears with its last consumer.
         queue: The messages that wait for a consumer.
-        consumers: The subscribed connections.
-        in_flight: Delivered, unanswered messages by id.
         deferred: Messages that wait for the end of a delay, by id.
-        paused: Nothing is delivered.
         received: Number of messages that the topic gave.
-        requeued: Number of REQs.
-        timed_out: Number of timeouts.
     """
 
     def __init__(self, name: str, chance: random.Random) -> None:
-        self.name = name
-        self.ephemeral: bool = is_ephemeral(name)
+        super().__init__(name)
         self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
-        self.consumers: list[PlainConsumer] = []
-        self.in_flight: dict[bytes, Held] = {}
         self.deferred: dict[bytes, Queued] = {}
-        self.paused = False
         self.received: int = 0
-        self.requeued: int = 0
-        self.timed_out: int = 0
         self._due: list[tuple[float, int, Queued]] = []  # heap: due, number, message
         self._numbers = itertools.count()
-        self._turn = 0
-        self._earliest = _NEVER
 
     # ------------------------------------------------------------ delivery
 
@@ -213,11 +162,7 @@ class PlainChannel:
         else:
             self.queue.put(message)
 
-    def add(self, consumer: PlainConsumer) -> None:
-        """Add a consumer; it gets no messages until it is ready."""
-        self.consumers.append(consumer)
-
-    def remove(self, consumer: PlainConsumer) -> None:
+    def remove(self, consumer: Consumer[Queued]) -> None:
         """Remove a consumer that left. The messages that it holds come again once they time out."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
@@ -229,41 +174,29 @@ class PlainChannel:
             if not consumer.wants(message):
                 continue
             message.attempts = (message.attempts + 1) % _MAX_ATTEMPTS
-            deadline = now + consumer.msg_timeout
-            self.in_flight[message.message_id] = Held(message, consumer, now, deadline)
-            self._earliest = min(self._earliest, deadline)
-            consumer.holds += 1
-            consumer.deliver(message)
-
-    def _next_consumer(self) -> PlainConsumer | None:
-        """Return the next ready consumer in turn, or None."""
-        count = len(self.consumers)
-        for step in range(count):
-            place = (self._turn + step) % count
-            consumer = self.consumers[place]
-            if consumer.holds < consumer.ready:
-                self._turn = place + 1
-                return consumer
-        return None
+            self._hold(message.message_id, Held(message, consumer, now, now + consumer.msg_timeout))
+            consumer.deliver(message, message.attempts, at_once=False)
 
     # ------------------------------------------------------------ answers
 
-    def finish(self, message_id: bytes, consumer: PlainConsumer, now: float) -> None:
+    def finish(self, message_id: bytes, consumer: Consumer[Queued], now: float) -> None:
         """FIN.
 
         Raises:
-            NotInFlightError: The message is not in flight with this consumer.
+            Refusal: The message is not in flight with this consumer.
         """
-        self._release(message_id, consumer)
+        self._owned(message_id, consumer)
+        self._release(message_id)
         self.dispatch(now)
 
-    def requeue(self, message_id: bytes, consumer: PlainConsumer, delay: float, now: float) -> None:
+    def requeue(self, message_id: bytes, consumer: Consumer[Queued], delay: float, now: float) -> None:
         """REQ.
 
         Raises:
-            NotInFlightError: The message is not in flight with this consumer.
+            Refusal: The message is not in flight with this consumer.
         """
-        message = self._release(message_id, consumer).message
+        message = self._owned(message_id, consumer).message
+        self._release(message_id)
         self.requeued += 1
         if delay > 0:
             self._defer(message, now + delay)
@@ -271,27 +204,12 @@ class PlainChannel:
             self.queue.put(message)
         self.dispatch(now)
 
-    def touch(self, message_id: bytes, consumer: PlainConsumer, now: float) -> None:
-        """TOUCH: restart the message's timeout, within limits.
-
-        Raises:
-            NotInFlightError: The message is not in flight with this consumer.
-        """
-        held = self._owned(message_id, consumer)
-        held.deadline = min(now + consumer.msg_timeout, held.delivered + consumer.max_msg_timeout)
-
-    def _release(self, message_id: bytes, consumer: PlainConsumer) -> Held:
-        held = self._owned(message_id, consumer)
-        del self.in_flight[message_id]
-        consumer.holds -= 1
-        return held
-
-    def _owned(self, message_id: bytes, consumer: PlainConsumer) -> Held:
+    def _owned(self, message_id: bytes, consumer: Consumer[Queued]) -> Held[Queued]:
         held = self.in_flight.get(message_id)
         if held is None:
-            raise NotInFlightError("ID not in flight")
+            raise Refusal("ID not in flight")
         if held.consumer is not consumer:
-            raise NotInFlightError("client does not own message")
+            raise Refusal("client does not own message")
         return held
 
     def _defer(self, message: Queued, due: float) -> None:
@@ -308,21 +226,12 @@ class PlainChannel:
             del self.deferred[message.message_id]
             self.queue.put(message)
             moved = True
-        if now >= self._earliest:
-            moved |= self._time_out(now)
+        for held in self._late(now):
+            self.queue.put(held.message)
+            moved = True
         if moved:
             self.dispatch(now)
         return moved
-
-    def _time_out(self, now: float) -> bool:
-        late = [held for held in self.in_flight.values() if held.deadline <= now]
-        for held in late:
-            del self.in_flight[held.message.message_id]
-            held.consumer.holds -= 1
-            self.queue.put(held.message)
-        self.timed_out += len(late)
-        self._earliest = min((held.deadline for held in self.in_flight.values()), default=_NEVER)
-        return bool(late)
 
     # ------------------------------------------------------------ operators, and the end of the process
 
@@ -346,20 +255,14 @@ class PlainChannel:
         self._forget_held()
 
     def _forget_held(self) -> None:
-        self.in_flight.clear()
+        super()._forget_held()
         self.deferred.clear()
         self._due.clear()
-        self._earliest = _NEVER
 
     def restart(self) -> None:
         """Begin again with what the backend has: no consumers, no counts."""
         self.consumers.clear()
         self.received = self.requeued = self.timed_out = self.queue.from_memory = 0
-
-    def drop_consumers(self) -> None:
-        """Disconnect all consumers without an error."""
-        for consumer in tuple(self.consumers):
-            consumer.drop()
 
 
 class PlainTopic:

@@ -307,8 +307,7 @@ class Replica:
         channels = tuple(self.channels.values())
         self.channels.clear()
         for channel in channels:
-            for consumer in tuple(channel.consumers):
-                consumer.drop()
+            channel.drop_consumers()
 
     def update_options(self, options: TopicOptions) -> None:
         """Take new options of the topic."""
@@ -352,8 +351,7 @@ class Replica:
             follower.cursors.pop(name, None)
         if channel is None:
             return False
-        for consumer in tuple(channel.consumers):
-            consumer.drop()
+        channel.drop_consumers()
         return True
 
     def sync_registered(self) -> None:
