@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.plain_control import PlainControl
-from nsq_ha.devcluster.faults import Faults
+from nsq_ha.devcluster.runtime import Runtime
 from nsq_ha.devcluster.storage.replica import TopicOptions
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ SYNC_EVERY: Final = 2500
 """Default of :meth:`DevCluster.create_topic`; the real server's default of ``-sync-every``."""
 
 
-class DevCluster(Faults):
+class DevCluster(Runtime):
     """A cluster of nsqlookupds and nsqds on the loopback: a partitioned one, or with ``plain=True`` an upstream one.
 
     Use it as a context manager::
@@ -125,7 +125,7 @@ class DevCluster(Faults):
             disable_channel_auto_create=disable_channel_auto_create,
             sync_every=sync_every,
         )
-        self._call(lambda: self._change().create(name, options))
+        self._call(lambda: Changes(self._state()).create(name, options))
         if wait:
             self._until(lambda: self._is_usable(name, partitions), f"topic {name} is usable")
         return name
@@ -140,7 +140,7 @@ class DevCluster(Faults):
         if isinstance(control, PlainControl):
             self._call(lambda: control.delete_topic(name))
             return
-        self._call(lambda: self._change().delete(name))
+        self._call(lambda: Changes(self._state()).delete(name))
 
     def expand(self, name: str, partitions: int) -> None:
         """Give a topic more partitions, and return at once, like the real call.
@@ -153,7 +153,7 @@ class DevCluster(Faults):
             ChangeRefusedError: The topic already has more partitions, or needs more nodes
                 (``No node is available for topic``).
         """
-        self._call(lambda: self._change().expand(name, partitions))
+        self._call(lambda: Changes(self._state()).expand(name, partitions))
 
     def clean(self, topic: str, partition: int, messages: int) -> None:
         """Delete the oldest messages of a partition on all its replicas, like retention.
@@ -234,7 +234,7 @@ class DevCluster(Faults):
         def begin() -> Nsqd:
             found = self._partition(topic, partition)
             target = self._nsqd(to) if to is not None else _next_in_sync(found)
-            self._change().move(found, target)
+            Changes(self._state()).move(found, target)
             return target
 
         target = self._call(begin)
@@ -252,6 +252,69 @@ class DevCluster(Faults):
             if lookupd.reachable and (known is None or known.leader is not partition.leader or not known.writable):
                 return False
         return True
+
+    # ------------------------------------------------------------ faults
+    #
+    # Each makes only the fault itself. The other nodes notice it and react after the cluster's own delays. Repeating a
+    # fault on the same node has no effect. Source: server failures 3.
+
+    def kill(self, node: str) -> None:
+        """Kill a process: its connections are reset, new ones are refused, its data stays.
+
+        Followers of an nsqd take over once its key has expired. An nsqd of a plain
+        cluster loses what it had in memory.
+        """
+        self._call(lambda: self._control().kill(self._node(node)))
+
+    def stop(self, node: str) -> None:
+        """Shut a process down cleanly, and wait until it has ended.
+
+        An nsqd hands over its partitions within about a second (scaled). An nsqd of
+        a plain cluster keeps its messages for its next start.
+        """
+        self._call(lambda: self._control().stop(self._node(node)))
+        found = self._node(node)
+        self._until(lambda: not found.alive, f"{node} has stopped")
+
+    def start(self, node: str) -> None:
+        """Start a process that was killed or stopped; it catches up after the cluster's own delays."""
+        self._call(lambda: self._control().start(self._node(node)))
+
+    def freeze(self, node: str) -> None:
+        """Freeze a process: connections stay open and silent, and only the kernel accepts new ones."""
+        self._call(lambda: self._control().freeze(self._node(node)))
+
+    def thaw(self, node: str) -> None:
+        """Continue a frozen process: first it learns what changed, then it processes waiting requests."""
+        self._call(lambda: self._control().thaw(self._node(node)))
+
+    def cut(self, node: str) -> None:
+        """Reset the connections of all clients; they may reconnect at once."""
+        self._call(lambda: self._control().cut(self._node(node)))
+
+    def delay(self, node: str, seconds: float) -> None:
+        """Delay everything that a node receives by ``seconds``; 0 ends the delay."""
+
+        def act() -> None:
+            self._node(node).delay = seconds
+
+        self._call(act)
+
+    def refuse_writes(self, node: str | None = None, *, refuse: bool = True) -> None:
+        """Disable writing, as an operator does: on one nsqd, or on None in the whole cluster.
+
+        nsqd then answers publishes with ``E_FAILED_ON_NOT_LEADER``. With None,
+        ``access=w`` answers ``null`` too.
+
+        Raises:
+            ValueError: The cluster is a plain one, whose nodes cannot do this.
+        """
+        target = None if node is None else self._node(node)
+        self._call(lambda: self._control().refuse_writes(target, refuse=refuse))
+
+    def is_up(self, node: str) -> bool:
+        """Return whether a node runs and is not frozen."""
+        return self._call(lambda: self._node(node).reachable)
 
 
 def _next_in_sync(partition: Partition) -> Nsqd:

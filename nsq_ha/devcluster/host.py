@@ -283,3 +283,6 @@ class Node:
         self.kill()
         for port in self._ports:
             port.release()
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""

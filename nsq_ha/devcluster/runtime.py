@@ -10,37 +10,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
 from nsq_ha.devcluster.auth import AuthTable
-from nsq_ha.devcluster.control.ha_control import HaControl
+from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 from nsq_ha.devcluster.control.plain_control import PlainControl
 from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
 from nsq_ha.devcluster.host import Host, Timing
-from nsq_ha.devcluster.http.nsqd_routes import nsqd_app
-from nsq_ha.devcluster.http.nsqlookupd_routes import lookupd_app
-from nsq_ha.devcluster.http.plain_lookupd_routes import plain_lookupd_app
-from nsq_ha.devcluster.http.plain_nsqd_routes import plain_nsqd_app
-from nsq_ha.devcluster.limits import limits_of
+from nsq_ha.devcluster.http.nsqd import nsqd_app
+from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
+from nsq_ha.devcluster.http.plain_nsqd import plain_nsqd_app
+from nsq_ha.devcluster.http.plain_nsqlookupd import plain_lookupd_app
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
+from nsq_ha.protocol.server.identify import HA_LIMITS
+from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
 
 if TYPE_CHECKING:
     import ssl
 
     from nsq_ha.devcluster.auth import AuthGrant
-    from nsq_ha.devcluster.control.changes import Changes
-    from nsq_ha.devcluster.control.controls import Control
-    from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.host import Node
     from nsq_ha.devcluster.security import App
+    from nsq_ha.protocol.server.stream import Limits
 
 TICK: Final = 0.05
 """Seconds between two checks of timeouts and heartbeats; the real server checks every 0.5 s."""
@@ -98,7 +98,7 @@ class Runtime:
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
         self._retain_bytes = retain_bytes
-        self._limits = limits_of(
+        self._limits = _limits_of(
             plain=plain,
             max_msg_size=max_msg_size,
             max_body_size=max_body_size,
@@ -112,7 +112,7 @@ class Runtime:
         )
         self._auth = None if auth is None else AuthTable(auth)
         self._background: Portal | None = None
-        self._running: Control | None = None
+        self._running: Coordinator | PlainControl | None = None
         self._ticker: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ life
@@ -163,20 +163,20 @@ class Runtime:
         self._ticker = asyncio.create_task(self._tick())
 
     def _make(self, host: Host) -> None:
-        control = self._running = HaControl(host)
-        coordinator, changes, guarded = control.coordinator, control.changes, self._security.guarded
+        coordinator = self._running = Coordinator(host)
+        guarded = self._security.guarded
 
         def lookupd_http(lookupd: Nsqlookupd) -> App:
             answering = self._write_without_channels
-            return guarded(lookupd_app(lookupd, coordinator, changes, write_without_channels=answering))
+            return guarded(lookupd_app(lookupd, coordinator, write_without_channels=answering))
 
         def nsqd_http(node: Nsqd) -> App:
             return guarded(nsqd_app(node, coordinator.placement), plain=False)
 
         for name, port in self._lookupds():
-            control.lookupds.append(Nsqlookupd(name, host, coordinator.placement, lookupd_http, port))
+            coordinator.lookupds.append(Nsqlookupd(name, host, coordinator.placement, lookupd_http, port))
         for name, ports in self._nsqds():
-            control.nsqds.append(Nsqd(name, host, nsqd_http, ports))
+            coordinator.nsqds.append(Nsqd(name, host, nsqd_http, ports))
 
     def _make_plain(self, host: Host) -> None:
         control = self._running = PlainControl(host)
@@ -235,22 +235,16 @@ class Runtime:
 
     # ------------------------------------------------------------ plumbing
 
-    def _control(self) -> Control:
+    def _control(self) -> Coordinator | PlainControl:
         if self._running is None:
             raise RuntimeError(_NOT_RUNNING)
         return self._running
 
-    def _ha(self) -> HaControl:
+    def _state(self) -> Coordinator:
         control = self._control()
-        if not isinstance(control, HaControl):
+        if not isinstance(control, Coordinator):
             raise ValueError("a plain cluster has no partitions, no leaders and no replicas")  # noqa: TRY004
         return control
-
-    def _state(self) -> Coordinator:
-        return self._ha().coordinator
-
-    def _change(self) -> Changes:
-        return self._ha().changes
 
     def _node(self, name: str) -> Node:
         nodes = self._nodes()
@@ -293,3 +287,36 @@ class Runtime:
                 await asyncio.sleep(_POLL)
 
         self._background.wait(wait(), timeout + 5)
+
+
+def _limits_of(
+    *,
+    plain: bool,
+    max_msg_size: int | None,
+    max_body_size: int | None,
+    max_msg_timeout: float | None,
+    max_req_timeout: float | None,
+    max_heartbeat_interval: float | None,
+    max_rdy_count: int | None,
+) -> Limits:
+    """Return the limits of the nsqds; None is the default of the real one's flag. Times are in seconds.
+
+    Raises:
+        ValueError: One is below 1.
+    """
+    given = {
+        "max_message_bytes": max_msg_size,
+        "max_body_bytes": max_body_size,
+        "max_msg_timeout": _milliseconds(max_msg_timeout),
+        "max_delay": _milliseconds(max_req_timeout),
+        "max_heartbeat": _milliseconds(max_heartbeat_interval),
+        "max_ready_count": max_rdy_count,
+    }
+    changed = {name: value for name, value in given.items() if value is not None}
+    if min(changed.values(), default=1) < 1:
+        raise ValueError("a limit of the nsqds (max_...) must be above 0")
+    return replace(PLAIN_LIMITS if plain else HA_LIMITS, **changed)
+
+
+def _milliseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1000)

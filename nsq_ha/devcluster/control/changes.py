@@ -32,7 +32,6 @@ class Changes:
         self._placement = coordinator.placement
         self._timing = coordinator.host.timing
         self._after = coordinator.host.after
-        self._turn = 0
 
     # ------------------------------------------------------------ create
 
@@ -70,9 +69,9 @@ class Changes:
             raise ChangeRefusedError("ErrType:9 ErrCode:1 : No node is available for topic")
         places = {}
         for step, number in enumerate(numbers):
-            first = self._turn + (number if shared else step * options.replicas)
+            first = self._placement.turn + (number if shared else step * options.replicas)
             places[number] = [nodes[(first + place) % len(nodes)] for place in range(options.replicas)]
-        self._turn += 1
+        self._placement.turn += 1
         return places
 
     def _make(self, topic: Topic, places: dict[int, list[Nsqd]]) -> None:

@@ -17,36 +17,32 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsq_ha.devcluster.control.control import Control
+from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 from nsq_ha.devcluster.control.placement import Placement
 from nsq_ha.devcluster.host import Absence
+from nsq_ha.devcluster.nsqd.node import Nsqd
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
     from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.host import Host, Node
     from nsq_ha.devcluster.storage.replica import Replica
 
 _log = logging.getLogger("nsq_ha.devcluster")
 
 
-class Coordinator:
-    """Decides for the whole cluster.
+class Coordinator(Control[Nsqd, Nsqlookupd]):
+    """The partitioned cluster: decides what the comings and goings of its nodes cause.
 
     Attributes:
-        host: Clock, delays and chance.
         placement: Topics and partitions.
-        nsqds: All nsqds, alive or not.
-        lookupds: All nsqlookupds, alive or not.
         leading: The leading nsqlookupd. None if there is none.
         last_leading: A failed one whose key has not expired, so that no other can lead. None if there is none.
     """
 
     def __init__(self, host: Host) -> None:
-        self.host = host
+        super().__init__(host)
         self.placement: Placement = Placement()
-        self.nsqds: list[Nsqd] = []
-        self.lookupds: list[Nsqlookupd] = []
         self.leading: Nsqlookupd | None = None
         self.last_leading: Nsqlookupd | None = None
         self._timing = host.timing
@@ -70,13 +66,84 @@ class Coordinator:
         for node in self.nsqds:
             node.update_refusals()
 
+    # ------------------------------------------------------------ nodes
+
+    def begin(self) -> None:
+        """Start all nodes."""
+        for lookupd in self.lookupds:
+            self.start(lookupd)
+        for nsqd in self.nsqds:
+            nsqd.start()
+
+    def stop(self, node: Node) -> None:
+        """Begin to shut a process down cleanly. An nsqd hands over its partitions first."""
+        if not isinstance(node, Nsqd):
+            self.kill(node)
+        elif not node.reachable:
+            if node.alive:  # A frozen process cannot shut down cleanly.
+                node.kill()
+        elif not node.exiting:
+            node.leave()
+            self._left(node, link=0.0, key=self._timing.handover)
+            self.host.after(self._timing.exiting, lambda: self._exited(node))
+
+    def _exited(self, node: Nsqd) -> None:
+        if node.exiting:
+            node.kill()
+            self.check_followers_of(node)
+
+    def refuse_writes(self, node: Node | None, *, refuse: bool) -> None:
+        """Disable or enable writing on an nsqd, or on None in the whole cluster.
+
+        Raises:
+            KeyError: The node is not an nsqd.
+        """
+        if node is None:
+            self.disable_writes(disabled=refuse)
+            return
+        if not isinstance(node, Nsqd):
+            raise KeyError(f"{node.name!r} is not an nsqd; the nsqds are {', '.join(nsqd.name for nsqd in self.nsqds)}")
+        node.writes_disabled = refuse
+        node.update_refusals()
+
+    def _went(self, node: Node) -> None:
+        """Let followers of an nsqd take over once its key has expired."""
+        self._away(node, link=self._timing.link_broken)
+
+    def _froze(self, node: Node) -> None:
+        self._away(node, link=self._timing.link_silent)
+
+    def _away(self, node: Node, *, link: float) -> None:
+        if isinstance(node, Nsqd):
+            self._left(node, link=link, key=self._timing.key_expires)
+        elif isinstance(node, Nsqlookupd):
+            self._lookupd_went(node)
+
+    def _came(self, node: Node) -> None:
+        """Let a process catch up after the cluster's own delays."""
+        if isinstance(node, Nsqd):
+            started = node.started
+            self.host.after(self._timing.register, lambda: self._register(node, started))
+        elif isinstance(node, Nsqlookupd):
+            self._lookupd_came(node)
+
+    def _register(self, node: Nsqd, started: int) -> None:
+        if node.reachable and node.started == started:
+            self._arrived(node)
+
+    def _thawed(self, node: Node) -> None:
+        if isinstance(node, Nsqd):
+            self._arrived(node)
+        elif isinstance(node, Nsqlookupd):
+            self._lookupd_came(node)
+
     def _unsettle(self) -> None:
         """Report the cluster as unstable until the next full check, because a node started or failed."""
         self._settled = self.host.now() + self._timing.full_check
 
     # ------------------------------------------------------------ nsqlookupds
 
-    def lookupd_went(self, lookupd: Nsqlookupd) -> None:
+    def _lookupd_went(self, lookupd: Nsqlookupd) -> None:
         """Plan the effects of an nsqlookupd that stopped answering."""
         absence = lookupd.absence = Absence(self.host.now())
         led = self.leading is lookupd
@@ -91,7 +158,7 @@ class Coordinator:
 
         self.host.after(self._timing.leading_lookupd, expire)
 
-    def lookupd_came(self, lookupd: Nsqlookupd) -> None:
+    def _lookupd_came(self, lookupd: Nsqlookupd) -> None:
         """List an nsqlookupd that answers again; it leads if no other does and no former leader's key is left."""
         lookupd.listed, lookupd.absence = True, None
         if self.leading is None and self.last_leading is None:
@@ -130,7 +197,7 @@ class Coordinator:
 
     # ------------------------------------------------------------ nsqds that leave
 
-    def went(self, node: Nsqd, *, link: float, key: float) -> None:
+    def _left(self, node: Nsqd, *, link: float, key: float) -> None:
         """Plan the effects of an nsqd that stopped answering.
 
         Args:
@@ -189,7 +256,7 @@ class Coordinator:
             if node in partition.isr:
                 self._shrink(partition, node)
         if node.reachable:
-            self.arrived(node)
+            self._arrived(node)
 
     def _shrink(self, partition: Partition, node: Nsqd) -> None:
         partition.suffering = False
@@ -248,17 +315,7 @@ class Coordinator:
 
     # ------------------------------------------------------------ nsqds that arrive
 
-    def came(self, node: Nsqd) -> None:
-        """Register an nsqd that was started, after a delay."""
-
-        def register() -> None:
-            if node.reachable and node.started == started:
-                self.arrived(node)
-
-        started = node.started
-        self.host.after(self._timing.register, register)
-
-    def arrived(self, node: Nsqd) -> None:
+    def _arrived(self, node: Nsqd) -> None:
         """Take back an nsqd that has registered: it still leads, or it catches up and joins the in-sync replicas."""
         absence, node.absence = node.absence, None
         self._unsettle()

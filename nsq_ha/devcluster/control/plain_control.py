@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
+from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
 from nsq_ha.devcluster.control.registrations import Peer
 from nsq_ha.devcluster.host import PLAIN_VERSION
@@ -28,7 +29,7 @@ PING_EVERY: Final = 15.0
 """Seconds between two PINGs of an nsqd, with which it also notices a broken link."""
 
 
-class Link:
+class _Link:
     """The connection of one nsqd to one nsqlookupd.
 
     Args:
@@ -89,20 +90,12 @@ class Link:
             self._peer = None
 
 
-class PlainControl:
-    """The nodes of a plain cluster, and what their comings and goings cause.
-
-    Attributes:
-        host: What the nodes run on.
-        lookupds: The nsqlookupds.
-        nsqds: The nsqds.
-    """
+class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
+    """The nodes of a plain cluster, and what their comings and goings cause."""
 
     def __init__(self, host: Host) -> None:
-        self.host = host
-        self.lookupds: list[PlainNsqlookupd] = []
-        self.nsqds: list[PlainNsqd] = []
-        self._links: dict[PlainNsqd, list[Link]] = {}
+        super().__init__(host)
+        self._links: dict[PlainNsqd, list[_Link]] = {}
         self._next_ping = host.now()
 
     def begin(self) -> None:
@@ -110,7 +103,7 @@ class PlainControl:
         for lookupd in self.lookupds:
             lookupd.start()
         for nsqd in self.nsqds:
-            self._links[nsqd] = [Link(nsqd, lookupd) for lookupd in self.lookupds]
+            self._links[nsqd] = [_Link(nsqd, lookupd) for lookupd in self.lookupds]
             nsqd.changed = self._listener(nsqd)
             nsqd.channels_of = self._channels_of
             self.start(nsqd)
@@ -128,8 +121,7 @@ class PlainControl:
 
     def tick(self, now: float) -> None:
         """Let time pass: the nsqds ping the nsqlookupds."""
-        for nsqd in self.nsqds:
-            nsqd.tick(now)
+        super().tick(now)
         if now >= self._next_ping:
             self._next_ping = now + PING_EVERY * self.host.timing.scale
             for nsqd in self.nsqds:
@@ -160,21 +152,15 @@ class PlainControl:
 
     # ------------------------------------------------------------ faults
 
-    def kill(self, node: Node) -> None:
-        """Kill a process."""
-        if node.alive:
-            node.kill()
-            self._lost(node)
-
     def stop(self, node: Node) -> None:
         """Shut a process down cleanly."""
         if node.reachable and isinstance(node, PlainNsqd):
             node.leave()
-            self._lost(node)
+            self._went(node)
         else:
             self.kill(node)
 
-    def _lost(self, node: Node) -> None:
+    def _went(self, node: Node) -> None:
         """Break the links of a process that ended or was cut off."""
         for nsqd, links in self._links.items():
             for link in links:
@@ -182,25 +168,16 @@ class PlainControl:
                     link.up = False
                     link.settle()
 
-    def start(self, node: Node) -> None:
-        """Start a process; an nsqd registers at once."""
-        if node.alive:
-            return
-        node.start()
+    def _came(self, node: Node) -> None:
+        """Let an nsqd register at once."""
         if isinstance(node, PlainNsqd):
             for link in self._links[node]:
                 link.ping()
 
-    def freeze(self, node: Node) -> None:
-        """Freeze a process."""
-        if node.reachable:
-            node.freeze()
+    def _froze(self, node: Node) -> None:
+        """Do nothing: nobody notices before the next PING."""
 
-    def thaw(self, node: Node) -> None:
-        """Continue a frozen process."""
-        if not node.frozen:
-            return
-        node.thaw()
+    def _thawed(self, node: Node) -> None:
         for links in self._links.values():
             for link in links:
                 link.settle()
@@ -209,7 +186,7 @@ class PlainControl:
         """Reset the connections of a process."""
         node.cut()
         if isinstance(node, PlainNsqlookupd):
-            self._lost(node)
+            self._went(node)
 
     def refuse_writes(self, node: Node | None, *, refuse: bool) -> None:
         """Fail: an upstream nsqd cannot refuse to write.

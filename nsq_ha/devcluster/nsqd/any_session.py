@@ -259,7 +259,6 @@ class AnySession(Connection):
             return
         self.stage = Stage.CLOSING
         self._decoder.after_close = True
-        self._subscriber.closing = True
         self._subscriber.set_ready(0)
         self.send(_CLOSE_WAIT_FRAME)
 
@@ -271,18 +270,16 @@ class AnySubscriber(Consumer[_Message], Generic[_Id, _Message]):
     """A consumer of one channel.
 
     Attributes:
-        connection: The client's connection.
-        closing: The client sent CLS.
+        session: The client's session.
         received: Messages delivered here.
         finished: FINs that succeeded.
         requeued: REQs that succeeded.
     """
 
-    def __init__(self, connection: Connection, channel: AnyChannel[_Id, Any]) -> None:
-        settings, self._host = connection.settings, connection.node.host
-        super().__init__(connection.client_id, settings.msg_timeout / 1000, self._host.limits.max_msg_timeout / 1000)
-        self.connection = connection
-        self.closing: bool = False
+    def __init__(self, session: AnySession, channel: AnyChannel[_Id, Any]) -> None:
+        settings, self._host = session.settings, session.node.host
+        super().__init__(session.client_id, settings.msg_timeout / 1000, self._host.limits.max_msg_timeout / 1000)
+        self.session = session
         self.received: int = 0
         self.finished: int = 0
         self.requeued: int = 0
@@ -296,11 +293,11 @@ class AnySubscriber(Consumer[_Message], Generic[_Id, _Message]):
 
     def flush(self) -> None:
         """Write the gathered messages."""
-        self.connection.flush()
+        self.session.flush()
 
     def drop(self) -> None:
         """Close the connection without an error frame."""
-        self.connection.close()
+        self.session.close()
 
     @abstractmethod
     def leave(self) -> None:
@@ -339,7 +336,7 @@ class AnySubscriber(Consumer[_Message], Generic[_Id, _Message]):
         try:
             act(self._id(message_id), self, self._host.now())
         except Refusal as refusal:
-            self.connection.refuse(self._refused(word, message_id, str(refusal)))
+            self.session.refuse(self._refused(word, message_id, str(refusal)))
             return False
         return True
 

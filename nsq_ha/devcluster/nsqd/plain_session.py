@@ -129,15 +129,10 @@ class PlainSession(AnySession):
 
 
 class PlainSubscriber(AnySubscriber[bytes, Queued]):
-    """A consumer of one channel of an upstream nsqd.
-
-    Attributes:
-        session: The session of the client.
-    """
+    """A consumer of one channel of an upstream nsqd."""
 
     def __init__(self, session: PlainSession, node: QueueNode, topic: PlainTopic, channel: PlainChannel) -> None:
         super().__init__(session, channel)
-        self.session = session
         self._node = node
         self._topic = topic
         self._live = channel
@@ -153,7 +148,7 @@ class PlainSubscriber(AnySubscriber[bytes, Queued]):
         """Write the message; at once if the client can take no more."""
         self.received += 1
         frame = plain_message_frame(message, attempts)
-        self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
+        self.session.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
     def set_ready(self, count: int) -> None:
         """RDY."""

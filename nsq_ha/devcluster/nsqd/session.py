@@ -238,7 +238,7 @@ class Session(AnySession):
             channel.dispatch(self._host.now())
         if index is not None and not channel.consumers:
             channel.reset(index)
-        subscriber = Subscriber(self, replica, channel, self.credentials, detail=command.word != b"SUB")
+        subscriber = Subscriber(self, replica, channel, detail=command.word != b"SUB")
         channel.add(subscriber)
         self._subscribed(subscriber)
 

@@ -16,8 +16,7 @@ from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.gotext import byte_list
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.auth import Credentials
-    from nsq_ha.devcluster.nsqd.connection import Connection
+    from nsq_ha.devcluster.nsqd.any_session import AnySession
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.log import Record
     from nsq_ha.devcluster.storage.replica import Replica
@@ -30,23 +29,16 @@ _JSON: Final = b"\x04"
 
 
 class Subscriber(AnySubscriber[int, "Record"]):
-    """A consumer of one channel of a partitioned nsqd.
+    """A consumer of one channel of a partitioned nsqd."""
 
-    Attributes:
-        credentials: What the client may do.
-    """
-
-    def __init__(
-        self, connection: Connection, replica: Replica, channel: Channel, credentials: Credentials, *, detail: bool
-    ) -> None:
-        super().__init__(connection, channel)
-        self.credentials: Credentials = credentials
+    def __init__(self, session: AnySession, replica: Replica, channel: Channel, *, detail: bool) -> None:
+        super().__init__(session, channel)
         self._replica = replica
         self._live = channel
-        extended = replica.options.extended and connection.settings.extend_support
+        extended = replica.options.extended and session.settings.extend_support
         self._layout = layout_for(detail=detail, ext=extended)
-        self.tag: str = connection.settings.desired_tag if extended else ""
-        self._filter = _filter_of(connection.settings.ext_filter) if extended else None
+        self.tag: str = session.settings.desired_tag if extended else ""
+        self._filter = _filter_of(session.settings.ext_filter) if extended else None
 
     def leave(self) -> None:
         """Return the unanswered messages and leave the channel."""
@@ -62,19 +54,19 @@ class Subscriber(AnySubscriber[int, "Record"]):
         """Write the message; at once if RDY allows no more."""
         self.received += 1
         frame = message_frame(message, attempts, self._layout)
-        self.connection.send_message(frame, at_once=at_once or self.holds >= self.ready)
+        self.session.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
     def finish(self, message_id: bytes) -> None:
         """FIN. On an ordered channel it needs the replicas, like a write."""
         replica = self._replica
         if not replica.leads:
-            self.connection.fail(NOT_LEADER)
+            self.session.fail(NOT_LEADER)
         elif not (replica.stalled and self._live.ordered):
             super().finish(message_id)
         elif replica.gave_up:
-            self.connection.fail(NOT_WRITABLE)
+            self.session.fail(NOT_WRITABLE)
         else:
-            wait(self.connection, replica, lambda: AnySubscriber.finish(self, message_id))
+            wait(self.session, replica, lambda: AnySubscriber.finish(self, message_id))
 
     def _id(self, message_id: bytes) -> int:
         return int.from_bytes(message_id[:8], "big")
@@ -94,15 +86,15 @@ def _filter_of(rule: FilterRule | None) -> Filter | None:
         return None
 
 
-def wait(connection: Connection, replica: Replica, act: Callable[[], None]) -> None:
+def wait(session: AnySession, replica: Replica, act: Callable[[], None]) -> None:
     """Call ``act`` once the replicas answer; close the connection if the wait ends without an answer."""
 
     def resume() -> None:
-        connection.unblock()
+        session.unblock()
         act()
 
-    connection.block()
-    replica.wait(Waiting(resume, connection.fail))
+    session.block()
+    replica.wait(Waiting(resume, session.fail))
 
 
 def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:

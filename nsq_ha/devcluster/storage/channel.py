@@ -301,6 +301,33 @@ class Channel(AnyChannel[int, InFlight]):
 
     # ------------------------------------------------------------ operators
 
+    def pause(self, _now: float) -> None:
+        """Deliver nothing; the state is replicated, and with it the channel."""
+        self.paused = True
+        self.share()
+
+    def unpause(self, now: float) -> None:
+        """Deliver again; the state is replicated, and with it the channel."""
+        self.paused = False
+        self.share()
+        self.dispatch(now)
+
+    def skip(self, now: float) -> None:
+        """Confirm everything undelivered, now and until :meth:`unskip`."""
+        self.skipped = True
+        self.empty_and_dispatch(now)
+
+    def unskip(self, now: float) -> None:
+        """Confirm everything undelivered for the last time."""
+        self.skipped = False
+        self.refresh()
+        self.empty_and_dispatch(now)
+
+    def empty_and_dispatch(self, now: float) -> None:
+        """Confirm everything that can be read, and deliver a message in hand."""
+        self.empty()
+        self.dispatch(now)
+
     def switch_to_ordered(self) -> None:
         """Become ordered: forget unanswered messages, and read again from the first unconfirmed one.
 

@@ -235,6 +235,13 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
 
     # ------------------------------------------------------------ operators, and the end of the process
 
+    def pause(self, now: float, *, paused: bool) -> None:
+        """Deliver nothing, or deliver again."""
+        self.paused = paused
+        for consumer in self.consumers:
+            consumer.flush()
+        self.dispatch(now)
+
     def empty(self) -> None:
         """Remove all messages, those in flight and deferred included."""
         for consumer in self.consumers:
@@ -310,6 +317,11 @@ class PlainTopic:
         for channel in others:
             channel.put(replace(message), now)
         first.put(message, now)
+
+    def pause(self, now: float, *, paused: bool) -> None:
+        """Keep all messages, or give them to the channels again."""
+        self.paused = paused
+        self.pump(now)
 
     def dispatch(self, now: float) -> None:
         """Let all channels deliver."""

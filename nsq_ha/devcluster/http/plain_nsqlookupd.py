@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from starlette.applications import Starlette
-from starlette.routing import Route
-
 from nsq_ha.devcluster.host import PLAIN_VERSION
-from nsq_ha.devcluster.http.envelope import HttpError, not_found, plain, wrong_method
-from nsq_ha.devcluster.http.plain_args import argument, name_argument, routes, topic_and_channel
+from nsq_ha.devcluster.http import answers
+from nsq_ha.devcluster.http.answers import HttpError, bare, gets, posts, present
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from starlette.applications import Starlette
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
@@ -26,31 +24,35 @@ _Listed = TypeVar("_Listed")
 
 
 def plain_lookupd_app(lookupd: PlainNsqlookupd) -> Starlette:
-    """Make the HTTP application of one upstream nsqlookupd."""
-    this = PlainLookupdRoutes(lookupd)
-    gets = {
-        "/lookup": this.lookup,
-        "/topics": this.topics,
-        "/channels": this.channels,
-        "/nodes": this.nodes,
-        "/info": this.info,
-        "/debug": this.debug,
-    }
-    posts = {
-        "/topic/create": this.create_topic,
-        "/topic/delete": this.delete_topic,
-        "/topic/tombstone": this.tombstone,
-        "/channel/create": this.create_channel,
-        "/channel/delete": this.delete_channel,
-    }
-    return Starlette(
-        routes=[Route("/ping", plain(this.ping)), *routes(gets, posts)],
-        exception_handlers={404: not_found, 405: wrong_method},
+    """Return the HTTP application of one upstream nsqlookupd."""
+    this = _PlainLookupdRoutes(lookupd)
+    return answers.app_of(
+        gets(
+            bare,
+            {
+                "/lookup": this.lookup,
+                "/topics": this.topics,
+                "/channels": this.channels,
+                "/nodes": this.nodes,
+                "/info": this.info,
+                "/debug": this.debug,
+            },
+        ),
+        posts(
+            bare,
+            {
+                "/topic/create": this.create_topic,
+                "/topic/delete": this.delete_topic,
+                "/topic/tombstone": this.tombstone,
+                "/channel/create": this.create_channel,
+                "/channel/delete": this.delete_channel,
+            },
+        ),
     )
 
 
-class PlainLookupdRoutes:
-    """Answer for one nsqlookupd."""
+class _PlainLookupdRoutes:
+    """Answers for one nsqlookupd."""
 
     def __init__(self, lookupd: PlainNsqlookupd) -> None:
         self._lookupd = lookupd
@@ -63,10 +65,6 @@ class PlainLookupdRoutes:
         self._chance.shuffle(found)
         return found
 
-    async def ping(self, _request: Request) -> str:
-        """``/ping``."""
-        return "OK"
-
     async def info(self, _request: Request) -> dict[str, Any]:
         """``/info``."""
         return {"version": PLAIN_VERSION}
@@ -74,7 +72,7 @@ class PlainLookupdRoutes:
     async def lookup(self, request: Request) -> dict[str, Any]:
         """``/lookup``."""
         self._lookupd.requests += 1
-        topic = argument(request, "topic")
+        topic = present(request, "topic")
         producers = self._known.producers(topic)
         if producers is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
@@ -89,7 +87,7 @@ class PlainLookupdRoutes:
 
     async def channels(self, request: Request) -> dict[str, Any]:
         """``/channels``."""
-        return {"channels": self._in_any_order(self._known.channels(argument(request, "topic")))}
+        return {"channels": self._in_any_order(self._known.channels(present(request, "topic")))}
 
     async def nodes(self, _request: Request) -> dict[str, Any]:
         """``/nodes``."""
@@ -114,23 +112,23 @@ class PlainLookupdRoutes:
 
     async def create_topic(self, request: Request) -> None:
         """``/topic/create``."""
-        self._known.add(name_argument(request, "topic", "INVALID_ARG_TOPIC"))
+        self._known.add(answers.valid_name(present(request, "topic"), "INVALID_ARG_TOPIC"))
 
     async def delete_topic(self, request: Request) -> None:
         """``/topic/delete``: the nsqds keep it, and register it again after they connected again."""
-        self._known.forget(argument(request, "topic"))
+        self._known.forget(present(request, "topic"))
 
     async def tombstone(self, request: Request) -> None:
         """``/topic/tombstone``."""
-        self._known.tombstone(argument(request, "topic"), argument(request, "node"))
+        self._known.tombstone(present(request, "topic"), present(request, "node"))
 
     async def create_channel(self, request: Request) -> None:
         """``/channel/create``."""
-        self._known.add(*topic_and_channel(request))
+        self._known.add(*answers.topic_and_channel(request))
 
     async def delete_channel(self, request: Request) -> None:
         """``/channel/delete``."""
-        if not self._known.forget(*topic_and_channel(request)):
+        if not self._known.forget(*answers.topic_and_channel(request)):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
 
 

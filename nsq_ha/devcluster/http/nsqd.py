@@ -1,0 +1,403 @@
+"""HTTP of the partitioned nsqd: the node, its channels and messages; ``stats`` has its numbers.
+
+Source: server protocol 12; Spark design 1.1; youzan/nsq ``nsqdserver/http.go`` ``internalPUB``, ``doMPUB``,
+``doMessageGet``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from nsq_ha.devcluster.host import VERSION
+from nsq_ha.devcluster.http import answers
+from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, gets, posts, require
+from nsq_ha.devcluster.http.stats import node_stats
+from nsq_ha.devcluster.ports import HOST
+from nsq_ha.devcluster.storage.channel import Channel
+from nsq_ha.devcluster.storage.log import Draft
+from nsq_ha.devcluster.storage.replica import EXITING
+from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
+from nsq_ha.identity import partition_of
+from nsq_ha.message import TRACE_KEY
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from nsq_ha.devcluster.control.placement import Placement
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.storage.log import Log, Record
+    from nsq_ha.devcluster.storage.replica import Replica
+
+_NOT_EXIST: Final = "E_TOPIC_NOT_EXIST"
+_NOT_LEADER: Final = "E_FAILED_ON_NOT_LEADER"
+_EXT_PREFIX: Final = "x-nsqext-"
+_BAD_HEADER: Final = "E_INVALID_JSON_HEADER"
+_BAD_TRACE_ID: Final = "INVALID_TRACE_ID"
+
+_CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
+    "/channel/pause": Channel.pause,
+    "/channel/unpause": Channel.unpause,
+    "/channel/skip": Channel.skip,
+    "/channel/unskip": Channel.unskip,
+    "/channel/empty": Channel.empty_and_dispatch,
+    "/channel/emptydelayed": lambda channel, _now: channel.empty_delayed(),
+    "/channel/setclientlimit": lambda _channel, _now: None,
+}
+
+
+def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
+    """Return the HTTP application of one nsqd."""
+    this = _NsqdRoutes(node, placement)
+    return answers.app_of(
+        posts(enveloped, {"/pub": this.pub, "/mpub": this.mpub, "/pub_ext": this.pub_ext}),
+        posts(bare, {path: this.change_of(act) for path, act in _CHANNEL_CHANGES.items()}),
+        posts(
+            bare,
+            {
+                "/pubtrace": this.pub_trace,
+                "/channel/create": this.create_channel,
+                "/channel/delete": this.delete_channel,
+                "/channel/setorder": this.set_order,
+                "/channel/setoffset": this.set_offset,
+                "/message/finish": this.finish,
+                "/message/trace/enable": this.trace,
+                "/message/trace/disable": this.trace,
+                "/disable/write": this.disable_write,
+            },
+        ),
+        gets(enveloped, {"/info": this.info, "/stats": this.stats}),
+        gets(bare, {"/message/get": this.get_message, "/coordinator/stats": this.coordinator_stats}),
+    )
+
+
+class _NsqdRoutes:
+    """Answers for one node."""
+
+    def __init__(self, node: Nsqd, placement: Placement) -> None:
+        self._node = node
+        self._placement = placement
+        self._limits = node.host.limits
+
+    # ------------------------------------------------------------ the node
+
+    async def info(self, _request: Request) -> dict[str, Any]:
+        """``/info``."""
+        return {
+            "version": VERSION,
+            "broadcast_address": HOST,
+            "hostname": socket.gethostname(),
+            "http_port": self._node.http_port,
+            "tcp_port": self._node.tcp_port,
+            "start_time": int(self._node.start_time),
+            "ha_support": True,
+        }
+
+    async def stats(self, request: Request) -> str | dict[str, Any]:
+        """``/stats``: JSON if requested, otherwise text."""
+        return node_stats(self._node, request.query_params)
+
+    async def coordinator_stats(self, request: Request) -> dict[str, Any]:
+        """``/coordinator/stats``: the in-sync replicas of all partitions that this node holds."""
+        topic, partition = request.query_params.get("topic"), request.query_params.get("partition")
+        return {
+            "rpc_stats": {},
+            "ErrStats": {},
+            "topic_coord_stats": [
+                {
+                    "node": "",
+                    "name": name,
+                    "partition": number,
+                    "isr_stats": [{"hostname": "", "node_id": member.distributed_id} for member in held.isr],
+                    "catchup_stats": None,
+                }
+                for name, number in sorted(self._node.replicas)
+                if topic in (None, name) and partition in (None, str(number))
+                if (held := self._placement.partition(name, number)) is not None
+            ],
+        }
+
+    async def trace(self, _request: Request) -> None:
+        """``/message/trace/...``: no effect, since the cluster writes no trace log."""
+
+    async def disable_write(self, request: Request) -> None:
+        """``/disable/write``."""
+        kind = request.query_params.get("type", "")
+        if kind not in ("all", "ordered", "none"):
+            raise HttpError(400, "INVALID_ARG_TYPE")
+        self._node.writes_disabled = kind == "all"
+        self._node.update_refusals()
+
+    # ------------------------------------------------------------ arguments
+
+    def _replica(self, request: Request) -> Replica:
+        """Return the replica that ``topic`` and ``partition`` name; without ``partition``, any that the node leads."""
+        topic = answers.valid_name(require(request, "topic", "MISSING_ARG_TOPIC"), "INVALID_ARG_TOPIC")
+        try:
+            number = int(request.query_params.get("partition") or "-1")
+        except ValueError:
+            raise HttpError(400, "INVALID_ARG_TOPIC_PARTITION") from None
+        replica = self._node.find(topic, None if number == -1 else number)
+        if replica is None:
+            raise HttpError(404, _NOT_EXIST)
+        return replica
+
+    def _names(self, request: Request) -> tuple[Replica, str]:
+        """Return replica and channel of a request."""
+        replica = self._replica(request)
+        return replica, answers.valid_name(require(request, "channel", "MISSING_ARG_CHANNEL"), "INVALID_ARG_CHANNEL")
+
+    def _led_channel(self, request: Request) -> Channel:
+        """Return the live channel that a request names."""
+        replica, name = self._names(request)
+        if name not in replica.cursors:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        if not replica.leads:
+            raise HttpError(400, _NOT_LEADER)
+        return replica.channel(name)
+
+    # ------------------------------------------------------------ channels
+
+    def change_of(self, act: Callable[[Channel, float], None]) -> Answer:
+        """Return the answer that changes a channel on its leader."""
+
+        async def change(request: Request) -> None:
+            act(self._led_channel(request), self._node.host.now())
+
+        return change
+
+    async def create_channel(self, request: Request) -> None:
+        """``/channel/create``."""
+        replica, name = self._names(request)
+        if not replica.leads:
+            raise HttpError(400, _NOT_LEADER)
+        if replica.options.disable_channel_auto_create:
+            raise HttpError(403, f"channel {name} not registered. channel should be initialized before use.")
+        replica.channel(name)
+
+    async def delete_channel(self, request: Request) -> None:
+        """``/channel/delete``: an unknown channel counts as deleted."""
+        replica, name = self._names(request)
+        if not replica.leads:
+            raise HttpError(400, _NOT_LEADER)
+        if replica.options.disable_channel_auto_create:
+            text = f"channel {name} cuold not be deleted localy in nsqd."
+            raise HttpError(403, f"topic {replica.topic} has channel auto create disabled. {text}")
+        replica.remove_channel(name)
+
+    async def set_order(self, request: Request) -> None:
+        """``/channel/setorder``: ``false`` disconnects the consumers."""
+        channel = self._led_channel(request)
+        order = request.query_params.get("order")
+        if order == "true":
+            channel.switch_to_ordered()
+            channel.dispatch(self._node.host.now())
+        elif order == "false":
+            channel.switch_to_unordered()
+        else:
+            raise HttpError(400, "INVALID_OPTION")
+
+    async def set_offset(self, request: Request) -> None:
+        """``/channel/setoffset``: the body is ``type:value``."""
+        replica, name = self._names(request)
+        if name in replica.partition.channels:
+            # A leader has registered channels even before a consumer subscribes.
+            replica.channel(name)
+        if name not in replica.cursors:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        body = await request.body()
+        if not body:
+            raise HttpError(406, "MSG_EMPTY")
+        channel = self._led_channel(request)
+        try:
+            index = start_index(replica.log, channel.end, body.decode("utf-8", "replace"))
+        except ValueError as error:
+            raise HttpError(400, str(error)) from None
+        except SearchError as error:
+            raise HttpError(500, str(error)) from None
+        channel.reset(index)
+        channel.dispatch(self._node.host.now())
+
+    async def finish(self, request: Request) -> None:
+        """``/message/finish``: FIN for the consumer that holds the message."""
+        channel = self._led_channel(request)
+        text = request.query_params.get("msgid", "")
+        if not (text.isascii() and text.isdecimal() and len(text) < 20):
+            raise HttpError(400, "INVALID_REQUEST")
+        entry = channel.in_flight.get(int(text))
+        if entry is None:
+            raise HttpError(500, "ErrType:7 ErrCode:0 : Message ID not in flight")
+        channel.finish(int(text), entry.consumer, self._node.host.now())
+
+    # ------------------------------------------------------------ publish
+
+    async def pub(self, request: Request) -> str:
+        """``/pub``."""
+        replica, body = await self._begin(request)
+        await self._store(replica, [Draft(body)])
+        return "OK"
+
+    async def pub_trace(self, request: Request) -> dict[str, Any]:
+        """``/pubtrace``."""
+        replica, body = await self._begin(request)
+        text = request.query_params.get("trace_id", "")
+        records = await self._store(replica, [Draft(body, _trace_id(text))])
+        return _traced(records[0], text)
+
+    async def pub_ext(self, request: Request) -> str | dict[str, Any]:
+        """``/pub_ext``: the header is in ``ext`` and ``X-Nsqext-*``."""
+        replica, body = await self._begin(request)
+        header = _header(request)
+        trace = header.get(TRACE_KEY)
+        trace_id = 0
+        if trace is not None:
+            if not isinstance(trace, str):
+                raise HttpError(400, _BAD_TRACE_ID)
+            trace_id = _trace_id(trace)
+        if not replica.options.extended:
+            raise HttpError(400, "E_EXT_NOT_SUPPORT")
+        # Go's encoder sorts the keys of a map.
+        ext = json.dumps(header, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+        records = await self._store(replica, [Draft(body, trace_id, ext)])
+        return "OK" if not isinstance(trace, str) else _traced(records[0], trace)
+
+    async def mpub(self, request: Request) -> str:
+        """``/mpub``: lines, or counted messages if ``binary`` is set."""
+        replica = self._replica(request)
+        body = await answers.read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
+        split = answers.counted_messages if "binary" in request.query_params else answers.lines_of
+        messages = answers.within(split(body), self._limits.max_message_bytes)
+        await self._store(replica, [Draft(message) for message in messages])
+        return "OK"
+
+    async def _begin(self, request: Request) -> tuple[Replica, bytes]:
+        """Read the body and find the replica."""
+        body = await answers.read_body(request, self._limits.max_message_bytes, "MSG_TOO_BIG")
+        if not body:
+            raise HttpError(406, "MSG_EMPTY")
+        try:
+            replica = self._replica(request)
+        except HttpError:
+            raise HttpError(404, _NOT_EXIST) from None
+        _may_write(replica)
+        return replica, body
+
+    async def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
+        _may_write(replica)
+        if replica.stalled:
+            return await _stored(replica, drafts)
+        records = replica.store(drafts)
+        replica.deliver(self._node.host.now())
+        return records
+
+    # ------------------------------------------------------------ read
+
+    async def get_message(self, request: Request) -> dict[str, Any]:
+        """``/message/get``: wrong for messages that are not flushed, like nsqd."""
+        asked = request.query_params
+        mode = asked.get("search_mode", "")
+        position = _number(asked.get("search_pos", ""), "ParseInt")
+        partition = partition_of(position) if mode == "id" else _number(asked.get("partition", ""), "Atoi")
+        replica = self._node.replicas.get((asked.get("topic", ""), partition))
+        if replica is None:
+            raise HttpError(400, "topic not exist")
+        search = {"id": by_id, "count": by_count, "virtual_offset": by_offset}.get(mode)
+        if search is None:
+            raise HttpError(400, "search mode should be one of id/count/virtual_offset")
+        try:
+            index = search(replica.log, position)
+        except SearchError as error:
+            raise HttpError(404, str(error)) from None
+        index = _read(replica.log, index)
+        record = replica.log.records[index]
+        ext = record.ext if asked.get("needext") == "true" and record.ext else b""
+        return {
+            "id": record.internal_id,
+            "trace_id": record.trace_id,
+            "body": record.body.decode("utf-8", "replace"),
+            "timestamp": record.timestamp_ns,
+            "attempts": 0,
+            "offset": record.offset,
+            "queue_cnt_index": index + 1,
+            "ext": ext.decode("utf-8", "replace"),
+        }
+
+
+def _may_write(replica: Replica) -> None:
+    if replica.node.exiting:
+        raise HttpError(503, EXITING.decode())
+    if replica.refusal is not None:
+        raise HttpError(400, replica.refusal.decode().rstrip())
+
+
+async def _stored(replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
+    """Store once the followers answer.
+
+    Raises:
+        HttpError: The wait for the followers ended without an answer.
+    """
+    done: asyncio.Future[list[Record] | bytes] = asyncio.get_running_loop().create_future()
+
+    def end(result: list[Record] | bytes) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    replica.store_later(drafts, end, end)
+    result = await done
+    if isinstance(result, bytes):
+        raise HttpError(400, result.decode().rstrip())
+    return result
+
+
+def _trace_id(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64):
+        raise HttpError(400, _BAD_TRACE_ID)
+    return int(text)
+
+
+def _header(request: Request) -> dict[str, Any]:
+    try:
+        header = json.loads(request.query_params.get("ext", ""))
+    except (ValueError, RecursionError):
+        raise HttpError(400, _BAD_HEADER) from None
+    if not isinstance(header, dict):
+        raise HttpError(400, _BAD_HEADER)
+    for name, value in request.headers.items():
+        if name.startswith(_EXT_PREFIX):
+            header[name.removeprefix(_EXT_PREFIX)] = value
+    return header
+
+
+def _traced(record: Record, trace_id: str) -> dict[str, Any]:
+    return {
+        "status": "OK",
+        "id": record.internal_id,
+        "trace_id": trace_id,
+        "queue_offset": record.offset,
+        "rawsize": record.raw_size,
+    }
+
+
+def _read(log: Log, index: int) -> int:
+    """Return the index of the record that nsqd reads at ``index``.
+
+    nsqd does not check whether it could move there: after the end it stays where it
+    started, so it answers with the queue's first message. Exactly at the end there
+    is nothing to read, and it fails.
+    """
+    if index > log.flushed:
+        index = log.start
+    if index >= log.flushed:
+        raise HttpError(500, "INTERNAL_ERROR")
+    return index
+
+
+def _number(text: str, function: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise HttpError(400, f'strconv.{function}: parsing "{text}": invalid syntax') from None

@@ -1,0 +1,176 @@
+"""HTTP of upstream's nsqd; ``stats`` has its numbers.
+
+Source: nsqio/nsq ``nsqd/http.go``.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.routing import Route
+
+from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.http import answers
+from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, gets, posts, present, valid_name
+from nsq_ha.devcluster.http.stats import plain_node_stats
+from nsq_ha.devcluster.ports import HOST
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
+
+_NS_PER_MS: Final = 1_000_000
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def plain_nsqd_app(node: PlainNsqd) -> Starlette:
+    """Return the HTTP application of one upstream nsqd."""
+    this, now = _PlainNsqdRoutes(node), node.host.now
+    on_topic: dict[str, Callable[[PlainTopic], None]] = {
+        "/topic/delete": node.delete_topic,
+        "/topic/pause": lambda topic: topic.pause(now(), paused=True),
+        "/topic/unpause": lambda topic: topic.pause(now(), paused=False),
+    }
+    on_channel: dict[str, Callable[[PlainTopic, PlainChannel], None]] = {
+        "/channel/delete": node.delete_channel,
+        "/channel/empty": lambda _, channel: channel.empty(),
+        "/channel/pause": lambda _, channel: channel.pause(now(), paused=True),
+        "/channel/unpause": lambda _, channel: channel.pause(now(), paused=False),
+    }
+    return answers.app_of(
+        [Route("/config/{option}", bare(this.config), methods=["GET", "PUT"])],
+        gets(bare, {"/info": this.info, "/stats": this.stats}),
+        posts(bare, {path: this.topic_change(act) for path, act in on_topic.items()}),
+        posts(bare, {path: this.channel_change(act) for path, act in on_channel.items()}),
+        posts(
+            bare,
+            {
+                "/pub": this.pub,
+                "/mpub": this.mpub,
+                "/topic/create": this.create_topic,
+                "/topic/empty": this.empty_topic,
+                "/channel/create": this.create_channel,
+            },
+        ),
+    )
+
+
+class _PlainNsqdRoutes:
+    """Answers for one node."""
+
+    def __init__(self, node: PlainNsqd) -> None:
+        self._node = node
+        self._limits = node.host.limits
+
+    async def info(self, _request: Request) -> dict[str, Any]:
+        """``/info``."""
+        limits = self._limits
+        return {
+            "version": PLAIN_VERSION,
+            "broadcast_address": HOST,
+            "hostname": socket.gethostname(),
+            "http_port": self._node.http_port,
+            "tcp_port": self._node.tcp_port,
+            "start_time": int(self._node.start_time),
+            "max_heartbeat_interval": limits.max_heartbeat * _NS_PER_MS,
+            "max_output_buffer_size": limits.max_gather_bytes,
+            "max_output_buffer_timeout": limits.max_gather * _NS_PER_MS,
+            "max_deflate_level": 6,
+            "topology_zone": "",
+            "topology_region": "",
+        }
+
+    async def stats(self, request: Request) -> str | dict[str, Any]:
+        """``/stats``: JSON if asked for, else text."""
+        return plain_node_stats(self._node, request.query_params)
+
+    async def config(self, request: Request) -> None:
+        """``/config``: no option can be read or set."""
+        raise HttpError(400, "INVALID_OPTION")
+
+    # ------------------------------------------------------------ publish
+
+    async def pub(self, request: Request) -> str:
+        """``/pub``; ``defer`` is a delay in milliseconds."""
+        body = await answers.read_body(request, self._limits.max_message_bytes, "MSG_TOO_BIG")
+        if not body:
+            raise HttpError(400, "MSG_EMPTY")
+        topic = self._node.topic(_topic_name(request))
+        defer = request.query_params.getlist("defer")
+        delay = 0
+        if defer:
+            if not _INTEGER.fullmatch(defer[0]) or not 0 <= int(defer[0]) <= self._limits.max_delay:
+                raise HttpError(400, "INVALID_DEFER")
+            delay = int(defer[0])
+        self._store(topic, [body], delay / 1000)
+        return "OK"
+
+    async def mpub(self, request: Request) -> str:
+        """``/mpub``: lines, or counted messages if ``binary`` asks for them."""
+        body = await answers.read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
+        topic = self._node.topic(_topic_name(request))
+        binary = request.query_params.getlist("binary")
+        if binary and binary[0] not in ("false", "0"):
+            messages = answers.counted_messages(body)
+        else:
+            messages = answers.within(answers.lines_of(body), self._limits.max_message_bytes)
+        self._store(topic, messages)
+        return "OK"
+
+    def _store(self, topic: PlainTopic, messages: list[bytes], delay: float = 0.0) -> None:
+        self._node.store(topic, messages, delay)
+        topic.dispatch(self._node.host.now())
+
+    # ------------------------------------------------------------ topics and channels
+
+    def topic_change(self, act: Callable[[PlainTopic], None]) -> Answer:
+        """Return the answer that changes a topic."""
+
+        async def change(request: Request) -> None:
+            act(self._existing(present(request, "topic")))
+
+        return change
+
+    def channel_change(self, act: Callable[[PlainTopic, PlainChannel], None]) -> Answer:
+        """Return the answer that changes a channel."""
+
+        async def change(request: Request) -> None:
+            topic, name = self._names(request)
+            channel = topic.channels.get(name)
+            if channel is None:
+                raise HttpError(404, "CHANNEL_NOT_FOUND")
+            act(topic, channel)
+
+        return change
+
+    async def create_topic(self, request: Request) -> None:
+        """``/topic/create``."""
+        self._node.topic(_topic_name(request))
+
+    async def empty_topic(self, request: Request) -> None:
+        """``/topic/empty``: the topic's own queue, not those of its channels."""
+        self._existing(_topic_name(request)).queue.clear()
+
+    async def create_channel(self, request: Request) -> None:
+        """``/channel/create``."""
+        self._node.channel(*self._names(request))
+
+    def _existing(self, name: str) -> PlainTopic:
+        topic = self._node.topics.get(name)
+        if topic is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def _names(self, request: Request) -> tuple[PlainTopic, str]:
+        topic, channel = answers.topic_and_channel(request)
+        return self._existing(topic), channel
+
+
+def _topic_name(request: Request) -> str:
+    return valid_name(present(request, "topic"), "INVALID_TOPIC")

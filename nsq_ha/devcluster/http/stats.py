@@ -1,0 +1,318 @@
+"""``/stats`` of the nsqds of both kinds: topics, channels and clients in numbers.
+
+Source: server protocol 12; youzan/nsq and nsqio/nsq ``nsqd/stats.go``, ``doStats``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from nsq_ha.devcluster.host import PLAIN_VERSION, VERSION
+from nsq_ha.devcluster.nsqd.any_session import AnySubscriber, Stage
+from nsq_ha.devcluster.nsqd.plain_session import PlainSession
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.nsqd.any_session import AnySession
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+    from nsq_ha.devcluster.storage.any_channel import AnyChannel
+    from nsq_ha.devcluster.storage.channel import Channel
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
+    from nsq_ha.devcluster.storage.replica import Replica
+    from nsq_ha.protocol.ext_filter import FilterRule
+
+_Subscriber = AnySubscriber[Any, Any]
+
+_NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
+_STATES: Final = {Stage.OPEN: 0, Stage.SUBSCRIBED: 3, Stage.CLOSING: 4, Stage.ENDED: 1}
+_FALSE: Final = ("false", "0")
+_CHANNEL_BUCKETS: Final = 12
+_TOPIC_BUCKETS: Final = 16
+_NS: Final = 1_000_000_000
+_NS_PER_MS: Final = 1_000_000
+_MEMORY: Final = dict.fromkeys(
+    (
+        "heap_objects",
+        "heap_idle_bytes",
+        "heap_in_use_bytes",
+        "heap_released_bytes",
+        "gc_pause_usec_100",
+        "gc_pause_usec_99",
+        "gc_pause_usec_95",
+        "next_gc_bytes",
+        "gc_total_runs",
+    ),
+    0,
+)
+
+
+def _consumers(channel: AnyChannel[Any, Any] | None) -> list[_Subscriber]:
+    return [each for each in channel.consumers if isinstance(each, AnySubscriber)] if channel else []
+
+
+def _client(session: AnySession, consumer: _Subscriber | None) -> dict[str, Any]:
+    """Return the numbers of a client that both kinds of nsqd have."""
+    settings = session.settings
+    return {
+        "version": "V2",
+        "remote_address": session.peer,
+        "state": _STATES[session.stage],
+        "ready_count": consumer.ready if consumer else 0,
+        "in_flight_count": consumer.holds if consumer else 0,
+        "message_count": consumer.received if consumer else 0,
+        "finish_count": consumer.finished if consumer else 0,
+        "requeue_count": consumer.requeued if consumer else 0,
+        "connect_ts": int(session.connected_time),
+        "sample_rate": settings.sample_rate,
+        "deflate": settings.deflate,
+        "snappy": settings.snappy,
+        "user_agent": settings.user_agent,
+        **session.credentials.shown(),
+        "tls_cipher_suite": "",
+        "tls_version": "",
+        "tls_negotiated_protocol": "",
+        "tls_negotiated_protocol_is_mutual": False,
+    }
+
+
+def _head(version: str, start_time: float) -> list[str]:
+    start = datetime.fromtimestamp(start_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [f"nsqd v{version} (dev cluster)", f"start_time {start}", f"uptime {time.time() - start_time:.3f}s", ""]
+
+
+# ------------------------------------------------------------ the partitioned nsqd
+
+
+def node_stats(node: Nsqd, asked: Mapping[str, str]) -> str | dict[str, Any]:
+    """Return ``/stats`` of a partitioned nsqd for the arguments of a request."""
+    leader_only = asked.get("leaderOnly") in ("1", "t", "T", "true", "TRUE", "True")
+    replicas = [
+        replica
+        for (topic, number), replica in sorted(node.replicas.items())
+        if asked.get("topic") in (None, "", topic)
+        and asked.get("partition") in (None, "", str(number))
+        and (replica.leads or not leader_only)
+    ]
+    if asked.get("format") != "json":
+        lines = [f"   [{each.topic}-{each.partition.number}] msgs: {len(each.log.records)}" for each in replicas]
+        return "\n".join([*_head(VERSION, node.start_time), *(lines or ["NO_TOPICS"])]) + "\n"
+    clients = asked.get("needClients")
+    with_clients = clients == "true" or bool(asked.get("topic") and not clients)
+    return {
+        "version": VERSION,
+        "health": "OK",
+        "start_time": int(node.start_time),
+        "topics": [_topic(replica, only=asked.get("channel"), clients=with_clients) for replica in replicas],
+    }
+
+
+def _topic(replica: Replica, *, only: str | None, clients: bool) -> dict[str, Any]:
+    log, options, number = replica.log, replica.options, replica.partition.number
+    names = sorted(replica.cursors)
+    channels = [only] if only in replica.cursors else names
+    return {
+        "topic_name": replica.topic,
+        "topic_full_name": f"{replica.topic}-{number}",
+        "topic_partition": str(number),
+        "channels": [_channel(replica, name, clients=clients) for name in channels if name],
+        "channel_num": len(names),
+        "depth": log.end_offset - log.start_offset,
+        "backend_depth": log.end_offset,
+        "backend_start": log.start_offset,
+        "message_count": len(log.records),
+        "is_leader": replica.leads,
+        "hourly_pubsize": 0,
+        "client_pub_stats": [],
+        "client_num": 0,
+        "msg_size_stats": [0] * _TOPIC_BUCKETS,
+        "msg_write_latency_stats": [0] * _TOPIC_BUCKETS,
+        "is_multi_ordered": options.ordered,
+        "is_multi_part": options.multi_part,
+        "is_ext": options.extended,
+        "is_channel_auto_create_disabled": options.disable_channel_auto_create,
+        "statsd_name": replica.topic,
+        "pub_failed_cnt": 0,
+        "e2e_processing_latency": _NO_LATENCY,
+    }
+
+
+def _channel(replica: Replica, name: str, *, clients: bool) -> dict[str, Any]:
+    """Return the numbers of one channel; a follower knows only its position."""
+    log, cursor = replica.log, replica.cursors[name]
+    channel = replica.channels.get(name)
+    end = channel.end if channel else log.flushed
+    depth = max(0, end - cursor.confirmed)  # records confirmed out of order count, too
+    oldest = log.records[cursor.confirmed].timestamp_ns if cursor.confirmed < end else 0
+    consumers = _consumers(channel)
+    return {
+        "channel_name": name,
+        "backlogs": 0,
+        "depth": depth,
+        "depth_size": max(0, log.offset_at(end) - log.offset_at(cursor.confirmed)),
+        "depth_ts": _time(oldest),
+        "depth_ts_nano": oldest,
+        "backend_depth": depth,
+        "hourly_subsize": 0,
+        **_counts(channel),
+        "message_count": end,
+        "clients": [_subscriber(consumer) for consumer in consumers] if clients else None,
+        "client_num": len(consumers),
+        "paused": bool(channel and channel.paused),
+        "skipped": bool(channel and channel.skipped),
+        "zan_test_skipped": False,
+        "delayed_queue_count": 0,
+        "delayed_queue_recent": _time(0),
+        "delayed_queue_recent_nano": 0,
+        "e2e_processing_latency": _NO_LATENCY,
+        "msg_consume_latency_stats": [0] * _CHANNEL_BUCKETS,
+        "msg_delivery_latency_stats": [0] * _CHANNEL_BUCKETS,
+    }
+
+
+def _counts(channel: Channel | None) -> dict[str, int]:
+    return {
+        "in_flight_count": len(channel.in_flight) if channel else 0,
+        "deferred_count": channel.deferred_count if channel else 0,
+        "deferred_from_delay_count": 0,
+        "requeue_count": channel.requeued if channel else 0,
+        "timeout_count": channel.timed_out if channel else 0,
+    }
+
+
+def _subscriber(consumer: _Subscriber) -> dict[str, Any]:
+    """Return the numbers of one consumer; durations are nanoseconds."""
+    session = consumer.session
+    settings = session.settings
+    return {
+        **_client(session, consumer),
+        "name": settings.client_id or session.peer,
+        "client_id": settings.client_id or session.peer,
+        "hostname": settings.hostname or session.peer,
+        "timeout_count": 0,
+        "deferred_count": 0,
+        "desired_tag": settings.desired_tag,
+        "tls": settings.tls_v1,
+        "output_buffer_size": session.gather_bytes,
+        "output_buffer_timeout": settings.output_buffer_timeout * _NS_PER_MS,
+        "msg_timeout": settings.msg_timeout * _NS_PER_MS,
+        "ext_filter": _ext_filter(settings.ext_filter),
+        "limited_rdy": 50000,
+    }
+
+
+def _ext_filter(rule: FilterRule | None) -> dict[str, Any]:
+    """Return a client's filter without empty fields, as Go's ``omitempty`` leaves them out."""
+    fields: dict[str, Any] = {} if rule is None else msgspec.to_builtins(rule)
+    return {name: value for name, value in fields.items() if value}
+
+
+def _time(timestamp_ns: int) -> str:
+    seconds, rest = divmod(timestamp_ns, _NS)
+    fraction = f".{rest:09d}".rstrip("0") if rest else ""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S") + f"{fraction} +0000 UTC"
+
+
+# ------------------------------------------------------------ upstream's nsqd
+
+
+def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> str | dict[str, Any]:
+    """Return ``/stats`` of an upstream nsqd for the arguments of a request."""
+    name, channel = asked.get("topic") or "", asked.get("channel") or ""
+    clients = asked.get("include_clients") not in _FALSE
+    topics = [
+        _plain_topic(topic, channel, name, clients=clients)
+        for key, topic in sorted(node.topics.items())
+        if name in ("", key) and (not channel or channel in topic.channels)
+    ]
+    # A topic that does not exist leaves the publishers out, too.
+    unknown = bool(name) and name not in node.topics
+    publishers = sorted((each for each in node.connections if each.published), key=lambda each: each.client_id)
+    producers = [_plain_client(session, name, None) for session in publishers] if clients and not unknown else []
+    if asked.get("format") != "json":
+        return _plain_lines(node.start_time, topics, producers)
+    return {
+        "version": PLAIN_VERSION,
+        "health": "OK",
+        "start_time": int(node.start_time),
+        "topics": None if unknown else topics,
+        **({"memory": _MEMORY} if asked.get("include_mem") not in _FALSE else {}),
+        "producers": producers or None,
+    }
+
+
+def _plain_topic(topic: PlainTopic, only: str, asked: str, *, clients: bool) -> dict[str, Any]:
+    channels = [channel for name, channel in sorted(topic.channels.items()) if only in ("", name)]
+    return {
+        "topic_name": topic.name,
+        "channels": [_plain_channel(channel, asked, clients=clients) for channel in channels],
+        "depth": len(topic.queue),
+        "backend_depth": topic.queue.backend_depth,
+        "message_count": topic.messages,
+        "message_bytes": topic.message_bytes,
+        "paused": topic.paused,
+        "e2e_processing_latency": _NO_LATENCY,
+    }
+
+
+def _plain_channel(channel: PlainChannel, asked: str, *, clients: bool) -> dict[str, Any]:
+    consumers = _consumers(channel)
+    sessions = [(each, each.session) for each in consumers if isinstance(each.session, PlainSession)]
+    return {
+        "channel_name": channel.name,
+        "depth": len(channel.queue),
+        "backend_depth": channel.queue.backend_depth,
+        "in_flight_count": len(channel.in_flight),
+        "deferred_count": len(channel.deferred),
+        "message_count": channel.received,
+        **({"global_msg_count": channel.queue.from_memory} if channel.queue.from_memory else {}),
+        "requeue_count": channel.requeued,
+        "timeout_count": channel.timed_out,
+        "client_count": len(consumers),
+        "clients": [_plain_client(session, asked, each) for each, session in sessions] if clients else None,
+        "paused": channel.paused,
+        "e2e_processing_latency": _NO_LATENCY,
+    }
+
+
+def _plain_client(session: PlainSession, asked: str, consumer: _Subscriber | None) -> dict[str, Any]:
+    settings = session.settings
+    address = session.peer.rpartition(":")[0]
+    # The real nsqd names one topic of several, too.
+    counts = [(topic, count) for topic, count in session.published.items() if asked in ("", topic)][:1]
+    return {
+        **_client(session, consumer),
+        "client_id": settings.client_id if session.identified else address,
+        "hostname": settings.hostname if session.identified else address,
+        "topology_zone": "",
+        "topology_region": "",
+        **({"pub_counts": [{"topic": topic, "count": count} for topic, count in counts]} if counts else {}),
+        "tls": session.is_secured,
+    }
+
+
+def _plain_lines(start_time: float, topics: list[dict[str, Any]], producers: list[dict[str, Any]]) -> str:
+    lines = [*_head(PLAIN_VERSION, start_time), "Health: OK", "", "Topics:" if topics else "Topics: None"]
+    for topic in topics:
+        lines.append(
+            f"{_mark(topic)}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} "
+            f"be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8} e2e%: "
+        )
+        lines += [
+            f"   {_mark(channel)}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
+            f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
+            f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
+            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} e2e%: "
+            for channel in topic["channels"]
+        ]
+    lines += ["", "Producers:" if producers else "Producers: None"]
+    lines += [f"   [V2 {client['hostname']}] {client['pub_counts']}" for client in producers]
+    return "\n".join(lines) + "\n"
+
+
+def _mark(paused: dict[str, Any]) -> str:
+    return "*P " if paused["paused"] else "   "
