@@ -22,7 +22,6 @@ from nsq_ha.protocol.server.gotext import quote
 ANYTHING: Final = ".*"
 DEFAULT_TTL: Final = 3600.0
 _KNOWN: Final = ("subscribe", "publish")
-_MAX_REMEMBERED: Final = 1000
 _FAILED: Final = b"E_AUTH_FAILED AUTH failed"
 _ESCAPED: Final = ((b"&", rb"\u0026"), (b"<", rb"\u003c"), (b">", rb"\u003e"))
 """How Go's encoder of JSON writes these characters."""
@@ -105,17 +104,10 @@ class Answered:
             _CompiledRule(compile_regexp(rule.topic), tuple(map(compile_regexp, rule.channels)), rule.permissions)
             for rule in grant.authorizations
         ]
-        self._remembered: dict[tuple[str, str], bool] = {}
 
     def allows(self, topic: str, channel: str) -> bool:
         """Return whether the secret allows publishing, or with a channel subscribing."""
-        key = topic, channel
-        allowed = self._remembered.get(key)
-        if allowed is None:
-            if len(self._remembered) >= _MAX_REMEMBERED:
-                self._remembered.clear()
-            allowed = self._remembered[key] = any(rule.allows(topic, channel) for rule in self._rules)
-        return allowed
+        return any(rule.allows(topic, channel) for rule in self._rules)
 
 
 class AuthTable:

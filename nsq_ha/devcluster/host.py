@@ -1,4 +1,4 @@
-"""The environment of all nodes: clock, delays, randomness, switches, and the state of a process.
+"""The environment of all nodes: clock, delays, randomness and switches.
 
 Storage, nsqd and HTTP see the rest of the cluster only through :class:`Host`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     import asyncio
@@ -158,131 +158,3 @@ class Host:
         for handle in self._timers:
             handle.cancel()
         self._timers.clear()
-
-
-class Port(Protocol):
-    """One port of a node, of TCP or HTTP."""
-
-    def open(self) -> None:
-        """Listen and answer."""
-
-    def abort(self) -> None:
-        """Stop at once: refuse attempts, and reset the connections."""
-
-    def freeze(self) -> None:
-        """Accept and read nothing; the kernel still completes connections."""
-
-    def thaw(self) -> None:
-        """Continue, beginning with what waits."""
-
-    def cut(self) -> None:
-        """Reset the connections, also those that wait to be accepted."""
-
-    def release(self) -> None:
-        """Stop, and release the number."""
-
-
-_Port = TypeVar("_Port", bound=Port)
-
-
-class Absence:
-    """One absence of a node. Its planned effects are void once the node is back."""
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-
-
-class Node:
-    """A process of the cluster: an nsqd or an nsqlookupd. What is done to it is done to its ports, too.
-
-    Attributes:
-        name: Its name in controls, ``nsqd-0`` or ``nsqlookupd-0``.
-        host: Its environment.
-        alive: The process runs.
-        frozen: The process runs but does nothing.
-        exiting: The process (an nsqd) is shutting down cleanly.
-        writes_disabled: An operator disabled writing on this node (an nsqd).
-        delay: Seconds by which everything that arrives is delayed.
-        absence: Set while the node is away. None while it is there.
-        tcp_port: The port of its TCP.
-        http_port: The port of its HTTP.
-    """
-
-    tcp_port: int
-    http_port: int
-
-    def __init__(self, name: str, host: Host) -> None:
-        self.name = name
-        self.host = host
-        self._ports: list[Port] = []
-        self.alive: bool = False
-        self.frozen: bool = False
-        self.exiting: bool = False
-        self.writes_disabled: bool = False
-        self.delay: float = 0.0
-        self.absence: Absence | None = None
-
-    def __repr__(self) -> str:
-        return f"<{self.name} 127.0.0.1:{self.tcp_port}>"
-
-    def _reserve(self, make: Callable[[], _Port]) -> _Port:
-        """Return a new port of this node. If it cannot be had, release those before it."""
-        try:
-            port = make()
-        except BaseException:
-            self.release()
-            raise
-        self._ports.append(port)
-        return port
-
-    @property
-    def reachable(self) -> bool:
-        """Whether the node answers."""
-        return self.alive and not self.frozen
-
-    @property
-    def refuses_writes(self) -> bool:
-        """Whether an operator disabled writing on this node or in the cluster."""
-        return self.writes_disabled or self.host.writes_disabled
-
-    def start(self) -> None:
-        """Start the process."""
-        self.alive, self.frozen, self.exiting = True, False, False
-        for port in self._ports:
-            port.open()
-
-    def leave(self) -> None:
-        """Begin a clean shutdown."""
-        self.exiting = True
-
-    def kill(self) -> None:
-        """End the process at once, and reset its connections."""
-        self.alive = self.frozen = self.exiting = False
-        for port in self._ports:
-            port.abort()
-
-    def freeze(self) -> None:
-        """Stop doing anything, as on a hanging machine."""
-        self.frozen = True
-        for port in self._ports:
-            port.freeze()
-
-    def thaw(self) -> None:
-        """Continue, beginning with what waits."""
-        self.frozen = False
-        for port in self._ports:
-            port.thaw()
-
-    def cut(self) -> None:
-        """Reset the connections, also those that wait to be accepted."""
-        for port in self._ports:
-            port.cut()
-
-    def release(self) -> None:
-        """Stop, and release the ports."""
-        self.kill()
-        for port in self._ports:
-            port.release()
-
-    def tick(self, now: float) -> None:
-        """Let time pass."""

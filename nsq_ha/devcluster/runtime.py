@@ -25,9 +25,9 @@ from nsq_ha.devcluster.http.nsqd import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
 from nsq_ha.devcluster.http.plain_nsqd import plain_nsqd_app
 from nsq_ha.devcluster.http.plain_nsqlookupd import plain_lookupd_app
+from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
-from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.security import Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
 from nsq_ha.protocol.server.identify import HA_LIMITS
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.host import Node
+    from nsq_ha.devcluster.nodes import Node
     from nsq_ha.devcluster.security import App
     from nsq_ha.protocol.server.stream import Limits
 
@@ -98,14 +98,14 @@ class Runtime:
         if retain_bytes is not None and retain_bytes < 0:
             raise ValueError(f"retain_bytes must not be below 0, not {retain_bytes}")
         self._retain_bytes = retain_bytes
-        self._limits = _limits_of(
-            plain=plain,
-            max_msg_size=max_msg_size,
-            max_body_size=max_body_size,
-            max_msg_timeout=max_msg_timeout,
-            max_req_timeout=max_req_timeout,
-            max_heartbeat_interval=max_heartbeat_interval,
-            max_rdy_count=max_rdy_count,
+        self._limits = _changed(
+            PLAIN_LIMITS if plain else HA_LIMITS,
+            max_message_bytes=max_msg_size,
+            max_body_bytes=max_body_size,
+            max_msg_timeout=_milliseconds(max_msg_timeout),
+            max_delay=_milliseconds(max_req_timeout),
+            max_heartbeat=_milliseconds(max_heartbeat_interval),
+            max_ready_count=max_rdy_count,
         )
         self._security = Security(
             tls=tls, required=tls_required, write_deadline=tls_write_deadline, hosts=frozenset(allowed_hosts)
@@ -289,33 +289,16 @@ class Runtime:
         self._background.wait(wait(), timeout + 5)
 
 
-def _limits_of(
-    *,
-    plain: bool,
-    max_msg_size: int | None,
-    max_body_size: int | None,
-    max_msg_timeout: float | None,
-    max_req_timeout: float | None,
-    max_heartbeat_interval: float | None,
-    max_rdy_count: int | None,
-) -> Limits:
-    """Return the limits of the nsqds; None is the default of the real one's flag. Times are in seconds.
+def _changed(limits: Limits, **given: int | None) -> Limits:
+    """Return the limits of the nsqds; None keeps the default of the real one's flag ``-max-...``.
 
     Raises:
         ValueError: One is below 1.
     """
-    given = {
-        "max_message_bytes": max_msg_size,
-        "max_body_bytes": max_body_size,
-        "max_msg_timeout": _milliseconds(max_msg_timeout),
-        "max_delay": _milliseconds(max_req_timeout),
-        "max_heartbeat": _milliseconds(max_heartbeat_interval),
-        "max_ready_count": max_rdy_count,
-    }
     changed = {name: value for name, value in given.items() if value is not None}
     if min(changed.values(), default=1) < 1:
         raise ValueError("a limit of the nsqds (max_...) must be above 0")
-    return replace(PLAIN_LIMITS if plain else HA_LIMITS, **changed)
+    return replace(limits, **changed)
 
 
 def _milliseconds(seconds: float | None) -> int | None:

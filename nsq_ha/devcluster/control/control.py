@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.nodes import Node
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsq_ha.devcluster.host import Node
-from nsq_ha.devcluster.ports import Reserved, WebServer
+from nsq_ha.devcluster.nodes import Node, Reserved, WebServer
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Placement

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.control.control import Control
-from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
-from nsq_ha.devcluster.control.registrations import Peer
+from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
 from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
-from nsq_ha.devcluster.ports import HOST
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.host import Host, Node
+    from nsq_ha.devcluster.host import Host
+    from nsq_ha.devcluster.nodes import Node
 
 PING_EVERY: Final = 15.0
 """Seconds between two PINGs of an nsqd, with which it also notices a broken link."""

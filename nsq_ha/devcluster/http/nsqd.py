@@ -16,7 +16,7 @@ from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, gets, posts, require
 from nsq_ha.devcluster.http.stats import node_stats
-from nsq_ha.devcluster.ports import HOST
+from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.log import Draft
 from nsq_ha.devcluster.storage.replica import EXITING

@@ -16,7 +16,7 @@ from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, posts, require
-from nsq_ha.devcluster.ports import HOST
+from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.replica import TopicOptions
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, gets, posts, present, valid_name
 from nsq_ha.devcluster.http.stats import plain_node_stats
-from nsq_ha.devcluster.ports import HOST
+from nsq_ha.devcluster.nodes import HOST
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

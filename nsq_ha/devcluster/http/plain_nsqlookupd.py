@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
-    from nsq_ha.devcluster.control.registrations import Peer
+    from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
 
 _Listed = TypeVar("_Listed")
 

@@ -22,7 +22,7 @@ from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.auth import AuthTexts
-    from nsq_ha.devcluster.host import Node
+    from nsq_ha.devcluster.nodes import Node
     from nsq_ha.devcluster.nsqd.connection import Manner
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.protocol.compression import Codec

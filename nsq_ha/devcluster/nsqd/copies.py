@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Self
 
-from nsq_ha.devcluster.ports import Accepted
+from nsq_ha.devcluster.nodes import Accepted
 from nsq_ha.devcluster.storage.pulling import PullError, pull
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader

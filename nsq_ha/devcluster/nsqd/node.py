@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsq_ha.devcluster.nodes import HOST, Listener, WebServer
 from nsq_ha.devcluster.nsqd.copies import CopyConnection
 from nsq_ha.devcluster.nsqd.session import Session
-from nsq_ha.devcluster.ports import HOST, Listener, WebServer
 from nsq_ha.devcluster.storage.replicas import StorageNode
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nsq_ha.devcluster.nodes import Listener, WebServer
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
-from nsq_ha.devcluster.ports import Listener, WebServer
 from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 if TYPE_CHECKING:

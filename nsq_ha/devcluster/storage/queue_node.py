@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.nodes import Node
 from nsq_ha.devcluster.storage.guids import Guids
 from nsq_ha.devcluster.storage.queues import PlainTopic, Queued
 

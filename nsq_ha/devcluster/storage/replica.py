@@ -23,7 +23,7 @@ from nsq_ha.devcluster.storage.flushing import Flushing
 from nsq_ha.devcluster.storage.log import Cursor, Log, is_ephemeral
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.host import Node
+    from nsq_ha.devcluster.nodes import Node
     from nsq_ha.devcluster.storage.log import Draft, Record
 
 NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "

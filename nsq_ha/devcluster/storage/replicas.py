@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.host import Node
+from nsq_ha.devcluster.nodes import Node
 from nsq_ha.devcluster.storage.flushing import ALL, is_turn
 from nsq_ha.devcluster.storage.replica import Replica
 

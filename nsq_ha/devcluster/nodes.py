@@ -1,4 +1,4 @@
-"""Ports on the loopback, for TCP and HTTP, that can close, freeze and reopen with the same number.
+"""A process of the cluster, and its ports on the loopback, which close, freeze and reopen with the same number.
 
 The invariant: a port belongs to its node for the node's whole life. While the
 node is down, a second socket that never listens reserves the number, so no other
@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
-    from nsq_ha.devcluster.host import Node
+    from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
 log: logging.Logger = logging.getLogger("nsq_ha.devcluster")
@@ -46,6 +46,7 @@ class Connected(asyncio.Protocol):
 
 
 _Connected = TypeVar("_Connected", bound=Connected)
+_AnyListener = TypeVar("_AnyListener", bound="Listener[Any]")
 
 
 class Listener(Generic[_Connected]):
@@ -351,3 +352,106 @@ def _bound(port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+class Absence:
+    """One absence of a node. Its planned effects are void once the node is back."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+
+
+class Node:
+    """A process of the cluster: an nsqd or an nsqlookupd. What is done to it is done to its ports, too.
+
+    Attributes:
+        name: Its name in controls, ``nsqd-0`` or ``nsqlookupd-0``.
+        host: Its environment.
+        alive: The process runs.
+        frozen: The process runs but does nothing.
+        exiting: The process (an nsqd) is shutting down cleanly.
+        writes_disabled: An operator disabled writing on this node (an nsqd).
+        delay: Seconds by which everything that arrives is delayed.
+        absence: Set while the node is away. None while it is there.
+        tcp_port: The port of its TCP.
+        http_port: The port of its HTTP.
+    """
+
+    tcp_port: int
+    http_port: int
+
+    def __init__(self, name: str, host: Host) -> None:
+        self.name = name
+        self.host = host
+        self._ports: list[Listener[Any]] = []
+        self.alive: bool = False
+        self.frozen: bool = False
+        self.exiting: bool = False
+        self.writes_disabled: bool = False
+        self.delay: float = 0.0
+        self.absence: Absence | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.name} {HOST}:{self.tcp_port}>"
+
+    def _reserve(self, make: Callable[[], _AnyListener]) -> _AnyListener:
+        """Return a new port of this node. If it cannot be had, release those before it."""
+        try:
+            port = make()
+        except BaseException:
+            self.release()
+            raise
+        self._ports.append(port)
+        return port
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the node answers."""
+        return self.alive and not self.frozen
+
+    @property
+    def refuses_writes(self) -> bool:
+        """Whether an operator disabled writing on this node or in the cluster."""
+        return self.writes_disabled or self.host.writes_disabled
+
+    def start(self) -> None:
+        """Start the process."""
+        self.alive, self.frozen, self.exiting = True, False, False
+        for port in self._ports:
+            port.open()
+
+    def leave(self) -> None:
+        """Begin a clean shutdown."""
+        self.exiting = True
+
+    def kill(self) -> None:
+        """End the process at once, and reset its connections."""
+        self.alive = self.frozen = self.exiting = False
+        for port in self._ports:
+            port.abort()
+
+    def freeze(self) -> None:
+        """Stop doing anything, as on a hanging machine."""
+        self.frozen = True
+        for port in self._ports:
+            port.freeze()
+
+    def thaw(self) -> None:
+        """Continue, beginning with what waits."""
+        self.frozen = False
+        for port in self._ports:
+            port.thaw()
+
+    def cut(self) -> None:
+        """Reset the connections, also those that wait to be accepted."""
+        for port in self._ports:
+            port.cut()
+
+    def release(self) -> None:
+        """Stop, and release the ports."""
+        self.kill()
+        for port in self._ports:
+            port.release()
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
