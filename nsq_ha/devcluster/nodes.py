@@ -11,6 +11,7 @@ import asyncio
 import functools
 import logging
 import socket
+import time
 from collections.abc import Callable, MutableMapping
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
@@ -43,6 +44,9 @@ class Connected(asyncio.Protocol):
 
     def abort(self) -> None:
         """Reset the connection."""
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
 
 
 _Connected = TypeVar("_Connected", bound=Connected)
@@ -113,6 +117,11 @@ class Listener(Generic[_Connected]):
         self._watch()
         for connection in tuple(self.connections):
             connection.thaw()
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        for connection in tuple(self.connections):
+            connection.tick(now)
 
     def _ignore(self) -> None:
         if self._socket is not None:
@@ -372,6 +381,7 @@ class Node:
         exiting: The process (an nsqd) is shutting down cleanly.
         writes_disabled: An operator disabled writing on this node (an nsqd).
         delay: Seconds by which everything that arrives is delayed.
+        start_time: When the process was started, in seconds since the epoch.
         absence: Set while the node is away. None while it is there.
         tcp_port: The port of its TCP.
         http_port: The port of its HTTP.
@@ -389,6 +399,7 @@ class Node:
         self.exiting: bool = False
         self.writes_disabled: bool = False
         self.delay: float = 0.0
+        self.start_time: float = time.time()
         self.absence: Absence | None = None
 
     def __repr__(self) -> str:
@@ -417,6 +428,7 @@ class Node:
     def start(self) -> None:
         """Start the process."""
         self.alive, self.frozen, self.exiting = True, False, False
+        self.start_time = time.time()
         for port in self._ports:
             port.open()
 
@@ -454,4 +466,11 @@ class Node:
             port.release()
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Let time pass, unless the process ended or is frozen."""
+        if self.reachable:
+            for port in self._ports:
+                port.tick(now)
+            self._tick(now)
+
+    def _tick(self, now: float) -> None:
+        """Let time pass; the nsqds do something."""

@@ -7,7 +7,6 @@ stay, as files would.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,6 @@ class Nsqd(StorageNode):
         super().__init__(name, host)
         self.overdue = False
         self.started: int = 0
-        self.start_time: float = time.time()
         numbers = itertools.count(1)
         tcp = self._reserve(lambda: Listener[Session](lambda others: Session(self, others, next(numbers)), ports[0]))
         self.connections: set[Session] = tcp.connections
@@ -64,7 +62,6 @@ class Nsqd(StorageNode):
         super().start()
         self.started += 1
         self.start_clock()
-        self.start_time = time.time()
 
     def leave(self) -> None:
         """Begin a clean shutdown: disconnect consumers, refuse publishers."""
@@ -77,10 +74,3 @@ class Nsqd(StorageNode):
         super().kill()
         for replica in self.replicas.values():
             replica.forget()
-
-    def tick(self, now: float) -> None:
-        """Let time pass: heartbeats of connections, flushes, timeouts of messages."""
-        if self.reachable:
-            for connection in tuple(self.connections):
-                connection.tick(now)
-            super().tick(now)

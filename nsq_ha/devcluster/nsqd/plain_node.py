@@ -10,7 +10,6 @@ Source: nsqio/nsq ``nsqd/nsqd.go``.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,7 +34,6 @@ class PlainNsqd(QueueNode):
 
     Attributes:
         connections: Open TCP connections.
-        start_time: Seconds since the epoch.
 
     Raises:
         OSError: A port is taken.
@@ -45,7 +43,6 @@ class PlainNsqd(QueueNode):
         self, name: str, node_id: int, host: Host, app: Callable[[PlainNsqd], App], ports: tuple[int, int] = (0, 0)
     ) -> None:
         super().__init__(name, node_id, host)
-        self.start_time: float = time.time()
         numbers = itertools.count(1)
         tcp = self._reserve(
             lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), ports[0])
@@ -53,11 +50,6 @@ class PlainNsqd(QueueNode):
         self.connections: set[PlainSession] = tcp.connections
         self.tcp_port: int = tcp.port
         self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
-
-    def start(self) -> None:
-        """Start the process."""
-        super().start()
-        self.start_time = time.time()
 
     def leave(self) -> None:
         """Exit cleanly, with all messages written to the backends."""
@@ -71,10 +63,3 @@ class PlainNsqd(QueueNode):
         """End the process at once and reset its connections; lose what was in memory."""
         self.keep_stored(lambda stored: stored.forget_memory())
         super().kill()
-
-    def tick(self, now: float) -> None:
-        """Let time pass: heartbeats of connections, timeouts and delays of messages."""
-        if self.reachable:
-            for connection in tuple(self.connections):
-                connection.tick(now)
-            super().tick(now)

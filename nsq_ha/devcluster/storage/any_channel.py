@@ -5,6 +5,8 @@ A channel does not know frames or sockets: a consumer is anything that takes a m
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
@@ -70,6 +72,47 @@ class Held(Generic[_Message]):
 
 
 _Held = TypeVar("_Held", bound=Held[Any])
+
+
+_Item = TypeVar("_Item")
+
+
+class Delayed(Generic[_Id, _Item]):
+    """Messages that wait for the end of a delay."""
+
+    def __init__(self) -> None:
+        self._due: list[tuple[float, int, _Id, _Item]] = []  # heap: due, number, id, message
+        self._known: set[_Id] = set()
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, message_id: _Id) -> bool:
+        """Return whether a message waits, and its id is still known."""
+        return message_id in self._known
+
+    def add(self, message_id: _Id, item: _Item, due: float, *, is_known: bool = True) -> None:
+        """Let a message wait until ``due``."""
+        heapq.heappush(self._due, (due, next(self._numbers), message_id, item))
+        if is_known:
+            self._known.add(message_id)
+
+    def pop_due(self, now: float) -> list[_Item]:
+        """Remove and return the messages whose delay has ended."""
+        found: list[_Item] = []
+        while self._due and self._due[0][0] <= now:
+            _, _, message_id, item = heapq.heappop(self._due)
+            self._known.discard(message_id)
+            found.append(item)
+        return found
+
+    def clear(self) -> list[_Item]:
+        """Remove and return all."""
+        items = [item for _, _, _, item in self._due]
+        self._due.clear()
+        self._known.clear()
+        return items
 
 
 class AnyChannel(ABC, Generic[_Id, _Held]):

@@ -12,13 +12,12 @@ Source: server protocol 7-9; youzan/nsq ``nsqd/channel.go``.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Held, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Delayed, Held, Refusal
 from nsq_ha.devcluster.storage.log import Record
 from nsq_ha.protocol.server.headers import tag_of
 
@@ -42,44 +41,6 @@ class InFlight(Held[Record]):
     index: int
     attempts: int
     stray: bool
-
-
-class Delayed:
-    """Messages that were requeued with a delay."""
-
-    def __init__(self) -> None:
-        self._due: list[tuple[float, int, int, int]] = []  # heap: due, id, index, attempts
-        self._in_memory: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def __contains__(self, internal_id: int) -> bool:
-        """Return whether the message is delayed and its id is still known."""
-        return internal_id in self._in_memory
-
-    def add(self, entry: InFlight, delay: float, now: float, *, is_ephemeral: bool) -> None:
-        """Delay a message; an ephemeral channel keeps all of them in memory."""
-        internal_id = entry.message.internal_id
-        heapq.heappush(self._due, (now + delay, internal_id, entry.index, entry.attempts))
-        if delay <= DISK_DELAY or is_ephemeral:
-            self._in_memory.add(internal_id)
-
-    def pop_due(self, now: float) -> list[tuple[int, int]]:
-        """Remove the messages whose delay has ended; return index and attempts of each."""
-        found: list[tuple[int, int]] = []
-        while self._due and self._due[0][0] <= now:
-            _, internal_id, index, attempts = heapq.heappop(self._due)
-            self._in_memory.discard(internal_id)
-            found.append((index, attempts))
-        return found
-
-    def clear(self) -> list[int]:
-        """Remove all; return their indexes."""
-        indexes = [index for _, _, index, _ in self._due]
-        self._due.clear()
-        self._in_memory.clear()
-        return indexes
 
 
 class Channel(AnyChannel[int, InFlight]):
@@ -120,7 +81,7 @@ class Channel(AnyChannel[int, InFlight]):
         self._share = share
         self._read = cursor.confirmed
         self._again: deque[tuple[int, int]] = deque()  # (index, attempts so far)
-        self._delayed = Delayed()
+        self._delayed = Delayed[int, InFlight]()
         self._hand: tuple[int, int] | None = None  # the next message to deliver
         self._stray = False  # the reader was reset while this message was in hand
         self._restarts = False  # reset the reader after the message in hand is delivered
@@ -261,7 +222,9 @@ class Channel(AnyChannel[int, InFlight]):
         if delay == 0:
             self._give_back(entry.index, entry.attempts)
         else:
-            self._delayed.add(entry, delay, now, is_ephemeral=self.ephemeral)
+            # An ephemeral channel keeps all of them in memory.
+            is_known = delay <= DISK_DELAY or self.ephemeral
+            self._delayed.add(message_id, entry, now + delay, is_known=is_known)
         self.dispatch(now)
 
     def _owned(self, message_id: int, consumer: Consumer[Record]) -> InFlight:
@@ -291,12 +254,10 @@ class Channel(AnyChannel[int, InFlight]):
     def tick(self, now: float) -> None:
         """Requeue messages that timed out or whose delay ended."""
         due = self._delayed.pop_due(now)
-        for index, attempts in due:
-            self._give_back(index, attempts)
-        late = self._late(now)
-        for entry in late:
+        back = [*due, *self._late(now)]
+        for entry in back:
             self._give_back(entry.index, entry.attempts)
-        if due or late:
+        if back:
             self.dispatch(now)
 
     # ------------------------------------------------------------ operators
@@ -384,8 +345,8 @@ class Channel(AnyChannel[int, InFlight]):
 
     def empty_delayed(self) -> None:
         """Confirm all delayed messages."""
-        for index in self._delayed.clear():
-            self._confirm(index)
+        for entry in self._delayed.clear():
+            self._confirm(entry.index)
 
     def grow(self, end: int) -> None:
         """Move the end, so that more can be read. The caller dispatches after this turn's commands."""

@@ -117,7 +117,7 @@ class QueueNode(Node):
         for topic in self.topics.values():
             topic.restart(act)
 
-    def tick(self, now: float) -> None:
+    def _tick(self, now: float) -> None:
         """Let time pass: timeouts and delays of messages, and the positions of the backends."""
         if now >= self._next_sync:
             self._next_sync = now + SYNC_TIMEOUT * self.host.timing.scale

@@ -13,14 +13,12 @@ Source: nsqio/nsq ``nsqd/topic.go``, ``nsqd/channel.go``; nsqio/go-diskqueue ``i
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Held, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Delayed, Held, Refusal
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
@@ -140,17 +138,15 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
 
     Attributes:
         queue: The messages that wait for a consumer.
-        deferred: Messages that wait for the end of a delay, by id.
+        deferred: Messages that wait for the end of a delay.
         received: Number of messages that the topic gave.
     """
 
     def __init__(self, name: str, chance: random.Random) -> None:
         super().__init__(name)
         self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
-        self.deferred: dict[bytes, Queued] = {}
+        self.deferred: Delayed[bytes, Queued] = Delayed()
         self.received: int = 0
-        self._due: list[tuple[float, int, Queued]] = []  # heap: due, number, message
-        self._numbers = itertools.count()
 
     # ------------------------------------------------------------ delivery
 
@@ -158,7 +154,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         """Take a message from the topic; :meth:`dispatch` delivers it."""
         self.received += 1
         if message.delay > 0:
-            self._defer(message, now + message.delay)
+            self.deferred.add(message.message_id, message, now + message.delay)
         else:
             self.queue.put(message)
 
@@ -199,7 +195,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         self._release(message_id)
         self.requeued += 1
         if delay > 0:
-            self._defer(message, now + delay)
+            self.deferred.add(message_id, message, now + delay)
         else:
             self.queue.put(message)
         self.dispatch(now)
@@ -212,26 +208,16 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
             raise Refusal("client does not own message")
         return held
 
-    def _defer(self, message: Queued, due: float) -> None:
-        self.deferred[message.message_id] = message
-        heapq.heappush(self._due, (due, next(self._numbers), message))
-
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> bool:
         """Queue messages that timed out or whose delay ended; return whether there were any."""
-        moved = False
-        while self._due and self._due[0][0] <= now:
-            message = heapq.heappop(self._due)[2]
-            del self.deferred[message.message_id]
+        back = [*self.deferred.pop_due(now), *(held.message for held in self._late(now))]
+        for message in back:
             self.queue.put(message)
-            moved = True
-        for held in self._late(now):
-            self.queue.put(held.message)
-            moved = True
-        if moved:
+        if back:
             self.dispatch(now)
-        return moved
+        return bool(back)
 
     # ------------------------------------------------------------ operators, and the end of the process
 
@@ -253,7 +239,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         """Write everything to the backend, as a clean exit does; delays are lost."""
         self.queue.flush()
         self.queue.store(held.message for held in self.in_flight.values())
-        self.queue.store(self.deferred.values())
+        self.queue.store(self.deferred.clear())
         self._forget_held()
 
     def forget_memory(self) -> None:
@@ -264,7 +250,6 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
     def _forget_held(self) -> None:
         super()._forget_held()
         self.deferred.clear()
-        self._due.clear()
 
     def restart(self) -> None:
         """Begin again with what the backend has: no consumers, no counts."""

@@ -59,7 +59,7 @@ class StorageNode(Node):
         """Start the flush clock with its first turn."""
         self._turn, self._next_turn = 0, self.host.now() + self.host.timing.flush
 
-    def tick(self, now: float) -> None:
+    def _tick(self, now: float) -> None:
         """Flush and scan the replicas that are due."""
         timing = self.host.timing
         if now >= self._next_refresh:
