@@ -30,8 +30,7 @@ from nsq_ha.devcluster.nsqd.node import Nsqd
 from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.security import Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
-from nsq_ha.protocol.server.identify import HA_LIMITS
-from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
+from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
 
 if TYPE_CHECKING:
     import ssl

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.server.command_lines import Announced, Malformed
+from nsq_ha.protocol.server.identify import PLAIN_LIMITS
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, PlainEvent, TopicNamed
-from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
 from tests.protocol.fakes import ID, size
 
 if TYPE_CHECKING:

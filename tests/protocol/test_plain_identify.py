@@ -9,8 +9,7 @@ import pytest
 
 from nsq_ha.protocol.identify import encode_plain_identity
 from nsq_ha.protocol.server.command_lines import Malformed
-from nsq_ha.protocol.server.identify import SessionSettings
-from nsq_ha.protocol.server.plain_identify import PLAIN_SETTINGS, plain_identity, read_plain_identify
+from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, SessionSettings, read_plain_identify
 
 
 def settled(before: SessionSettings = PLAIN_SETTINGS, **fields: Any) -> SessionSettings:  # noqa: ANN401 - JSON
@@ -66,15 +65,15 @@ def test_what_is_no_such_object(body: bytes) -> None:
      ({"deflate": True, "deflate_level": 9}, 6)],
 )  # fmt: skip
 def test_the_level_of_deflate(fields: dict[str, Any], level: int) -> None:
-    assert plain_identity(settled(**fields), "1", tls=False).deflate_level == level
+    assert settled(**fields).plain_identity("1", tls=False).deflate_level == level
 
 
 @pytest.mark.parametrize(("offered", "asked"), [(True, True), (True, False), (False, True)])
 def test_tls_needs_both_sides(offered: bool, asked: bool) -> None:
-    assert plain_identity(settled(tls_v1=asked), "1", tls=offered).tls_v1 is (offered and asked)
+    assert settled(tls_v1=asked).plain_identity("1", tls=offered).tls_v1 is (offered and asked)
 
 
 def test_the_answer_has_upstreams_fields_in_order() -> None:
-    answer = json.loads(encode_plain_identity(plain_identity(settled(), "1.3.0", tls=False)))
+    answer = json.loads(encode_plain_identity(settled().plain_identity("1.3.0", tls=False)))
     assert list(answer)[-2:] == ["topology_region", "topology_zone"]
     assert (answer["version"], answer["output_buffer_timeout"], "desired_tag" in answer) == ("1.3.0", 250, False)

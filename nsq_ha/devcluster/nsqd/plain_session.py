@@ -15,8 +15,8 @@ from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
 from nsq_ha.devcluster.storage.queues import Queued
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.identify import encode_plain_identity
+from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, read_plain_identify
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, TopicNamed
-from nsq_ha.protocol.server.plain_identify import PLAIN_SETTINGS, plain_identity, read_plain_identify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class PlainSession(AnySession):
 
     def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
         tls, auth = self._security.tls is not None, self._node.host.auth is not None
-        identity = plain_identity(settings, PLAIN_VERSION, tls=tls, auth=auth, limits=self._limits)
+        identity = settings.plain_identity(PLAIN_VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_plain_identity(identity)
 
     # ------------------------------------------------------------ SUB

@@ -135,18 +135,6 @@ def _requeue(words: list[bytes]) -> commands.Command | Malformed:
     return commands.Requeue(words[1], max(0, int64(delay * _NS_PER_MS)) // _NS_PER_MS)
 
 
-def _touch(words: list[bytes]) -> commands.Command:
-    return commands.Touch(words[1])
-
-
-def _close(_words: list[bytes]) -> commands.Command:
-    return commands.Close()
-
-
-def _nop(_words: list[bytes]) -> commands.Command:
-    return commands.Nop()
-
-
 def _subscribe(words: list[bytes]) -> commands.Command | Malformed:
     word = words[0]
     advanced = word == commands.SubAdvanced.word
@@ -213,9 +201,9 @@ def _create_topic(words: list[bytes]) -> commands.Command | Malformed:
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | Malformed]]] = {
     b"FIN": _finish,
     b"REQ": _requeue,
-    b"TOUCH": _touch,
-    b"CLS": _close,
-    b"NOP": _nop,
+    b"TOUCH": lambda words: commands.Touch(words[1]),
+    b"CLS": lambda _: commands.Close(),
+    b"NOP": lambda _: commands.Nop(),
     b"INTERNAL_CREATE_TOPIC": _create_topic,
 }
 

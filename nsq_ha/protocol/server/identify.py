@@ -1,25 +1,29 @@
 """IDENTIFY on the server's side: turn the client's JSON into session settings, and these into the answer.
 
-Source: server protocol 3; youzan/nsq ``nsqd/client_v2.go`` ``IdentifyDataV2``,
-``Identify`` and the setters it calls.
+The two kinds of nsqd have other defaults, check in another order, and treat buffers and compression levels differently.
+
+Source: server protocol 3; youzan/nsq and nsqio/nsq ``nsqd/client_v2.go`` ``Identify`` and the setters it calls;
+``nsqd/protocol_v2.go`` ``IDENTIFY``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from nsq_ha.protocol.ext_filter import FilterRule
-from nsq_ha.protocol.identify import Identity
+from nsq_ha.protocol.identify import LEAST_UPSTREAM_GATHER_MS, Identity
 from nsq_ha.protocol.server.command_lines import Malformed, refusal
 from nsq_ha.protocol.server.stream import Limits
 
 _MAX_TAG_BYTES: Final = 100
-MAX_DEFLATE_LEVEL: Final = 6
+_MAX_DEFLATE_LEVEL: Final = 6
 HA_LIMITS: Final = Limits()
 """The default limits of the partitioned server."""
+PLAIN_LIMITS: Final = Limits(max_line_bytes=16_384, max_delay=3_600_000, max_gather=30_000)
+"""The default limits of an upstream nsqd."""
 _WORD: Final = b"IDENTIFY"
 
 
@@ -64,7 +68,7 @@ class SessionSettings:
     ext_filter: FilterRule | None = None
 
     def identity(self, version: str, *, tls: bool, auth: bool = False, limits: Limits = HA_LIMITS) -> Identity:
-        """Return the answer to IDENTIFY.
+        """Return the answer of a partitioned nsqd to IDENTIFY.
 
         Args:
             version: The server's version.
@@ -72,6 +76,15 @@ class SessionSettings:
             auth: The server requires AUTH.
             limits: The limits of the server.
         """
+        level = max(0, min(self.deflate_level, _MAX_DEFLATE_LEVEL)) if self.deflate else 0
+        return self._identity(version, limits, tls=tls, auth=auth, level=level, tag=self.desired_tag)
+
+    def plain_identity(self, version: str, *, tls: bool, auth: bool = False, limits: Limits = PLAIN_LIMITS) -> Identity:
+        """Return the answer of an upstream nsqd to IDENTIFY; for the arguments see :meth:`identity`."""
+        asked = self.deflate_level if self.deflate and self.deflate_level > 0 else _MAX_DEFLATE_LEVEL
+        return self._identity(version, limits, tls=tls, auth=auth, level=min(asked, _MAX_DEFLATE_LEVEL))
+
+    def _identity(self, version: str, limits: Limits, *, tls: bool, auth: bool, level: int, tag: str = "") -> Identity:
         return Identity(
             version=version,
             max_rdy_count=limits.max_ready_count,
@@ -79,16 +92,19 @@ class SessionSettings:
             msg_timeout=self.msg_timeout,
             tls_v1=tls and self.tls_v1,
             deflate=self.deflate,
-            deflate_level=max(0, min(self.deflate_level, MAX_DEFLATE_LEVEL)) if self.deflate else 0,
-            max_deflate_level=MAX_DEFLATE_LEVEL,
+            deflate_level=level,
+            max_deflate_level=_MAX_DEFLATE_LEVEL,
             snappy=self.snappy,
             sample_rate=self.sample_rate,
             auth_required=auth,
             output_buffer_size=self.output_buffer_size,
             output_buffer_timeout=self.output_buffer_timeout,
-            desired_tag=self.desired_tag,
+            desired_tag=tag,
         )
 
+
+PLAIN_SETTINGS: Final = SessionSettings(output_buffer_size=16384, output_buffer_timeout=250)
+"""The settings of a client of an upstream nsqd that did not identify."""
 
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -140,7 +156,7 @@ def _lowered(value: Any) -> Any:  # noqa: ANN401 - any JSON value
 def read_identify(
     data: bytes, before: SessionSettings | None = None, limits: Limits = HA_LIMITS
 ) -> SessionSettings | Malformed:
-    """Return the settings that the body of an IDENTIFY requests, or the server's refusal.
+    """Return the settings that the body of an IDENTIFY requests, or the refusal of a partitioned nsqd.
 
     Args:
         data: The body.
@@ -149,28 +165,24 @@ def read_identify(
         limits: The limits of the server.
     """
     before = before or SessionSettings()
-    try:
-        body = decode_identify(data)
-    except ValueError:
-        return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
-    complaint = _complaint(body, limits)
+    body = _decoded(data)
+    if isinstance(body, Malformed):
+        return body
+    size = body.output_buffer_size or 0
+    complaint = _complaint(
+        body,
+        limits,
+        ("output buffer size", body.output_buffer_size, range(64, 2**63), (-1, 0)),
+        ("output buffer timeout", body.output_buffer_timeout, range(1, limits.max_gather + 1), (-1, 0)),
+    ) or _complaint_of_tag(body.desired_tag or "")
     if complaint is not None:
         return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
-    size = body.output_buffer_size or 0
-    return SessionSettings(
+    return replace(
+        _settings(body, before),
         client_id=body.client_id or body.short_id or "",
         hostname=body.hostname or body.long_id or "",
-        user_agent=body.user_agent or "",
-        feature_negotiation=bool(body.feature_negotiation),
-        heartbeat_interval=interval(body.heartbeat_interval, before.heartbeat_interval),
         output_buffer_size=1 if size == -1 else min(size, limits.max_gather_bytes) or before.output_buffer_size,
-        output_buffer_timeout=interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
-        sample_rate=body.sample_rate or 0,
-        msg_timeout=body.msg_timeout or before.msg_timeout,
-        tls_v1=bool(body.tls_v1),
-        snappy=bool(body.snappy),
-        deflate=bool(body.deflate),
-        deflate_level=body.deflate_level or 0,
+        output_buffer_timeout=_interval(_floor(body.output_buffer_timeout), before.output_buffer_timeout),
         desired_tag=body.desired_tag or before.desired_tag,
         # Cannot be switched off again.
         extend_support=bool(body.extend_support) or before.extend_support,
@@ -178,7 +190,58 @@ def read_identify(
     )
 
 
-def interval(value: int | None, before: int) -> int:
+def read_plain_identify(
+    data: bytes, before: SessionSettings = PLAIN_SETTINGS, limits: Limits = PLAIN_LIMITS
+) -> SessionSettings | Malformed:
+    """Return the settings that the body of an IDENTIFY requests, or the refusal of an upstream nsqd.
+
+    For the arguments see :func:`read_identify`.
+    """
+    body = _decoded(data)
+    if isinstance(body, Malformed):
+        return body
+    gathering = range(LEAST_UPSTREAM_GATHER_MS, limits.max_gather + 1)
+    complaint = _complaint(
+        body,
+        limits,
+        ("output buffer timeout", body.output_buffer_timeout, gathering, (-1, 0)),
+        ("output buffer size", body.output_buffer_size, range(64, limits.max_gather_bytes + 1), (-1, 0)),
+    )
+    if complaint is not None:
+        return refusal(_WORD, "E_BAD_BODY", f"IDENTIFY {complaint}")
+    unbuffered = body.output_buffer_size == -1
+    return replace(
+        _settings(body, before),
+        client_id=body.client_id or "",
+        hostname=body.hostname or "",
+        output_buffer_size=1 if unbuffered else body.output_buffer_size or before.output_buffer_size,
+        output_buffer_timeout=0 if unbuffered else _interval(body.output_buffer_timeout, before.output_buffer_timeout),
+    )
+
+
+def _decoded(data: bytes) -> IdentifyBody | Malformed:
+    try:
+        return decode_identify(data)
+    except ValueError:
+        return refusal(_WORD, "E_BAD_BODY", "IDENTIFY failed to decode JSON body")
+
+
+def _settings(body: IdentifyBody, before: SessionSettings) -> SessionSettings:
+    """Return what both kinds of nsqd read alike."""
+    return SessionSettings(
+        user_agent=body.user_agent or "",
+        feature_negotiation=bool(body.feature_negotiation),
+        heartbeat_interval=_interval(body.heartbeat_interval, before.heartbeat_interval),
+        sample_rate=body.sample_rate or 0,
+        msg_timeout=body.msg_timeout or before.msg_timeout,
+        tls_v1=bool(body.tls_v1),
+        snappy=bool(body.snappy),
+        deflate=bool(body.deflate),
+        deflate_level=body.deflate_level or 0,
+    )
+
+
+def _interval(value: int | None, before: int) -> int:
     """Return the setting that a value asks for: -1 switches off, 0 and None change nothing."""
     return 0 if value == -1 else value or before
 
@@ -187,30 +250,24 @@ def _floor(timeout: int | None) -> int | None:
     return 10 if timeout is not None and 0 < timeout < 10 else timeout
 
 
-def _complaint(body: IdentifyBody, limits: Limits) -> str | None:
-    """Check the ranges in the server's order."""
-    complaint = complaint_of_ranges(
+_Range = tuple[str, int | None, range, tuple[int, ...]]
+"""A number's name, the number, the legal ones and the special ones."""
+
+
+def _complaint(body: IdentifyBody, limits: Limits, *buffers: _Range) -> str | None:
+    """Return the server's complaint about the first number, in its order, that is neither legal nor special."""
+    ranges: tuple[_Range, ...] = (
         ("heartbeat interval", body.heartbeat_interval, range(1000, limits.max_heartbeat + 1), (-1, 0)),
-        ("output buffer size", body.output_buffer_size, range(64, 2**63), (-1, 0)),
-        ("output buffer timeout", body.output_buffer_timeout, range(1, limits.max_gather + 1), (-1, 0)),
+        *buffers,
         ("sample rate", body.sample_rate, range(100), ()),
         ("msg timeout", body.msg_timeout, range(1000, limits.max_msg_timeout + 1), (0,)),
     )
-    if complaint is not None:
-        return complaint
-    length = len((body.desired_tag or "").encode())
-    if length > _MAX_TAG_BYTES:
-        return f"invalid tag len {length}, exceed limit {_MAX_TAG_BYTES}"
-    return None
-
-
-def complaint_of_ranges(*ranges: tuple[str, int | None, range, tuple[int, ...]]) -> str | None:
-    """Return the server's complaint about the first number that is neither legal nor special, or None.
-
-    Args:
-        ranges: For each number its name, the number, the legal ones and the special ones.
-    """
     for name, value, legal, special in ranges:
         if value is not None and value not in legal and value not in special:
             return f"{name} ({value}) is invalid"
     return None
+
+
+def _complaint_of_tag(tag: str) -> str | None:
+    length = len(tag.encode())
+    return f"invalid tag len {length}, exceed limit {_MAX_TAG_BYTES}" if length > _MAX_TAG_BYTES else None

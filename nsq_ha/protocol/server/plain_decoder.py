@@ -18,7 +18,7 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MESSAGE_ID_BYTES
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, read_ready, refusal, text_of
 from nsq_ha.protocol.server.gotext import int64, parse_digits, quote
-from nsq_ha.protocol.server.plain_identify import PLAIN_LIMITS
+from nsq_ha.protocol.server.identify import PLAIN_LIMITS
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
 _NS_PER_MS: Final = 1_000_000
@@ -173,14 +173,11 @@ def _with_id(words: list[bytes], least: int) -> bytes | Malformed:
     return words[1]
 
 
-def _finish(words: list[bytes]) -> _Parsed:
+def _answered(words: list[bytes]) -> _Parsed:
     message_id = _with_id(words, 2)
-    return message_id if isinstance(message_id, Malformed) else commands.Finish(message_id)
-
-
-def _touch(words: list[bytes]) -> _Parsed:
-    message_id = _with_id(words, 2)
-    return message_id if isinstance(message_id, Malformed) else commands.Touch(message_id)
+    if isinstance(message_id, Malformed):
+        return message_id
+    return commands.Finish(message_id) if words[0] == b"FIN" else commands.Touch(message_id)
 
 
 def _requeue(words: list[bytes], longest: int) -> _Parsed:
@@ -193,18 +190,10 @@ def _requeue(words: list[bytes], longest: int) -> _Parsed:
     return commands.Requeue(message_id, min(max(0, delay[1]), longest))
 
 
-def _close(_words: list[bytes]) -> _Parsed:
-    return commands.Close()
-
-
-def _nop(_words: list[bytes]) -> _Parsed:
-    return commands.Nop()
-
-
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], _Parsed]]] = {
     b"SUB": _subscribe,
-    b"FIN": _finish,
-    b"TOUCH": _touch,
-    b"CLS": _close,
-    b"NOP": _nop,
+    b"FIN": _answered,
+    b"TOUCH": _answered,
+    b"CLS": lambda _: commands.Close(),
+    b"NOP": lambda _: commands.Nop(),
 }
