@@ -11,7 +11,7 @@ from integration.faults.pace import Pace
 from integration.faults.probes import Probes
 from integration.faults.waiting import lasts
 from nsq_ha import Backoff
-from tests.support.inside import coordinator_of, in_cluster, nsqd_of, watched_sockets
+from tests.support.inside import begin_to_stop, coordinator_of, nsqd_of, watched_sockets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -79,7 +79,7 @@ class Embedded(Cluster):
         await asyncio.to_thread(controls[sig], name)
 
     def _terminate(self, name: str) -> None:
-        in_cluster(self.cluster, lambda: self.cluster._control().stop(self.cluster._node(name)))
+        begin_to_stop(self.cluster, name)
 
     async def start(self, name: str) -> None:
         """Start a node; nothing happens when it runs."""

@@ -161,8 +161,8 @@ def test_a_client_that_is_cut_while_its_sub_waits_does_not_subscribe() -> None:
         replica = node.replicas["orders", 0]
         seen.cluster.freeze(follower)
         with seen.wire(leader, b"SUB orders billing 0\n"):
-            until(lambda: in_cluster(seen.cluster, lambda: bool(replica._waiting)))
+            until(lambda: in_cluster(seen.cluster, lambda: bool(replica.waiting)))
             seen.cluster.cut(leader)
             seen.cluster.thaw(follower)
-        until(lambda: in_cluster(seen.cluster, lambda: not replica.stalled and not replica._waiting))
+        until(lambda: in_cluster(seen.cluster, lambda: not replica.stalled and not replica.waiting))
         assert not any(channel.consumers for channel in replica.channels.values())

@@ -25,7 +25,7 @@ BEHIND = (404, "disk reader move offset overflowed the end")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(nsqds=1, nsqlookupds=1, time_scale=0.02) as cluster:
-        nsqd_of(cluster, "nsqd-0")._next_turn = float("inf")  # the clock turns when a test says so
+        nsqd_of(cluster, "nsqd-0").next_turn = float("inf")  # the clock turns when a test says so
         yield cluster
 
 

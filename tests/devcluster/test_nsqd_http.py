@@ -210,7 +210,7 @@ def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
 def waiting(seen: Probe) -> object:
     replica = partition_of(seen.cluster, "orders", 0).led
     assert replica is not None
-    return replica._waiting
+    return replica.waiting
 
 
 def test_a_request_that_is_no_http_is_logged_with_the_port(seen: Probe, caplog: pytest.LogCaptureFixture) -> None:

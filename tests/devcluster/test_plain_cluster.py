@@ -12,8 +12,6 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
-from nsq_ha.devcluster.nsqd.node import Nsqd
-from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.storage.guids import default_node_id
 from nsq_ha.devcluster.storage.queue_node import SCAN, SCANNED, SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
@@ -22,6 +20,7 @@ from tests.devcluster.clock import held
 from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
+from tests.support.inside import in_cluster, nsqd_of, plain_of
 from tests.support.web import NO_CERTIFICATES
 
 
@@ -192,7 +191,7 @@ def described(**fields: object) -> bytes:
 @pytest.fixture
 def port(cluster: DevCluster) -> str:
     """The TCP address of an nsqlookupd."""
-    return f"127.0.0.1:{cluster._control().lookupds[0].tcp_port}"
+    return f"127.0.0.1:{plain_of(cluster).lookupds[0].tcp_port}"
 
 
 def test_a_real_nsqd_can_register(cluster: DevCluster, port: str) -> None:
@@ -413,12 +412,8 @@ def test_finished_messages_leave_nothing(cluster: DevCluster) -> None:
         for _ in range(100):
             wire.send(b"FIN " + message_id(wire.message()) + b"\n")
         until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["in_flight_count"] == 0)
-        (channel,) = cluster._call(lambda: list(_node(cluster).topics["t"].channels.values()))
+        (channel,) = in_cluster(cluster, lambda: list(plain_of(cluster).nsqds[0].topics["t"].channels.values()))
         assert (len(channel.queue), channel.in_flight, len(channel.deferred)) == (0, {}, 0)
-
-
-def _node(cluster: DevCluster) -> Any:  # noqa: ANN401 - the node behind the controls
-    return cluster._control().nsqds[0]
 
 
 def test_stats_as_text(cluster: DevCluster) -> None:
@@ -501,10 +496,9 @@ def test_a_client_that_does_not_read(plain: bool) -> None:
             assert wire.answer() == b"OK"
             for _ in range(8):
                 publish(address, mpub(name, *[body] * 4))
-            nsqd = cluster._control().nsqds[0]
-            assert isinstance(nsqd, PlainNsqd | Nsqd)
+            nsqd = plain_of(cluster).nsqds[0] if plain else nsqd_of(cluster, "nsqd-0")
             (connection,) = (each for each in nsqd.connections if each.settings.heartbeat_interval == 1000)
-            clock.until(lambda: "writing" in connection._pauses)
+            clock.until(lambda: connection.is_full)
             for _ in range(8):  # four intervals
                 clock.move(0.5)
             seen = [len(wire.message()) for _ in range(32)]

@@ -8,6 +8,8 @@ from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from nsq_ha.devcluster.control.plain_control import PlainControl
+
 if TYPE_CHECKING:
     from nsq_ha import Consumer, Producer
     from nsq_ha.consumer.inbox import ConsumerInbox
@@ -52,6 +54,18 @@ def topics_of(producer: Producer) -> dict[str, TopicPublisher]:
 def coordinator_of(cluster: DevCluster) -> Coordinator:
     """Return what a cluster consists of; look at it in :func:`in_cluster`."""
     return cluster._state()
+
+
+def plain_of(cluster: DevCluster) -> PlainControl:
+    """Return what a plain cluster consists of; look at it in :func:`in_cluster`."""
+    control = cluster._control()
+    assert isinstance(control, PlainControl)
+    return control
+
+
+def begin_to_stop(cluster: DevCluster, name: str) -> None:
+    """Begin to shut a node down cleanly; :meth:`nsq_ha.devcluster.DevCluster.stop` waits for the end."""
+    cluster._call(lambda: cluster._control().stop(cluster._node(name)))
 
 
 def nsqd_of(cluster: DevCluster, name: str) -> Nsqd:

@@ -206,6 +206,11 @@ class Connection(Accepted, ABC):
         self._host.loop.call_soon(self.work)
 
     @property
+    def is_full(self) -> bool:
+        """Whether the client reads too slowly."""
+        return "writing" in self._pauses
+
+    @property
     def blocked(self) -> bool:
         """Whether an operation waits."""
         return "waiting" in self._pauses
@@ -317,7 +322,7 @@ class Connection(Accepted, ABC):
         interval = self._heartbeat
         if interval <= 0 or self._transport is None:
             return
-        if "writing" in self._pauses:  # the real nsqd reads on, so what the client says in the meantime counts
+        if self.is_full:  # the real nsqd reads on, so what the client says in the meantime counts
             if self._manner.has_write_deadline and now - self._full_since > interval:
                 self._deadline = now
                 self._fall_silent()

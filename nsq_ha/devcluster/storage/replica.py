@@ -108,6 +108,7 @@ class Replica:
         stalled: An in-sync follower does not answer, so nothing can be stored.
         gave_up: The wait for a follower ended without an answer; pending records are in doubt.
         refusal: Error frame that answers a publish. None if publishing is possible.
+        waiting: Operations that wait for a follower.
         writable: The coordinator lets this leader write.
     """
 
@@ -126,7 +127,7 @@ class Replica:
         self.refusal: bytes | None = NOT_LEADER
         self.writable: bool = False
         self.gave_up: bool = False
-        self._waiting: deque[Waiting] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._wait_began: object | None = None  # identifies the current wait
         self._writing = False  # the first waiting publish is already in the log
 
@@ -175,11 +176,11 @@ class Replica:
 
     def wait(self, waiting: Waiting) -> None:
         """Queue an operation until the followers answer or the wait ends."""
-        if not self._waiting:
+        if not self.waiting:
             began = self._wait_began = object()
             host = self.node.host
             host.after(host.timing.replica_wait, lambda: self.give_up_waiting() if self._wait_began is began else None)
-        self._waiting.append(waiting)
+        self.waiting.append(waiting)
 
     def deliver(self, now: float) -> None:
         """Let the channels deliver."""
@@ -269,7 +270,7 @@ class Replica:
         self.followers = []
         self.channels.clear()
         self._writing, self._wait_began = False, None
-        self._waiting.clear()
+        self.waiting.clear()
         self.log.skip_id()
         for name in [name for name in self.cursors if is_ephemeral(name)]:
             del self.cursors[name]
@@ -293,12 +294,12 @@ class Replica:
 
     def _resume(self) -> None:
         self._writing, self._wait_began = False, None
-        while self._waiting and not self.stalled:
-            self._waiting.popleft().resume()
+        while self.waiting and not self.stalled:
+            self.waiting.popleft().resume()
 
     def _refuse_waiting(self, frame: bytes) -> None:
         self._writing, self._wait_began = False, None
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self.waiting = self.waiting, deque()
         for operation in waiting:
             operation.refuse(frame)
 

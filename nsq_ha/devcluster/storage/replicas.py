@@ -18,13 +18,14 @@ class StorageNode(Node):
 
     Attributes:
         replicas: By topic and partition.
+        next_turn: When the flush clock turns next.
     """
 
     def __init__(self, name: str, host: Host) -> None:
         super().__init__(name, host)
         self.replicas: dict[tuple[str, int], Replica] = {}
         self._turn = 0
-        self._next_turn = self._next_scan = self._next_refresh = 0.0
+        self.next_turn = self._next_scan = self._next_refresh = 0.0
 
     def replica_of(self, partition: TopicPartition) -> Replica:
         """Return the replica of a partition; create a new one."""
@@ -57,7 +58,7 @@ class StorageNode(Node):
 
     def start_clock(self) -> None:
         """Start the flush clock with its first turn."""
-        self._turn, self._next_turn = 0, self.host.now() + self.host.timing.flush
+        self._turn, self.next_turn = 0, self.host.now() + self.host.timing.flush
 
     def _tick(self, now: float) -> None:
         """Flush and scan the replicas that are due."""
@@ -71,8 +72,8 @@ class StorageNode(Node):
             for replica in self.replicas.values():
                 if replica.channels:
                     replica.tick(now)
-        while now >= self._next_turn:
-            self._next_turn += timing.flush
+        while now >= self.next_turn:
+            self.next_turn += timing.flush
             self._turn += 1
             self._flush(now)
 
