@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.devcluster.storage.flushing import is_turn
+from nsq_ha.devcluster.storage.replica import is_turn
 from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.devcluster.wire import pub
 from tests.support.inside import in_cluster, nsqd_of
@@ -57,7 +57,7 @@ def clock(seen: Probe) -> None:
 
     def turn() -> None:
         replica.flushing.turn()
-        replica.deliver(node.host.now())
+        replica.dispatch(node.host.now())
 
     in_cluster(seen.cluster, turn)
 

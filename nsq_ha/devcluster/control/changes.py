@@ -171,7 +171,7 @@ class Changes:
             for node in free[: max(0, options.replicas - len(partition.replicas))]:
                 partition.replicas.append(node)
                 node.replica_of(partition)
-                self._after(self._timing.copy, functools.partial(self._coordinator.join, partition, node))
+                self._after(self._timing.copy, functools.partial(self._coordinator.rejoin, partition, node))
         self._coordinator.announce_topic(topic.name, self._timing.meta_lag)
 
     def _drop(self, partition: Partition, node: Nsqd) -> None:

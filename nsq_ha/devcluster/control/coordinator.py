@@ -61,12 +61,6 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         whole = all(len(p.isr) >= p.topic.options.replicas and not p.stops for p in partitions)
         return whole and all(node.linked for node in self.nsqds)
 
-    def disable_writes(self, *, disabled: bool) -> None:
-        """Disable or enable writing everywhere."""
-        self.host.writes_disabled = disabled
-        for node in self.nsqds:
-            node.update_refusals()
-
     # ------------------------------------------------------------ nodes
 
     def begin(self) -> None:
@@ -100,7 +94,9 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             KeyError: The node is not an nsqd.
         """
         if node is None:
-            self.disable_writes(disabled=refuse)
+            self.host.writes_disabled = refuse
+            for nsqd in self.nsqds:
+                nsqd.update_refusals()
             return
         if not isinstance(node, Nsqd):
             raise KeyError(f"{node.name!r} is not an nsqd; the nsqds are {', '.join(nsqd.name for nsqd in self.nsqds)}")
@@ -334,7 +330,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
                 self._back_in_time(partition)
             else:
                 self._depose(replica)
-                self.host.after(self._timing.rejoin, lambda p=partition: self._rejoin(p, node, away))  # type: ignore[misc]
+                self.host.after(self._timing.rejoin, lambda p=partition: self.rejoin(p, node, away))  # type: ignore[misc]
 
     def _back_in_time(self, partition: Partition) -> None:
         """Take back an in-sync replica that returned before it was removed."""
@@ -355,17 +351,13 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         replica.update_refusal(waking=True)
         self.host.after(self._timing.waking, replica.update_refusal)
 
-    def join(self, partition: Partition, node: Nsqd) -> None:
-        """Add a new replica, which has copied the data, to the in-sync ones."""
-        self._rejoin(partition, node, 0.0)
-
-    def _rejoin(self, partition: Partition, node: Nsqd, away: float) -> None:
-        """Add a replica that caught up to the in-sync ones; writing pauses during that."""
+    def rejoin(self, partition: Partition, node: Nsqd, away: float = 0.0) -> None:
+        """Add a replica that has copied what it missed in ``away`` seconds to the in-sync ones; writing pauses then."""
         if partition.topic.deleted or node in partition.isr or node not in partition.replicas or not node.reachable:
             return
         leader = partition.led
         if leader is None or self.leading is None or leader.stalled:
-            self.host.after(self._timing.election, lambda: self._rejoin(partition, node, away))
+            self.host.after(self._timing.election, lambda: self.rejoin(partition, node, away))
             return
         partition.stops += 1
         self.refresh(partition)
@@ -379,5 +371,5 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
                 partition.isr.append(node)
             leader.set_followers(partition.followers)
         else:
-            self.host.after(self._timing.election, lambda: self._rejoin(partition, node, away))
+            self.host.after(self._timing.election, lambda: self.rejoin(partition, node, away))
         self.refresh(partition)

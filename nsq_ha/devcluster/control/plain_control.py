@@ -18,7 +18,7 @@ from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.nodes import HOST
-from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+from nsq_ha.devcluster.nsqd.node import PlainNsqd
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:

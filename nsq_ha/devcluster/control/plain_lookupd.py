@@ -10,7 +10,7 @@ Source: nsqio/nsq ``nsqlookupd/registration_db.go``, ``lookup_protocol_v1.go``.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Final, Self
 
@@ -20,6 +20,7 @@ from nsq_ha.checks import is_valid_name
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.nodes import HOST, Accepted, Listener, Node, WebServer
 from nsq_ha.devcluster.storage.log import is_ephemeral
+from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
-_MAGIC: Final = b"  V1"
 _MAX_BODY: Final = 1 << 20
 _MAX_LINE: Final = 4096
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
@@ -205,6 +205,25 @@ class PlainNsqlookupd(Node):
         self.known.clear()
 
 
+class _LookupDecoder(StreamDecoder[list[str] | bytes]):
+    """Reads the words of each line, and after those of IDENTIFY its body."""
+
+    magic = b"  V1"
+
+    def __init__(self) -> None:
+        super().__init__(Limits(max_line_bytes=_MAX_LINE, max_body_bytes=_MAX_BODY))
+
+    def _run(self) -> Generator[list[str] | bytes | None, None, None]:
+        while (length := (yield from self._find_end(0))) is not None:
+            words = (yield from self._take(length)).strip().decode("utf-8", "replace").split(" ")
+            yield words
+            if words[0] == "IDENTIFY":
+                size = yield from self._take_size()
+                if not 0 <= size <= self._limits.max_body_bytes:  # the real one reads any size
+                    return
+                yield (yield from self._take(size))
+
+
 class _LookupSession(Accepted):
     """The connection of a real nsqd: IDENTIFY, REGISTER, UNREGISTER and PING.
 
@@ -216,9 +235,7 @@ class _LookupSession(Accepted):
     def __init__(self, lookupd: PlainNsqlookupd, connections: set[Self]) -> None:
         super().__init__(lookupd, connections)
         self._lookupd = lookupd
-        self._buffer = bytearray()
-        self._began = False
-        self._identifies = False  # the body of IDENTIFY comes next
+        self._decoder = _LookupDecoder()
         self._peer: Peer | None = None
         self._address = ""
 
@@ -236,36 +253,21 @@ class _LookupSession(Accepted):
 
     def data_received(self, data: bytes) -> None:
         """Execute the complete commands."""
-        self._buffer += data
-        while self._transport is not None and not self._transport.is_closing() and self._step():
-            pass
+        self._decoder.feed(data)
+        while self._transport is not None and not self._transport.is_closing():
+            event = self._decoder.next_event()
+            if event is None:
+                return
+            if isinstance(event, bytes):
+                self._identify(event)
+            elif isinstance(event, list):
+                self._execute(event)
+            elif event.data:
+                self._fail(event.data.decode())
+            else:
+                self.abort()
 
     # ------------------------------------------------------------ commands
-
-    def _step(self) -> bool:
-        """Execute one command; return False if it is not complete."""
-        if not self._began:
-            return self._begin()
-        if self._identifies:
-            return self._identify()
-        end = self._buffer.find(b"\n")
-        if end < 0:
-            if len(self._buffer) > _MAX_LINE:
-                self.abort()
-            return False
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
-        self._execute(line.strip().decode("utf-8", "replace").split(" "))
-        return True
-
-    def _begin(self) -> bool:
-        if len(self._buffer) < len(_MAGIC):
-            return False
-        if self._buffer[:4] != _MAGIC:
-            self._fail("E_BAD_PROTOCOL")
-        del self._buffer[:4]
-        self._began = True
-        return True
 
     def _execute(self, words: list[str]) -> None:
         word = words[0]
@@ -276,30 +278,18 @@ class _LookupSession(Accepted):
         elif word == "IDENTIFY":
             if self._peer is not None:
                 self._fail("E_INVALID cannot IDENTIFY again")
-            self._identifies = True
         elif word in ("REGISTER", "UNREGISTER"):
             self._register(word, words[1:])
         else:
             self._fail(f"E_INVALID invalid command {word}")
 
-    def _identify(self) -> bool:
-        if len(self._buffer) < 4:
-            return False
-        size = int.from_bytes(self._buffer[:4], "big", signed=True)
-        if not 0 <= size <= _MAX_BODY:  # the real one reads any size
-            self.abort()
-            return False
-        if len(self._buffer) < 4 + size:
-            return False
-        body = bytes(self._buffer[4 : 4 + size])
-        del self._buffer[: 4 + size]
-        self._identifies = False
+    def _identify(self, body: bytes) -> None:
         try:
             said = msgspec.json.decode(body, type=_Identify)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # The real one tells JSON that it cannot read from JSON that lacks a field.
             self._fail("E_BAD_BODY IDENTIFY missing fields")
-            return False
+            return
         known = self._lookupd.known
         self._peer = Peer(
             self._address,
@@ -319,7 +309,6 @@ class _LookupSession(Accepted):
             "version": PLAIN_VERSION,
         }
         self._answer(msgspec.json.encode(answer))
-        return True
 
     def _register(self, word: str, words: list[str]) -> None:
         if self._peer is None:

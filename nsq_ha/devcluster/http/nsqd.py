@@ -291,7 +291,7 @@ class _NsqdRoutes:
         if replica.stalled:
             return await _stored(replica, drafts)
         records = replica.store(drafts)
-        replica.deliver(self._node.host.now())
+        replica.dispatch(self._node.host.now())
         return records
 
     # ------------------------------------------------------------ read

@@ -386,7 +386,7 @@ class _ChangeRoutes:
         if kind not in ("all", "ordered", "none"):
             raise HttpError(400, "INVALID_ARG_TYPE")
         self._must_lead(400, _NOT_LEADING)
-        self._coordinator.disable_writes(disabled=kind == "all")
+        self._coordinator.refuse_writes(None, refuse=kind == "all")
 
     # ------------------------------------------------------------ arguments
 

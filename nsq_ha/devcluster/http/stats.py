@@ -18,8 +18,7 @@ from nsq_ha.devcluster.nsqd.plain_session import PlainSession
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.any_session import AnySession
-    from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from nsq_ha.devcluster.auth import Credentials
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nodes import Node
     from nsq_ha.devcluster.nsqd.connection import Manner
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
+    from nsq_ha.devcluster.storage.queues import PlainTopic
+    from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.identify import SessionSettings
+    from nsq_ha.protocol.server.stream import StreamDecoder
 
 _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)
 _NO_MAGIC: Final = Malformed(b"", b"E_BAD_PROTOCOL")
@@ -48,21 +51,6 @@ class Stage(enum.Enum):
     ENDED = enum.auto()
 
 
-class _Event(Protocol):
-    @property
-    def word(self) -> bytes: ...
-
-
-class _Decoder(Protocol):
-    after_close: bool
-
-    def feed(self, data: bytes, /) -> None: ...
-
-    def next_event(self) -> _Event | None: ...
-
-    def take_buffered(self) -> bytes: ...
-
-
 class AnySession(Connection):
     """Executes the commands of one connection.
 
@@ -80,7 +68,9 @@ class AnySession(Connection):
 
     auth_texts: AuthTexts
 
-    def __init__(self, node: Node, connections: set[Self], client_id: int, decoder: _Decoder, manner: Manner) -> None:
+    def __init__(
+        self, node: Node, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
+    ) -> None:
         super().__init__(node, connections, client_id, manner)
         self.credentials: Credentials = Credentials(node.host.auth, self.auth_texts, node.host.now)
         self._security = node.host.security
@@ -88,6 +78,7 @@ class AnySession(Connection):
         self.stage = Stage.OPEN
         self._subscriber: AnySubscriber[Any, Any] | None = None
         self._decoder = decoder
+        self._changed: list[Replica | PlainTopic] = []  # those that got messages in this turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
             Malformed: self._malformed,
@@ -119,9 +110,13 @@ class AnySession(Connection):
             if event is None or self._lacks_tls(event):
                 break
             handlers[type(event)](event)
-        self._deliver()
+        if self._changed:
+            now = self._host.now()
+            for changed in self._changed:
+                changed.dispatch(now)
+            self._changed.clear()
 
-    def _lacks_tls(self, event: _Event) -> bool:
+    def _lacks_tls(self, event: Any) -> bool:  # noqa: ANN401 - each event has a word
         """Close with the server's answer to a command that needs TLS first."""
         if not self._security.required or self.is_secured or event.word == b"IDENTIFY":
             return False
@@ -144,16 +139,17 @@ class AnySession(Connection):
 
     # ------------------------------------------------------------ what the kinds differ in
 
-    @abstractmethod
-    def _deliver(self) -> None:
-        """Let the channels of what was published in this turn deliver."""
+    def _has_changed(self, changed: Replica | PlainTopic) -> None:
+        """Let the channels deliver at the end of this turn."""
+        if changed not in self._changed:
+            self._changed.append(changed)
 
     @abstractmethod
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
         """Return the settings that an IDENTIFY asks for, or the refusal."""
 
     @abstractmethod
-    def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
+    def _agree(self, settings: SessionSettings, *, tls: bool, auth: bool) -> tuple[Identity, bytes]:
         """Return the answer to IDENTIFY, as a value and as JSON."""
 
     # ------------------------------------------------------------ events
@@ -199,7 +195,8 @@ class AnySession(Connection):
         if settings.snappy and settings.deflate:
             self.fail(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
             return
-        identity, answer = self._agree(settings)
+        tls, auth = self._security.tls is not None, self._host.auth is not None
+        identity, answer = self._agree(settings, tls=tls, auth=auth)
         self.send(encode_frame(FrameType.RESPONSE, answer))
         codec: Codec | None = None
         if identity.snappy:

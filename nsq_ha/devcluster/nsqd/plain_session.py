@@ -58,7 +58,6 @@ class PlainSession(AnySession):
         self.identified: bool = False
         self.published: dict[str, int] = {}
         self._node = node
-        self._changed: list[PlainTopic] = []  # topics that got messages in this turn
         self._handlers |= {
             TopicNamed: self._topic_named,
             commands.Sub: self._subscribe,
@@ -71,8 +70,7 @@ class PlainSession(AnySession):
         self.identified = True
         return read_plain_identify(body, self.settings, self._limits)
 
-    def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        tls, auth = self._security.tls is not None, self._node.host.auth is not None
+    def _agree(self, settings: SessionSettings, *, tls: bool, auth: bool) -> tuple[Identity, bytes]:
         identity = settings.plain_identity(PLAIN_VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_plain_identity(identity)
 
@@ -115,17 +113,9 @@ class PlainSession(AnySession):
     def _store(self, name: str, bodies: Sequence[bytes], delay: float = 0.0) -> None:
         topic = self._node.topic(name)
         self._node.store(topic, bodies, delay)
-        if topic not in self._changed:
-            self._changed.append(topic)
+        self._has_changed(topic)
         self.published[name] = self.published.get(name, 0) + len(bodies)
         self.send(OK_FRAME)
-
-    def _deliver(self) -> None:
-        if self._changed:
-            now = self._node.host.now()
-            for topic in self._changed:
-                topic.dispatch(now)
-            self._changed.clear()
 
 
 class PlainSubscriber(AnySubscriber[bytes, Queued]):

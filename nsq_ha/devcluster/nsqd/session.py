@@ -1,6 +1,6 @@
 """Execute the commands of one connection, in the order and with the answers of the partitioned nsqd.
 
-``any_session`` has what both kinds of server do, ``subscriber`` the messages of a subscription.
+``any_session`` has what both kinds of server do.
 
 Source: server protocol 3-7; youzan/nsq ``nsqdserver/protocol_v2.go`` ``preparePub``, ``internalPubExtAndTrace``,
 ``internalSUB``.
@@ -15,24 +15,29 @@ from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.auth import HA_TEXTS
 from nsq_ha.devcluster.host import VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySession
+from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.nsqd.subscriber import Subscriber, wait
 from nsq_ha.devcluster.storage.log import Draft
-from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE
+from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
+from nsq_ha.protocol.ext_filter import Filter
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.messages import layout_for
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
+from nsq_ha.protocol.server.gotext import byte_list
 from nsq_ha.protocol.server.headers import trace_id_of
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.log import Record
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.devcluster.storage.replicas import StorageNode
+    from nsq_ha.protocol.ext_filter import FilterRule
     from nsq_ha.protocol.identify import Identity
+    from nsq_ha.protocol.messages import Layout
     from nsq_ha.protocol.server.command_lines import Malformed
 
 Answer = Callable[[Sequence["Record"]], bytes]
@@ -52,6 +57,9 @@ _EXTEND_FORBIDDEN: Final = (
 )
 _NOT_REGISTERED: Final = b"E_SUB_CHANNEL_NOT_REGISTERED channel is not registered under topic."
 _NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate is not 0"
+_HEAD: Final = struct.Struct(">iiqHQQ")
+_DETAIL: Final = struct.Struct(">QI")
+_JSON: Final = b"\x04"
 _TRACED: Final = struct.Struct(">ii2sQQQI")
 
 
@@ -71,7 +79,6 @@ class Session(AnySession):
         super().__init__(node, connections, client_id, self._commands, _MANNER)
         self._node = node
         self._replica: Replica | None = None  # of the publish that is being read
-        self._changed: list[Replica] = []  # replicas that stored messages in this turn
         self._handlers |= {
             PublishHeader: self._publish_header,
             commands.Sub: self._subscribe,
@@ -86,18 +93,10 @@ class Session(AnySession):
             commands.MpubExt: self._mpub_ext,
         }
 
-    def _deliver(self) -> None:
-        if self._changed:
-            now = self._host.now()
-            for replica in self._changed:
-                replica.deliver(now)
-            self._changed.clear()
-
     def _read_identify(self, body: bytes) -> SessionSettings | Malformed:
         return read_identify(body, self.settings, self._limits)
 
-    def _agree(self, settings: SessionSettings) -> tuple[Identity, bytes]:
-        tls, auth = self._security.tls is not None, self._node.host.auth is not None
+    def _agree(self, settings: SessionSettings, *, tls: bool, auth: bool) -> tuple[Identity, bytes]:
         identity = settings.identity(VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_identity(identity)
 
@@ -157,8 +156,7 @@ class Session(AnySession):
             self._store_later(replica, drafts, answer)
             return
         self.send(answer(replica.store(drafts)))
-        if replica not in self._changed:
-            self._changed.append(replica)
+        self._has_changed(replica)
 
     def _store_later(self, replica: Replica, drafts: Sequence[Draft], answer: Answer) -> None:
         def stored(records: list[Record]) -> None:
@@ -191,7 +189,7 @@ class Session(AnySession):
         if refusal is not None:
             self.fail(refusal)
         elif replica.stalled and not replica.gave_up:
-            wait(self, replica, functools.partial(self._subscribe_to, command, replica))
+            _wait(self, replica, functools.partial(self._subscribe_to, command, replica))
         else:
             self._subscribe_to(command, replica)
 
@@ -259,3 +257,92 @@ def _traced(records: Sequence[Record]) -> bytes:
 def _traced_batch(records: Sequence[Record]) -> bytes:
     first = records[0]
     return _TRACED.pack(34, 0, OK, first.internal_id, 0, first.offset, sum(record.raw_size for record in records))
+
+
+class Subscriber(AnySubscriber[int, "Record"]):
+    """A consumer of one channel of a partitioned nsqd."""
+
+    def __init__(self, session: AnySession, replica: Replica, channel: Channel, *, detail: bool) -> None:
+        super().__init__(session, channel)
+        self._replica = replica
+        self._live = channel
+        extended = replica.options.extended and session.settings.extend_support
+        self._layout = layout_for(detail=detail, ext=extended)
+        self.tag: str = session.settings.desired_tag if extended else ""
+        self._filter = _filter_of(session.settings.ext_filter) if extended else None
+
+    def leave(self) -> None:
+        """Return the unanswered messages and leave the channel."""
+        self.ready = 0
+        self._live.remove(self, self._host.now())
+        self._replica.leave(self._live)
+
+    def wants(self, message: Record) -> bool:
+        """Return whether to deliver the message; sampling and the client's filter leave others out."""
+        return super().wants(message) and (self._filter is None or self._filter.passes(message.ext))
+
+    def deliver(self, message: Record, attempts: int, *, at_once: bool) -> None:
+        """Write the message; at once if RDY allows no more."""
+        self.received += 1
+        frame = message_frame(message, attempts, self._layout)
+        self.session.send_message(frame, at_once=at_once or self.holds >= self.ready)
+
+    def finish(self, message_id: bytes) -> None:
+        """FIN. On an ordered channel it needs the replicas, like a write."""
+        replica = self._replica
+        if not replica.leads:
+            self.session.fail(NOT_LEADER)
+        elif not (replica.stalled and self._live.ordered):
+            super().finish(message_id)
+        elif replica.gave_up:
+            self.session.fail(NOT_WRITABLE)
+        else:
+            _wait(self.session, replica, lambda: AnySubscriber.finish(self, message_id))
+
+    def _id(self, message_id: bytes) -> int:
+        return int.from_bytes(message_id[:8], "big")
+
+    def _refused(self, word: str, message_id: bytes, why: str) -> bytes:
+        kind = "ErrType:7 ErrCode:0 : " if word == "FIN" else ""
+        return f"E_{word}_FAILED {word} {byte_list(message_id)} failed {kind}{why}".encode()
+
+
+def _filter_of(rule: FilterRule | None) -> Filter | None:
+    """Return the client's filter. None if it has none, or a wrong one, which nsqd ignores."""
+    if rule is None or not rule.type:
+        return None
+    try:
+        return Filter(rule)
+    except ValueError:
+        return None
+
+
+def _wait(session: AnySession, replica: Replica, act: Callable[[], None]) -> None:
+    """Call ``act`` once the replicas answer; close the connection if the wait ends without an answer."""
+
+    def resume() -> None:
+        session.unblock()
+        act()
+
+    session.block()
+    replica.wait(Waiting(resume, session.fail))
+
+
+def message_frame(record: Record, attempts: int, layout: Layout) -> bytes:
+    """Encode a message frame: size, type, timestamp, attempts, id, the parts that the layout requires, and the body.
+
+    Golden exchanges compare this fast path and ``protocol.messages`` with the real server's bytes.
+
+    Source: server protocol 2.
+    """
+    ext, detail = layout.value
+    parts = b""
+    if ext:
+        header = record.ext
+        parts = b"\0" if header is None else _JSON + len(header).to_bytes(2, "big") + header
+    if detail:
+        parts += _DETAIL.pack(record.offset, record.raw_size)
+    body = record.body
+    size = 30 + len(parts) + len(body)
+    head = _HEAD.pack(size, 2, record.timestamp_ns, attempts, record.internal_id, record.trace_id)
+    return head + parts + body

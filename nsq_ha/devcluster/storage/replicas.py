@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.nodes import Node
-from nsq_ha.devcluster.storage.flushing import ALL, is_turn
-from nsq_ha.devcluster.storage.replica import Replica
+from nsq_ha.devcluster.storage.replica import ALL, Replica, is_turn
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
@@ -82,6 +81,6 @@ class StorageNode(Node):
         for (_, number), replica in self.replicas.items():
             if is_turn(self._turn, number) and (replica.leads or self._turn % ALL == 0):
                 replica.flushing.turn()
-                replica.deliver(now)
+                replica.dispatch(now)
                 if replica.leads and self.host.retain_bytes is not None:
                     replica.clean_finished(self.host.retain_bytes)

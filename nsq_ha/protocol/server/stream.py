@@ -61,8 +61,11 @@ class StreamDecoder(ABC, Generic[AnyEvent]):
         magic: Whether the stream begins with the magic.
 
     Attributes:
+        magic: What the stream begins with.
         after_close: The client sent CLS. The server then ignores RDY, malformed ones included, and reads on.
     """
+
+    magic = MAGIC
 
     def __init__(self, limits: Limits, *, magic: bool = True) -> None:
         self.after_close: bool = False
@@ -106,7 +109,7 @@ class StreamDecoder(ABC, Generic[AnyEvent]):
         """Read all commands; end after a line that is too long."""
 
     def _read(self, magic: bool) -> Generator[AnyEvent | Malformed | None, None, None]:
-        if magic and (yield from self._take(4)) != MAGIC:
+        if magic and (yield from self._take(4)) != self.magic:
             yield Malformed(b"", b"E_BAD_PROTOCOL")
         yield from self._run()
         yield Malformed(b"", b"")
