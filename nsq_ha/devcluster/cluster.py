@@ -137,11 +137,10 @@ class DevCluster:
         if nsqlookupds < 1 or nsqds < 1:
             raise ValueError(f"a cluster needs at least 1 nsqlookupd and 1 nsqd, not {nsqlookupds} and {nsqds}")
         self._timing = Timing.scaled(time_scale, slow_leader=slow_leaders)
-        self._sizes = nsqlookupds, nsqds
         self._seed = seed
         self._write_without_channels = write_without_channels
-        self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds]
-        self._nsqd_ports = [*nsqd_ports, *[0] * nsqds]
+        self._lookupd_ports = [*lookupd_ports, *[0] * nsqlookupds][:nsqlookupds]
+        self._nsqd_ports = [*nsqd_ports, *[0] * nsqds][:nsqds]
         self._plain = plain
         self._node_ids = node_ids_of(node_ids, nsqds)
         if retain_bytes is not None and retain_bytes < 0:
@@ -213,39 +212,22 @@ class DevCluster:
 
     def _make(self, host: Host) -> None:
         coordinator = self._running = Coordinator(host)
-        guarded = self._security.guarded
+        placement, answering = coordinator.placement, self._write_without_channels
 
         def lookupd_http(lookupd: Nsqlookupd) -> App:
-            answering = self._write_without_channels
-            return guarded(lookupd_app(lookupd, coordinator, write_without_channels=answering))
+            return lookupd_app(lookupd, coordinator, write_without_channels=answering)
 
-        def nsqd_http(node: Nsqd) -> App:
-            return guarded(nsqd_app(node, coordinator.placement), plain=False)
-
-        for name, port in self._lookupds():
-            coordinator.lookupds.append(Nsqlookupd(name, host, coordinator.placement, lookupd_http, port))
-        for name, ports in self._nsqds():
-            coordinator.nsqds.append(Nsqd(name, host, nsqd_http, ports))
+        for number, port in enumerate(self._lookupd_ports):
+            coordinator.lookupds.append(Nsqlookupd(f"nsqlookupd-{number}", host, placement, lookupd_http, port))
+        for number, port in enumerate(self._nsqd_ports):
+            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", host, lambda node: nsqd_app(node, placement), port))
 
     def _make_plain(self, host: Host) -> None:
         control = self._running = PlainControl(host)
-        guarded = self._security.guarded
-        for name, port in self._lookupds():
-            ports = (port - 1 if port else 0, port)  # as 4160 and 4161 are
-            lookupd = PlainNsqlookupd(name, host, lambda lookupd: guarded(plain_lookupd_app(lookupd)), ports)
-            control.lookupds.append(lookupd)
-        for node_id, (name, ports) in zip(self._node_ids, self._nsqds(), strict=True):
-            nsqd = PlainNsqd(name, node_id, host, lambda nsqd: guarded(plain_nsqd_app(nsqd), plain=False), ports)
-            control.nsqds.append(nsqd)
-
-    def _lookupds(self) -> list[tuple[str, int]]:
-        """Return name and HTTP port of each nsqlookupd."""
-        return [(f"nsqlookupd-{number}", port) for number, port in enumerate(self._lookupd_ports[: self._sizes[0]])]
-
-    def _nsqds(self) -> list[tuple[str, tuple[int, int]]]:
-        """Return name, TCP port and HTTP port of each nsqd."""
-        ports = self._nsqd_ports[: self._sizes[1]]
-        return [(f"nsqd-{number}", (port, port + 1 if port else 0)) for number, port in enumerate(ports)]
+        for number, port in enumerate(self._lookupd_ports):
+            control.lookupds.append(PlainNsqlookupd(f"nsqlookupd-{number}", host, plain_lookupd_app, port))
+        for number, (port, node_id) in enumerate(zip(self._nsqd_ports, self._node_ids, strict=True)):
+            control.nsqds.append(PlainNsqd(f"nsqd-{number}", node_id, host, plain_nsqd_app, port))
 
     async def _tick(self) -> None:
         control = self._control()

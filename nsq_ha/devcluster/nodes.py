@@ -235,14 +235,15 @@ class WebServer(Listener["_WebConnection"]):
         app: Answers the requests.
         node: The node; its delay counts for each request.
         port: The number of the port, 0 for a free one.
+        needs_tls: Refuse everything if TLS is required, as an nsqd does, and an nsqlookupd does not.
 
     Raises:
         OSError: The port is taken.
     """
 
-    def __init__(self, app: App, node: Node, port: int = 0) -> None:
+    def __init__(self, app: App, node: Node, port: int = 0, *, needs_tls: bool = False) -> None:
         super().__init__(lambda _: _WebConnection(self._config, self._state, self.port), port)
-        self._app = app
+        self._app = node.host.security.guarded(app, needs_tls=needs_tls)
         self._node = node
         self._awake = asyncio.Event()
         self._state = ServerState()

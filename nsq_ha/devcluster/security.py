@@ -53,18 +53,18 @@ class Security:
         if self.write_deadline is not None and not self.write_deadline > 0:
             raise ValueError(f"tls_write_deadline must be above 0, not {self.write_deadline}")
 
-    def guarded(self, app: App, *, plain: bool = True) -> App:
+    def guarded(self, app: App, *, needs_tls: bool) -> App:
         """Let ``app`` answer only allowed requests.
 
         Args:
             app: Answers the requests.
-            plain: Answer without TLS even if TLS is required, like an nsqlookupd.
+            needs_tls: Refuse everything if TLS is required.
         """
 
         async def guard(scope: Scope, receive: Receive, send: Send) -> None:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             why = self._refusal(scope["method"], headers)
-            if why is None and self.required and not plain:
+            if why is None and self.required and needs_tls:
                 why = "TLS_REQUIRED"
             if why is None:
                 await app(scope, receive, send)

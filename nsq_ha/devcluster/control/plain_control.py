@@ -72,10 +72,8 @@ class _Link:
 
     def _connect(self) -> None:
         nsqd, known = self._nsqd, self.lookupd.known
-        address = f"{HOST}:{nsqd.tcp_port}"
-        self._peer = Peer(
-            address, socket.gethostname(), HOST, nsqd.tcp_port, nsqd.http_port, PLAIN_VERSION, known.now()
-        )
+        host, address = socket.gethostname(), f"{HOST}:{nsqd.tcp_port}"
+        self._peer = Peer(HOST, nsqd.tcp_port, nsqd.http_port, PLAIN_VERSION, host, address, known.now())
         known.peers.append(self._peer)
         for topic in nsqd.topics.values():
             known.add(topic.name, "", self._peer)

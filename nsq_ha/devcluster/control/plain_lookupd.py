@@ -33,41 +33,32 @@ _MAX_LINE: Final = 4096
 _Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
-class _Identify(msgspec.Struct):
-    broadcast_address: Annotated[str, msgspec.Meta(min_length=1)]
-    tcp_port: _Port
-    http_port: _Port
-    version: Annotated[str, msgspec.Meta(min_length=1)]
-    hostname: str = ""
-
-
 INACTIVE_AFTER: Final = 300.0
 """Seconds without a PING after which lookups leave an nsqd out (``-inactive-producer-timeout``)."""
 TOMBSTONE_LIFETIME: Final = 45.0
 """Seconds for which a tombstone hides an nsqd from the lookups of a topic (``-tombstone-lifetime``)."""
 
 
-@dataclass(slots=True, eq=False)
-class Peer:
-    """An nsqd as it describes itself.
+class Peer(msgspec.Struct, eq=False):
+    """An nsqd as it describes itself in IDENTIFY.
 
     Attributes:
-        remote_address: Its end of the connection.
-        hostname: Name of its machine.
         broadcast_address: Where clients reach it.
         tcp_port: Port of its TCP.
         http_port: Port of its HTTP.
         version: Its version.
+        hostname: Name of its machine.
+        remote_address: Its end of the connection.
         seen: Time of its last PING.
     """
 
-    remote_address: str
-    hostname: str
-    broadcast_address: str
-    tcp_port: int
-    http_port: int
-    version: str
-    seen: float
+    broadcast_address: Annotated[str, msgspec.Meta(min_length=1)]
+    tcp_port: _Port
+    http_port: _Port
+    version: Annotated[str, msgspec.Meta(min_length=1)]
+    hostname: str = ""
+    remote_address: str = ""
+    seen: float = 0.0
 
 
 Key = tuple[str, str]
@@ -173,7 +164,7 @@ class PlainNsqlookupd(Node):
         name: Its name in controls, ``nsqlookupd-0``.
         host: What it runs on.
         app: Makes the application that answers its HTTP.
-        ports: The ports of its TCP and its HTTP, 0 for free ones.
+        port: The port of its HTTP, one above that of its TCP, as 4161 and 4160 are; 0 for free ones.
 
     Attributes:
         known: What it knows.
@@ -183,16 +174,14 @@ class PlainNsqlookupd(Node):
         OSError: A port is taken.
     """
 
-    def __init__(
-        self, name: str, host: Host, app: Callable[[PlainNsqlookupd], App], ports: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, name: str, host: Host, app: Callable[[PlainNsqlookupd], App], port: int = 0) -> None:
         super().__init__(name, host)
         self.known: Registrations = Registrations(host.now, host.timing.scale)
         self.requests = 0
         self.tcp_port: int = self._reserve(
-            lambda: Listener[_LookupSession](lambda others: _LookupSession(self, others), ports[0])
+            lambda: Listener[_LookupSession](lambda others: _LookupSession(self, others), port and port - 1)
         ).port
-        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port)).port
 
     def start(self) -> None:
         """Start the process; it knows nothing until the nsqds register."""
@@ -285,22 +274,14 @@ class _LookupSession(Accepted):
 
     def _identify(self, body: bytes) -> None:
         try:
-            said = msgspec.json.decode(body, type=_Identify)
+            peer = msgspec.json.decode(body, type=Peer)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # The real one tells JSON that it cannot read from JSON that lacks a field.
             self._fail("E_BAD_BODY IDENTIFY missing fields")
             return
-        known = self._lookupd.known
-        self._peer = Peer(
-            self._address,
-            said.hostname,
-            said.broadcast_address,
-            said.tcp_port,
-            said.http_port,
-            said.version,
-            known.now(),
-        )
-        known.peers.append(self._peer)
+        peer.remote_address, peer.seen = self._address, self._lookupd.known.now()
+        self._lookupd.known.peers.append(peer)
+        self._peer = peer
         answer = {
             "broadcast_address": HOST,
             "hostname": socket.gethostname(),

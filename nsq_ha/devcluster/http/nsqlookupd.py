@@ -45,33 +45,32 @@ def lookupd_app(lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_
         coordinator: The cluster.
         write_without_channels: False makes ``access=w`` refuse topics without a channel.
     """
-    ask = _QueryRoutes(lookupd, coordinator, write_without_channels=write_without_channels)
-    change = _ChangeRoutes(lookupd, coordinator)
+    this = _LookupdRoutes(lookupd, coordinator, write_without_channels=write_without_channels)
     return answers.app_of(
         gets(
             enveloped,
             {
-                "/listlookup": ask.list_lookup,
-                "/lookup": ask.lookup,
-                "/topics": ask.topics,
-                "/channels": ask.channels,
-                "/nodes": ask.nodes,
-                "/info": ask.info,
+                "/listlookup": this.list_lookup,
+                "/lookup": this.lookup,
+                "/topics": this.topics,
+                "/channels": this.channels,
+                "/nodes": this.nodes,
+                "/info": this.info,
             },
         ),
-        gets(bare, {"/cluster/stats": ask.cluster_stats}),
+        gets(bare, {"/cluster/stats": this.cluster_stats}),
         posts(
             bare,
             {
-                "/topic/create": change.create,
-                "/topic/delete": change.delete,
-                "/topic/partition/expand": change.expand,
-                "/topic/partition/move": change.move,
-                "/topic/meta/update": change.update_meta,
-                "/topic/tombstone": change.tombstone,
-                "/channel/create": change.create_channel,
-                "/channel/delete": change.delete_channel,
-                "/disable/write": change.disable_write,
+                "/topic/create": this.create,
+                "/topic/delete": this.delete,
+                "/topic/partition/expand": this.expand,
+                "/topic/partition/move": this.move,
+                "/topic/meta/update": this.update_meta,
+                "/topic/tombstone": this.tombstone,
+                "/channel/create": this.create_channel,
+                "/channel/delete": this.delete_channel,
+                "/disable/write": this.disable_write,
             },
         ),
     )
@@ -92,13 +91,14 @@ def _peer(node: Nsqd) -> dict[str, Any]:
     }
 
 
-class _QueryRoutes:
-    """Answer queries from the memory of one nsqlookupd."""
+class _LookupdRoutes:
+    """Answer queries from the memory of one nsqlookupd; execute changes, if it leads."""
 
     def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_channels: bool) -> None:
         self._lookupd = lookupd
         self._coordinator = coordinator
         self._placement = coordinator.placement
+        self._changes = Changes(coordinator)
         self._write_without_channels = write_without_channels
 
     async def list_lookup(self, _request: Request) -> dict[str, Any]:
@@ -159,10 +159,6 @@ class _QueryRoutes:
                 names |= replica.cursors.keys()
         return sorted(names)
 
-    def _registered_channels(self, name: str) -> set[str]:
-        topic = self._placement.topics.get(name)
-        return set(self._placement.channels_of(topic)) if topic else set()
-
     def _meta(self, topic: str) -> dict[str, Any]:
         options = self._lookupd.options.get(topic) or TopicOptions(partitions=0, replicas=0)
         return {
@@ -183,11 +179,12 @@ class _QueryRoutes:
         return answer
 
     def _topic_meta(self, name: str) -> dict[str, Any]:
-        meta = self._meta(name)
+        meta, topic = self._meta(name), self._placement.topics.get(name)
+        registered = self._placement.channels_of(topic) if topic else ()
         return {
             "topic_name": name,
             **{key: meta[key] for key in ("extend_support", "ordered", "multi_part", "disable_channel_auto_create")},
-            "registered_channels": sorted(self._registered_channels(name)) or None,
+            "registered_channels": sorted(registered) or None,
         }
 
     async def channels(self, request: Request) -> dict[str, Any]:
@@ -224,8 +221,7 @@ class _QueryRoutes:
     async def cluster_stats(self, _request: Request) -> dict[str, Any]:
         """``/cluster/stats``: only the leading nsqlookupd answers."""
         coordinator = self._coordinator
-        if coordinator.leading is not self._lookupd:
-            raise HttpError(400, _NOT_LEADING)
+        self._must_lead(400, _NOT_LEADING)
         loads = [
             {
                 **{key: _peer(node)[key] for key in ("hostname", "broadcast_address", "tcp_port", "http_port")},
@@ -237,28 +233,7 @@ class _QueryRoutes:
         ]
         return {"stable": coordinator.stable, "node_stat_list": loads, "topn_topics": []}
 
-
-def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
-    if lookupd is None:
-        return {"ID": "", "NodeIP": "", "TcpPort": "", "HttpPort": "", "RpcPort": "", "Epoch": 0}
-    return {
-        "ID": f"{HOST}:{lookupd.rpc_port}:{lookupd.tcp_port}:nsqlookup",
-        "NodeIP": HOST,
-        "TcpPort": str(lookupd.tcp_port),
-        "HttpPort": str(lookupd.http_port),
-        "RpcPort": str(lookupd.rpc_port),
-        "Epoch": 0,
-    }
-
-
-class _ChangeRoutes:
-    """Execute changes, if the nsqlookupd leads."""
-
-    def __init__(self, lookupd: Nsqlookupd, coordinator: Coordinator) -> None:
-        self._lookupd = lookupd
-        self._coordinator = coordinator
-        self._placement = coordinator.placement
-        self._changes = Changes(coordinator)
+    # ------------------------------------------------------------ changes
 
     async def create(self, request: Request) -> None:
         """``/topic/create``."""
@@ -414,6 +389,19 @@ class _ChangeRoutes:
             if node.distributed_id == distributed_id:
                 return node
         raise HttpError(400, "the node is not found")
+
+
+def _lookupd_entry(lookupd: Nsqlookupd | None) -> dict[str, Any]:
+    if lookupd is None:
+        return {"ID": "", "NodeIP": "", "TcpPort": "", "HttpPort": "", "RpcPort": "", "Epoch": 0}
+    return {
+        "ID": f"{HOST}:{lookupd.rpc_port}:{lookupd.tcp_port}:nsqlookup",
+        "NodeIP": HOST,
+        "TcpPort": str(lookupd.tcp_port),
+        "HttpPort": str(lookupd.http_port),
+        "RpcPort": str(lookupd.rpc_port),
+        "Epoch": 0,
+    }
 
 
 def _integer(text: str, refusal: str) -> int:

@@ -35,7 +35,7 @@ class Nsqd(StorageNode):
         name: Its name in controls, ``nsqd-0``.
         host: Its environment.
         app: Creates the application that answers its HTTP.
-        ports: The ports of its TCP and its HTTP, 0 for free ones.
+        port: The port of its TCP, one below that of its HTTP; 0 for free ones.
 
     Attributes:
         connections: Open TCP connections.
@@ -47,15 +47,15 @@ class Nsqd(StorageNode):
         OSError: A port is taken.
     """
 
-    def __init__(self, name: str, host: Host, app: Callable[[Nsqd], App], ports: tuple[int, int] = (0, 0)) -> None:
+    def __init__(self, name: str, host: Host, app: Callable[[Nsqd], App], port: int = 0) -> None:
         super().__init__(name, host)
         self.overdue = False
         self.started: int = 0
         numbers = itertools.count(1)
-        tcp = self._reserve(lambda: Listener[Session](lambda others: Session(self, others, next(numbers)), ports[0]))
+        tcp = self._reserve(lambda: Listener[Session](lambda others: Session(self, others, next(numbers)), port))
         self.connections: set[Session] = tcp.connections
         self.tcp_port: int = tcp.port
-        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port and port + 1, needs_tls=True)).port
         copies = self._reserve(lambda: Listener[CopyConnection](lambda others: CopyConnection(self, others)))
         self.copy_port: int = copies.port
         self.distributed_id: str = f"{HOST}:{self.copy_port}:{self.tcp_port}:1"
@@ -92,7 +92,7 @@ class PlainNsqd(QueueNode):
         node_id: Part of its message ids (``-node-id``).
         host: What it runs on.
         app: Makes the application that answers its HTTP.
-        ports: The ports of its TCP and its HTTP, 0 for free ones.
+        port: The port of its TCP, one below that of its HTTP; 0 for free ones.
 
     Attributes:
         connections: Open TCP connections.
@@ -101,17 +101,15 @@ class PlainNsqd(QueueNode):
         OSError: A port is taken.
     """
 
-    def __init__(
-        self, name: str, node_id: int, host: Host, app: Callable[[PlainNsqd], App], ports: tuple[int, int] = (0, 0)
-    ) -> None:
+    def __init__(self, name: str, node_id: int, host: Host, app: Callable[[PlainNsqd], App], port: int = 0) -> None:
         super().__init__(name, node_id, host)
         numbers = itertools.count(1)
         tcp = self._reserve(
-            lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), ports[0])
+            lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), port)
         )
         self.connections: set[PlainSession] = tcp.connections
         self.tcp_port: int = tcp.port
-        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, ports[1])).port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port and port + 1, needs_tls=True)).port
 
     def leave(self) -> None:
         """Exit cleanly, with all messages written to the backends."""

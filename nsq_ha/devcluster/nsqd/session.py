@@ -22,9 +22,9 @@ from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE,
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.ext_filter import Filter
-from nsq_ha.protocol.frames import OK
+from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.protocol.messages import layout_for
+from nsq_ha.protocol.messages import Traced, encode_traced, layout_for
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.gotext import byte_list
 from nsq_ha.protocol.server.headers import trace_id_of
@@ -60,7 +60,6 @@ _NO_SAMPLING: Final = b"E_INVALID order consume is not allowed while sample rate
 _HEAD: Final = struct.Struct(">iiqHQQ")
 _DETAIL: Final = struct.Struct(">QI")
 _JSON: Final = b"\x04"
-_TRACED: Final = struct.Struct(">ii2sQQQI")
 
 
 class Session(AnySession):
@@ -251,12 +250,14 @@ def _ok(_records: Sequence[Record]) -> bytes:
 
 def _traced(records: Sequence[Record]) -> bytes:
     record = records[0]
-    return _TRACED.pack(34, 0, OK, record.internal_id, record.trace_id, record.offset, record.raw_size)
+    traced = Traced(record.internal_id, record.trace_id, record.offset, record.raw_size)
+    return encode_frame(FrameType.RESPONSE, encode_traced(traced))
 
 
 def _traced_batch(records: Sequence[Record]) -> bytes:
     first = records[0]
-    return _TRACED.pack(34, 0, OK, first.internal_id, 0, first.offset, sum(record.raw_size for record in records))
+    traced = Traced(first.internal_id, 0, first.offset, sum(record.raw_size for record in records))
+    return encode_frame(FrameType.RESPONSE, encode_traced(traced))
 
 
 class Subscriber(AnySubscriber[int, "Record"]):
