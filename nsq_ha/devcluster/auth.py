@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from nsq_ha.patterns import Pattern, compile_regexp
+from nsq_ha.patterns import compile_regexp
 from nsq_ha.protocol.server.gotext import quote
 
 ANYTHING: Final = ".*"
@@ -82,32 +82,23 @@ class AuthGrant:
             raise ValueError(f"ttl must be above 0 seconds, not {self.ttl}")
 
 
-@dataclass(frozen=True, slots=True)
-class _CompiledRule:
-    topic: Pattern
-    channels: tuple[Pattern, ...]
-    permissions: tuple[str, ...]
-
-    def allows(self, topic: str, channel: str) -> bool:
-        needed = "subscribe" if channel else "publish"
-        if needed not in self.permissions or not self.topic.matches(topic):
-            return False
-        return any(pattern.matches(channel) for pattern in self.channels)
-
-
 class Answered:
     """The table's answer for one secret, ready for use."""
 
     def __init__(self, grant: AuthGrant) -> None:
         self.grant = grant
         self._rules = [
-            _CompiledRule(compile_regexp(rule.topic), tuple(map(compile_regexp, rule.channels)), rule.permissions)
+            (rule.permissions, compile_regexp(rule.topic), [compile_regexp(channel) for channel in rule.channels])
             for rule in grant.authorizations
         ]
 
     def allows(self, topic: str, channel: str) -> bool:
         """Return whether the secret allows publishing, or with a channel subscribing."""
-        return any(rule.allows(topic, channel) for rule in self._rules)
+        needed = "subscribe" if channel else "publish"
+        return any(
+            needed in permissions and topics.matches(topic) and any(each.matches(channel) for each in channels)
+            for permissions, topics, channels in self._rules
+        )
 
 
 class AuthTable:

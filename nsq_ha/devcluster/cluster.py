@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.security import App
     from nsq_ha.protocol.server.stream import Limits
 
@@ -277,14 +277,14 @@ class DevCluster:
             raise ValueError("a plain cluster has no partitions, no leaders and no replicas")  # noqa: TRY004
         return control
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str) -> ClusterNode:
         nodes = self._nodes()
         for node in nodes:
             if node.name == name:
                 return node
         raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(node.name for node in nodes)}")
 
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[ClusterNode]:
         control = self._control()
         return [*control.nsqds, *control.lookupds]
 

@@ -33,7 +33,7 @@ _BACKLOG: Final = 512
 _LONGEST_LINE: Final = 65536
 
 
-class Connected(asyncio.Protocol):
+class PortConnection(asyncio.Protocol):
     """A connection that a port accepted."""
 
     def freeze(self) -> None:
@@ -49,7 +49,7 @@ class Connected(asyncio.Protocol):
         """Let time pass."""
 
 
-_Connected = TypeVar("_Connected", bound=Connected)
+_Connected = TypeVar("_Connected", bound=PortConnection)
 _AnyListener = TypeVar("_AnyListener", bound="Listener[Any]")
 
 
@@ -165,7 +165,7 @@ class Listener(Generic[_Connected]):
             connection.close()
 
 
-class Accepted(Connected):
+class Accepted(PortConnection):
     """A connection to a node that shares its fate.
 
     Args:
@@ -173,7 +173,7 @@ class Accepted(Connected):
         connections: The open connections of the port.
     """
 
-    def __init__(self, node: Node, connections: set[Self]) -> None:
+    def __init__(self, node: ClusterNode, connections: set[Self]) -> None:
         self.node = node
         self._connections: set[Any] = connections
         self._transport: asyncio.Transport | None = None
@@ -215,11 +215,11 @@ class Accepted(Connected):
             self._transport.abort()
 
 
-class Reserved(Listener[Connected]):
+class Reserved(Listener[PortConnection]):
     """A port whose number lookups name, and that refuses everything: the embedded nodes talk without it."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _: Connected())
+        super().__init__(lambda _: PortConnection())
 
     def open(self) -> None:
         """Refuse attempts."""
@@ -241,7 +241,7 @@ class WebServer(Listener["_WebConnection"]):
         OSError: The port is taken.
     """
 
-    def __init__(self, app: App, node: Node, port: int = 0, *, needs_tls: bool = False) -> None:
+    def __init__(self, app: App, node: ClusterNode, port: int = 0, *, needs_tls: bool = False) -> None:
         super().__init__(lambda _: _WebConnection(self._config, self._state, self.port), port)
         self._app = node.host.security.guarded(app, needs_tls=needs_tls)
         self._node = node
@@ -304,7 +304,7 @@ class WebServer(Listener["_WebConnection"]):
         await self._app(scope, receive, dated)
 
 
-class _WebConnection(H11Protocol, Connected):
+class _WebConnection(H11Protocol, PortConnection):
     """Waits for the first whole line, as Go's server does, before it refuses what is no HTTP.
 
     A client that takes this port for one of nsqd's protocol thus reads the refusal.
@@ -371,7 +371,7 @@ class Absence:
         self.since = since
 
 
-class Node:
+class ClusterNode:
     """A process of the cluster: an nsqd or an nsqlookupd. What is done to it is done to its ports, too.
 
     Attributes:

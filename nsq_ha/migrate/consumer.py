@@ -16,7 +16,7 @@ from nsq_ha.consumer.handling import check_concurrency, check_handler
 from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.migrate.draining import until_empty
-from nsq_ha.migrate.pair import Pair
+from nsq_ha.migrate.pair import ClientPair
 from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.migrate")
 
 
-class MigratingConsumer(Pair):
+class MigratingConsumer(ClientPair):
     """Reads one channel of one topic in two clusters. Use it with ``async with``; it enters and closes both consumers.
 
     :meth:`run` calls one handler for the messages of both. To iterate, iterate ``previous`` and ``current`` in a task

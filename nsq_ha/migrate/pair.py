@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.health import Trouble
 
 
-class Pair(SingleUseClient):
+class ClientPair(SingleUseClient):
     """A client for each cluster."""
 
     @abstractmethod

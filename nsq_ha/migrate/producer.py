@@ -13,7 +13,7 @@ from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.migrate.pair import Pair
+from nsq_ha.migrate.pair import ClientPair
 from nsq_ha.migrate.shares import Share, Shares
 from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_of_partition
 from nsq_ha.producer import Producer
@@ -59,7 +59,7 @@ class Publisher(Protocol):
         ...
 
 
-class MigratingProducer(Pair):
+class MigratingProducer(ClientPair):
     """Publishes a share of each topic to the current cluster, and the rest to the previous one.
 
     It enters and closes both producers. Use it with ``async with``, like a :class:`~nsq_ha.Producer`.

@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.devcluster.storage.any_channel import Consumer, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyConsumer, Refusal
 from nsq_ha.devcluster.storage.channel import MAX_CONFIRM_WINDOW, Channel
 from nsq_ha.devcluster.storage.log import Cursor, Draft, Log, Record
 
 _numbers = itertools.count(1)
 
 
-class Client(Consumer[Record]):
+class Client(AnyConsumer[Record]):
     """A consumer that remembers."""
 
     def __init__(self, ready: int = 1, msg_timeout: float = 60.0) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.devcluster.nsqd.copies import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, OVERFLOWED, PullError, pull
 from nsq_ha.devcluster.storage.log import Draft, Log
-from nsq_ha.devcluster.storage.pulling import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE, OVERFLOWED, PullError, pull
 from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicOptions, TopicPartition
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.gob import decode_uint

@@ -70,7 +70,7 @@ class Changes:
         places = {}
         for step, number in enumerate(numbers):
             first = self._placement.turn + (number if shared else step * options.replicas)
-            places[number] = [nodes[(first + place) % len(nodes)] for place in range(options.replicas)]
+            places[number] = [nodes[(first + position) % len(nodes)] for position in range(options.replicas)]
         self._placement.turn += 1
         return places
 

@@ -26,7 +26,7 @@ from nsq_ha.devcluster.nsqd.node import Nsqd
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.storage.replica import Replica
 
 _log = logging.getLogger("nsq_ha.devcluster")
@@ -70,7 +70,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         for nsqd in self.nsqds:
             nsqd.start()
 
-    def stop(self, node: Node) -> None:
+    def stop(self, node: ClusterNode) -> None:
         """Begin to shut a process down cleanly. An nsqd hands over its partitions first."""
         if not isinstance(node, Nsqd):
             self.kill(node)
@@ -87,7 +87,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             node.kill()
             self.check_followers_of(node)
 
-    def refuse_writes(self, node: Node | None, *, refuse: bool) -> None:
+    def refuse_writes(self, node: ClusterNode | None, *, refuse: bool) -> None:
         """Disable or enable writing on an nsqd, or on None in the whole cluster.
 
         Raises:
@@ -103,20 +103,20 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         node.writes_disabled = refuse
         node.update_refusals()
 
-    def _went(self, node: Node) -> None:
+    def _went(self, node: ClusterNode) -> None:
         """Let followers of an nsqd take over once its key has expired."""
         self._away(node, link=self._timing.link_broken)
 
-    def _froze(self, node: Node) -> None:
+    def _froze(self, node: ClusterNode) -> None:
         self._away(node, link=self._timing.link_silent)
 
-    def _away(self, node: Node, *, link: float) -> None:
+    def _away(self, node: ClusterNode, *, link: float) -> None:
         if isinstance(node, Nsqd):
             self._left(node, link=link, key=self._timing.key_expires)
         elif isinstance(node, Nsqlookupd):
             self._lookupd_went(node)
 
-    def _came(self, node: Node) -> None:
+    def _came(self, node: ClusterNode) -> None:
         """Let a process catch up after the cluster's own delays."""
         if isinstance(node, Nsqd):
             started = node.started
@@ -128,7 +128,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         if node.reachable and node.started == started:
             self._arrived(node)
 
-    def _thawed(self, node: Node) -> None:
+    def _thawed(self, node: ClusterNode) -> None:
         if isinstance(node, Nsqd):
             self._arrived(node)
         elif isinstance(node, Nsqlookupd):

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsq_ha.devcluster.nodes import Node, Reserved, WebServer
+from nsq_ha.devcluster.nodes import ClusterNode, Reserved, WebServer
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.placement import Placement
@@ -29,7 +29,7 @@ class Registered(NamedTuple):
     writable: bool
 
 
-class Nsqlookupd(Node):
+class Nsqlookupd(ClusterNode):
     """One node that answers lookups.
 
     Args:

@@ -23,7 +23,7 @@ from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
 
 PING_EVERY: Final = 15.0
 """Seconds between two PINGs of an nsqd, with which it also notices a broken link."""
@@ -150,7 +150,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
 
     # ------------------------------------------------------------ faults
 
-    def stop(self, node: Node) -> None:
+    def stop(self, node: ClusterNode) -> None:
         """Shut a process down cleanly."""
         if node.reachable and isinstance(node, PlainNsqd):
             node.leave()
@@ -158,7 +158,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
         else:
             self.kill(node)
 
-    def _went(self, node: Node) -> None:
+    def _went(self, node: ClusterNode) -> None:
         """Break the links of a process that ended or was cut off."""
         for nsqd, links in self._links.items():
             for link in links:
@@ -166,27 +166,27 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
                     link.up = False
                     link.settle()
 
-    def _came(self, node: Node) -> None:
+    def _came(self, node: ClusterNode) -> None:
         """Let an nsqd register at once."""
         if isinstance(node, PlainNsqd):
             for link in self._links[node]:
                 link.ping()
 
-    def _froze(self, node: Node) -> None:
+    def _froze(self, node: ClusterNode) -> None:
         """Do nothing: nobody notices before the next PING."""
 
-    def _thawed(self, node: Node) -> None:
+    def _thawed(self, node: ClusterNode) -> None:
         for links in self._links.values():
             for link in links:
                 link.settle()
 
-    def cut(self, node: Node) -> None:
+    def cut(self, node: ClusterNode) -> None:
         """Reset the connections of a process."""
         node.cut()
         if isinstance(node, PlainNsqlookupd):
             self._went(node)
 
-    def refuse_writes(self, node: Node | None, *, refuse: bool) -> None:
+    def refuse_writes(self, node: ClusterNode | None, *, refuse: bool) -> None:
         """Fail: an upstream nsqd cannot refuse to write.
 
         Raises:

@@ -18,7 +18,7 @@ import msgspec
 
 from nsq_ha.checks import is_valid_name
 from nsq_ha.devcluster.host import PLAIN_VERSION
-from nsq_ha.devcluster.nodes import HOST, Accepted, Listener, Node, WebServer
+from nsq_ha.devcluster.nodes import HOST, Accepted, ClusterNode, Listener, WebServer
 from nsq_ha.devcluster.storage.log import is_ephemeral
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 
@@ -157,7 +157,7 @@ class Registrations:
         return self.now() - peer.seen <= INACTIVE_AFTER * self.factor
 
 
-class PlainNsqlookupd(Node):
+class PlainNsqlookupd(ClusterNode):
     """One upstream nsqlookupd.
 
     Args:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.nsqd.node import PlainNsqd
-    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
 
 _NS_PER_MS: Final = 1_000_000
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -32,12 +32,12 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,19}")
 def plain_nsqd_app(node: PlainNsqd) -> Starlette:
     """Return the HTTP application of one upstream nsqd."""
     this, now = _PlainNsqdRoutes(node), node.host.now
-    on_topic: dict[str, Callable[[PlainTopic], None]] = {
+    on_topic: dict[str, Callable[[PlainNsqdTopic], None]] = {
         "/topic/delete": node.delete_topic,
         "/topic/pause": lambda topic: topic.pause(now(), paused=True),
         "/topic/unpause": lambda topic: topic.pause(now(), paused=False),
     }
-    on_channel: dict[str, Callable[[PlainTopic, PlainChannel], None]] = {
+    on_channel: dict[str, Callable[[PlainNsqdTopic, PlainChannel], None]] = {
         "/channel/delete": node.delete_channel,
         "/channel/empty": lambda _, channel: channel.empty(),
         "/channel/pause": lambda _, channel: channel.pause(now(), paused=True),
@@ -123,13 +123,13 @@ class _PlainNsqdRoutes:
         self._store(topic, messages)
         return "OK"
 
-    def _store(self, topic: PlainTopic, messages: list[bytes], delay: float = 0.0) -> None:
+    def _store(self, topic: PlainNsqdTopic, messages: list[bytes], delay: float = 0.0) -> None:
         self._node.store(topic, messages, delay)
         topic.dispatch(self._node.host.now())
 
     # ------------------------------------------------------------ topics and channels
 
-    def topic_change(self, act: Callable[[PlainTopic], None]) -> Answer:
+    def topic_change(self, act: Callable[[PlainNsqdTopic], None]) -> Answer:
         """Return the answer that changes a topic."""
 
         async def change(request: Request) -> None:
@@ -137,7 +137,7 @@ class _PlainNsqdRoutes:
 
         return change
 
-    def channel_change(self, act: Callable[[PlainTopic, PlainChannel], None]) -> Answer:
+    def channel_change(self, act: Callable[[PlainNsqdTopic, PlainChannel], None]) -> Answer:
         """Return the answer that changes a channel."""
 
         async def change(request: Request) -> None:
@@ -161,13 +161,13 @@ class _PlainNsqdRoutes:
         """``/channel/create``."""
         self._node.channel(*self._names(request))
 
-    def _existing(self, name: str) -> PlainTopic:
+    def _existing(self, name: str) -> PlainNsqdTopic:
         topic = self._node.topics.get(name)
         if topic is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return topic
 
-    def _names(self, request: Request) -> tuple[PlainTopic, str]:
+    def _names(self, request: Request) -> tuple[PlainNsqdTopic, str]:
         topic, channel = answers.topic_and_channel(request)
         return self._existing(topic), channel
 

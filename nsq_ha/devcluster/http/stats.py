@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from nsq_ha.devcluster.host import PLAIN_VERSION, VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySubscriber, Stage
+from nsq_ha.devcluster.nsqd.any_session import AnySubscriber, SessionStage
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.channel import Channel
-    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol.ext_filter import FilterRule
 
 _Subscriber = AnySubscriber[Any, Any]
 
 _NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
-_STATES: Final = {Stage.OPEN: 0, Stage.SUBSCRIBED: 3, Stage.CLOSING: 4, Stage.ENDED: 1}
+_STATES: Final = {SessionStage.OPEN: 0, SessionStage.SUBSCRIBED: 3, SessionStage.CLOSING: 4, SessionStage.ENDED: 1}
 _FALSE: Final = ("false", "0")
 _CHANNEL_BUCKETS: Final = 12
 _TOPIC_BUCKETS: Final = 16
@@ -244,7 +244,7 @@ def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> str | dict[st
     }
 
 
-def _plain_topic(topic: PlainTopic, only: str, asked: str, *, clients: bool) -> dict[str, Any]:
+def _plain_topic(topic: PlainNsqdTopic, only: str, asked: str, *, clients: bool) -> dict[str, Any]:
     channels = [channel for name, channel in sorted(topic.channels.items()) if only in ("", name)]
     return {
         "topic_name": topic.name,

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from nsq_ha.devcluster.auth import Credentials
-from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Connection
-from nsq_ha.devcluster.storage.any_channel import Consumer, Refusal
+from nsq_ha.devcluster.nsqd.connection import OK_FRAME, ServerConnection
+from nsq_ha.devcluster.storage.any_channel import AnyConsumer, Refusal
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
@@ -22,10 +22,10 @@ from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.auth import AuthTexts
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.nsqd.connection import Manner
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
-    from nsq_ha.devcluster.storage.queues import PlainTopic
+    from nsq_ha.devcluster.storage.queues import PlainNsqdTopic
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.identify import Identity
@@ -42,7 +42,7 @@ _Id = TypeVar("_Id")
 _Message = TypeVar("_Message")
 
 
-class Stage(enum.Enum):
+class SessionStage(enum.Enum):
     """The stages of a session."""
 
     OPEN = enum.auto()
@@ -51,7 +51,7 @@ class Stage(enum.Enum):
     ENDED = enum.auto()
 
 
-class AnySession(Connection):
+class AnySession(ServerConnection):
     """Executes the commands of one connection.
 
     Args:
@@ -69,16 +69,16 @@ class AnySession(Connection):
     auth_texts: AuthTexts
 
     def __init__(
-        self, node: Node, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
+        self, node: ClusterNode, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
     ) -> None:
         super().__init__(node, connections, client_id, manner)
         self.credentials: Credentials = Credentials(node.host.auth, self.auth_texts, node.host.now)
         self._security = node.host.security
         self._limits = node.host.limits
-        self.stage = Stage.OPEN
+        self.stage = SessionStage.OPEN
         self._subscriber: AnySubscriber[Any, Any] | None = None
         self._decoder = decoder
-        self._changed: list[Replica | PlainTopic] = []  # those that got messages in this turn
+        self._changed: list[Replica | PlainNsqdTopic] = []  # those that got messages in this turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
             Malformed: self._malformed,
@@ -92,7 +92,7 @@ class AnySession(Connection):
             commands.Nop: self._nop,
         }
 
-    # ------------------------------------------------------------ Connection
+    # ------------------------------------------------------------ ServerConnection
 
     def _feed(self, data: bytes) -> None:
         """Take bytes; :meth:`_run` interprets them."""
@@ -105,7 +105,7 @@ class AnySession(Connection):
     def _run(self) -> None:
         """Execute all complete commands, until one waits."""
         handlers, next_event = self._handlers, self._decoder.next_event
-        while not self.blocked and self.stage is not Stage.ENDED:
+        while not self.blocked and self.stage is not SessionStage.ENDED:
             event = next_event()
             if event is None or self._lacks_tls(event):
                 break
@@ -132,14 +132,14 @@ class AnySession(Connection):
 
     def _end(self) -> None:
         """Release what the client held, and execute no more commands."""
-        self.stage = Stage.ENDED
+        self.stage = SessionStage.ENDED
         subscriber, self._subscriber = self._subscriber, None
         if subscriber is not None:
             subscriber.leave()
 
     # ------------------------------------------------------------ what the kinds differ in
 
-    def _has_changed(self, changed: Replica | PlainTopic) -> None:
+    def _has_changed(self, changed: Replica | PlainNsqdTopic) -> None:
         """Let the channels deliver at the end of this turn."""
         if changed not in self._changed:
             self._changed.append(changed)
@@ -158,11 +158,11 @@ class AnySession(Connection):
         """Close with the server's answer if the stage of the session forbids the command."""
         stage = self.stage
         if word in _WORDS_BEFORE_SUB:
-            forbidden = stage is not Stage.OPEN
+            forbidden = stage is not SessionStage.OPEN
         elif word in _WORDS_OF_CONSUMERS or word == b"RDY":
-            forbidden = stage is Stage.OPEN
+            forbidden = stage is SessionStage.OPEN
         elif word == b"CLS":
-            forbidden = stage is not Stage.SUBSCRIBED
+            forbidden = stage is not SessionStage.SUBSCRIBED
         else:
             forbidden = False
         if forbidden:
@@ -174,7 +174,7 @@ class AnySession(Connection):
 
     def _malformed(self, malformed: Malformed) -> None:
         if not malformed.early:
-            if malformed.word == b"RDY" and self.stage is Stage.CLOSING:
+            if malformed.word == b"RDY" and self.stage is SessionStage.CLOSING:
                 return
             if self._is_forbidden(malformed.word):
                 return
@@ -221,15 +221,15 @@ class AnySession(Connection):
         return refusal is not None
 
     def _subscribed(self, subscriber: AnySubscriber[Any, Any]) -> None:
-        if self.stage is Stage.ENDED:  # the connection was reset while SUB waited for the replicas
+        if self.stage is SessionStage.ENDED:  # the connection was reset while SUB waited for the replicas
             subscriber.leave()
             return
         self._subscriber = subscriber
-        self.stage = Stage.SUBSCRIBED
+        self.stage = SessionStage.SUBSCRIBED
         self.send(OK_FRAME)
 
     def _ready(self, command: commands.Ready) -> None:
-        if self.stage is Stage.CLOSING or self._is_forbidden(command.word) or self._subscriber is None:
+        if self.stage is SessionStage.CLOSING or self._is_forbidden(command.word) or self._subscriber is None:
             return
         self._subscriber.set_ready(command.count)
 
@@ -254,7 +254,7 @@ class AnySession(Connection):
     def _close(self, command: commands.Close) -> None:
         if self._is_forbidden(command.word) or self._subscriber is None:
             return
-        self.stage = Stage.CLOSING
+        self.stage = SessionStage.CLOSING
         self._decoder.after_close = True
         self._subscriber.set_ready(0)
         self.send(_CLOSE_WAIT_FRAME)
@@ -263,7 +263,7 @@ class AnySession(Connection):
         """Do nothing: receiving the bytes is enough."""
 
 
-class AnySubscriber(Consumer[_Message], Generic[_Id, _Message]):
+class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message]):
     """A consumer of one channel.
 
     Attributes:

@@ -23,7 +23,7 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.server.identify import SessionSettings
 
@@ -52,7 +52,7 @@ class Manner:
     has_write_deadline: bool = False
 
 
-class Connection(Accepted, ABC):
+class ServerConnection(Accepted, ABC):
     """The socket's side of one client.
 
     Args:
@@ -71,7 +71,7 @@ class Connection(Accepted, ABC):
         is_secured: The connection has switched to TLS.
     """
 
-    def __init__(self, node: Node, connections: set[Self], client_id: int, manner: Manner) -> None:
+    def __init__(self, node: ClusterNode, connections: set[Self], client_id: int, manner: Manner) -> None:
         super().__init__(node, connections)
         self.client_id = client_id
         self.peer: str = ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.devcluster.storage.queue_node import QueueNode
-    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainTopic
+    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.command_lines import Malformed
     from nsq_ha.protocol.server.identify import SessionSettings
@@ -121,7 +121,7 @@ class PlainSession(AnySession):
 class PlainSubscriber(AnySubscriber[bytes, Queued]):
     """A consumer of one channel of an upstream nsqd."""
 
-    def __init__(self, session: PlainSession, node: QueueNode, topic: PlainTopic, channel: PlainChannel) -> None:
+    def __init__(self, session: PlainSession, node: QueueNode, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         super().__init__(session, channel)
         self._node = node
         self._topic = topic

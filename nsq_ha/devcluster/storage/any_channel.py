@@ -24,7 +24,7 @@ _Message = TypeVar("_Message")
 _Id = TypeVar("_Id")
 
 
-class Consumer(ABC, Generic[_Message]):
+class AnyConsumer(ABC, Generic[_Message]):
     """One subscribed connection. It begins with RDY 0.
 
     Attributes:
@@ -62,16 +62,16 @@ class Consumer(ABC, Generic[_Message]):
 
 
 @dataclass(eq=False, slots=True)
-class Held(Generic[_Message]):
+class Delivered(Generic[_Message]):
     """A delivered, unanswered message."""
 
     message: _Message
-    consumer: Consumer[_Message]
+    consumer: AnyConsumer[_Message]
     delivered: float
     deadline: float
 
 
-_Held = TypeVar("_Held", bound=Held[Any])
+_Held = TypeVar("_Held", bound=Delivered[Any])
 
 
 _Item = TypeVar("_Item")
@@ -132,14 +132,14 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         self.name = name
         self.ephemeral: bool = is_ephemeral(name)
         self.paused = False
-        self.consumers: list[Consumer[Any]] = []
+        self.consumers: list[AnyConsumer[Any]] = []
         self.in_flight: dict[_Id, _Held] = {}
         self.requeued: int = 0
         self.timed_out: int = 0
         self._turn = 0
         self._earliest = _NEVER
 
-    def add(self, consumer: Consumer[Any]) -> None:
+    def add(self, consumer: AnyConsumer[Any]) -> None:
         """Add a consumer; it gets no messages until it is ready."""
         self.consumers.append(consumer)
 
@@ -153,7 +153,7 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         """Deliver as many messages as possible."""
 
     @abstractmethod
-    def finish(self, message_id: _Id, consumer: Consumer[Any], now: float) -> None:
+    def finish(self, message_id: _Id, consumer: AnyConsumer[Any], now: float) -> None:
         """FIN.
 
         Raises:
@@ -161,14 +161,14 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         """
 
     @abstractmethod
-    def requeue(self, message_id: _Id, consumer: Consumer[Any], delay: float, now: float) -> None:
+    def requeue(self, message_id: _Id, consumer: AnyConsumer[Any], delay: float, now: float) -> None:
         """REQ.
 
         Raises:
             Refusal: The message is not in flight with this consumer, or cannot be requeued.
         """
 
-    def touch(self, message_id: _Id, consumer: Consumer[Any], now: float) -> None:
+    def touch(self, message_id: _Id, consumer: AnyConsumer[Any], now: float) -> None:
         """TOUCH: restart the message's timeout, within limits.
 
         Raises:
@@ -178,21 +178,21 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         held.deadline = min(now + consumer.msg_timeout, held.delivered + consumer.max_msg_timeout)
 
     @abstractmethod
-    def _owned(self, message_id: _Id, consumer: Consumer[Any]) -> _Held:
+    def _owned(self, message_id: _Id, consumer: AnyConsumer[Any]) -> _Held:
         """Return a message that is in flight with a consumer.
 
         Raises:
             Refusal: It is not.
         """
 
-    def _next_consumer(self, tag: str = "") -> Consumer[Any] | None:
+    def _next_consumer(self, tag: str = "") -> AnyConsumer[Any] | None:
         """Return the next ready consumer in turn, or None."""
         count = len(self.consumers)
         for step in range(count):
-            place = (self._turn + step) % count
-            consumer = self.consumers[place]
+            position = (self._turn + step) % count
+            consumer = self.consumers[position]
             if consumer.holds < consumer.ready and consumer.tag == tag:
-                self._turn = place + 1
+                self._turn = position + 1
                 return consumer
         return None
 

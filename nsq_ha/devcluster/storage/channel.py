@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Delayed, Held, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, AnyConsumer, Delayed, Delivered, Refusal
 from nsq_ha.devcluster.storage.log import Record
 from nsq_ha.protocol.server.headers import tag_of
 
@@ -35,7 +35,7 @@ _SHORT: Final = 0.1
 
 
 @dataclass(eq=False, slots=True)
-class InFlight(Held[Record]):
+class InFlight(Delivered[Record]):
     """One delivered, unanswered message. FIN of a stray one does not confirm it, since the reader was reset."""
 
     index: int
@@ -89,12 +89,12 @@ class Channel(AnyChannel[int, InFlight]):
 
     # ------------------------------------------------------------ delivery
 
-    def add(self, consumer: Consumer[Record]) -> None:
+    def add(self, consumer: AnyConsumer[Record]) -> None:
         """Add a consumer; it gets no messages until it is ready."""
         super().add(consumer)
         self._tags = frozenset(each.tag for each in self.consumers if each.tag)
 
-    def remove(self, consumer: Consumer[Record], now: float) -> None:
+    def remove(self, consumer: AnyConsumer[Record], now: float) -> None:
         """Requeue the messages of a consumer that left, last delivered first; attempts do not change."""
         if consumer not in self.consumers:
             return
@@ -143,7 +143,7 @@ class Channel(AnyChannel[int, InFlight]):
                 else:
                     self._hand = item
 
-    def _hand_over(self, consumer: Consumer[Record], now: float) -> None:
+    def _hand_over(self, consumer: AnyConsumer[Record], now: float) -> None:
         item, stray = self._hand, self._stray
         self._hand, self._stray = None, False
         if item is not None and item[0] >= self._log.start:
@@ -151,7 +151,7 @@ class Channel(AnyChannel[int, InFlight]):
         if self._restarts:
             self._restart()
 
-    def _deliver(self, index: int, attempts: int, consumer: Consumer[Record], now: float, *, stray: bool) -> None:
+    def _deliver(self, index: int, attempts: int, consumer: AnyConsumer[Record], now: float, *, stray: bool) -> None:
         record = self._log.records[index]
         if not consumer.wants(record):
             self._confirm(index)
@@ -186,7 +186,7 @@ class Channel(AnyChannel[int, InFlight]):
 
     # ------------------------------------------------------------ answers
 
-    def finish(self, message_id: int, consumer: Consumer[Record], now: float) -> None:
+    def finish(self, message_id: int, consumer: AnyConsumer[Record], now: float) -> None:
         """FIN.
 
         Raises:
@@ -200,7 +200,7 @@ class Channel(AnyChannel[int, InFlight]):
             self.refresh()
         self.dispatch(now)
 
-    def requeue(self, message_id: int, consumer: Consumer[Record], delay: float, now: float) -> None:
+    def requeue(self, message_id: int, consumer: AnyConsumer[Record], delay: float, now: float) -> None:
         """REQ. An ordered channel silently ignores one with a delay.
 
         Raises:
@@ -227,7 +227,7 @@ class Channel(AnyChannel[int, InFlight]):
             self._delayed.add(message_id, entry, now + delay, is_known=is_known)
         self.dispatch(now)
 
-    def _owned(self, message_id: int, consumer: Consumer[Record]) -> InFlight:
+    def _owned(self, message_id: int, consumer: AnyConsumer[Record]) -> InFlight:
         entry = self.in_flight.get(message_id)
         if entry is None:
             if message_id in self._delayed:

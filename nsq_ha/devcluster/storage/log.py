@@ -35,7 +35,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         raw_size: Bytes of the record in the queue.
         body: The payload.
         ext: JSON header of an extended topic. None if there is none.
-        place: Number within its batch, from 0.
+        number: Number within its batch, from 0.
     """
 
     internal_id: int
@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     raw_size: int
     body: bytes
     ext: bytes | None = None
-    place: int = 0
+    number: int = 0
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -97,11 +97,11 @@ class Log:
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
         self._end_offset = 0
 
-    def append(self, draft: Draft, timestamp_ns: int, place: int = 0) -> Record:
-        """Add ``draft``, number ``place`` of its batch, to the pending part and return its record."""
+    def append(self, draft: Draft, timestamp_ns: int, number: int = 0) -> Record:
+        """Add ``draft``, number ``number`` of its batch, to the pending part and return its record."""
         size = raw_size(draft.body, draft.ext, extended=self.extended)
         record = Record(
-            self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, place
+            self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, number
         )
         self._next_id += 1
         self._end_offset += size
@@ -115,7 +115,7 @@ class Log:
         self._end_offset = record.offset + record.raw_size
 
     def _add(self, record: Record) -> None:
-        if not record.place:
+        if not record.number:
             self.entries.append(len(self.records))
         self.records.append(record)
 
@@ -180,7 +180,7 @@ class Log:
 
     def entry_at(self, index: int) -> int:
         """Return the index of the first record of the batch that ``index`` belongs to."""
-        return max(self.start, index - self.records[index].place)
+        return max(self.start, index - self.records[index].number)
 
     def index_at_offset(self, offset: int) -> int:
         """Return the index of the first committed record at or after ``offset``, or the end."""

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.nodes import Node
+from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.storage.guids import Guids
-from nsq_ha.devcluster.storage.queues import PlainTopic, Queued
+from nsq_ha.devcluster.storage.queues import PlainNsqdTopic, Queued
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
@@ -27,7 +27,7 @@ SYNC_TIMEOUT: Final = 2.0
 """Seconds after which a backend keeps its position (``-sync-timeout``)."""
 
 
-class QueueNode(Node):
+class QueueNode(ClusterNode):
     """An nsqd with topics.
 
     Args:
@@ -43,24 +43,24 @@ class QueueNode(Node):
 
     def __init__(self, name: str, node_id: int, host: Host) -> None:
         super().__init__(name, host)
-        self.topics: dict[str, PlainTopic] = {}
+        self.topics: dict[str, PlainNsqdTopic] = {}
         self.changed: Callable[[str, str, bool], None] = lambda _topic, _channel, _exists: None
         self.channels_of: Callable[[str], Iterable[str]] = lambda _topic: ()
         self._node_id = node_id
         self._next_scan = self._next_refresh = self._next_sync = 0.0
         self._scanned: list[PlainChannel] = []  # a new channel is added with the next refresh
 
-    def topic(self, name: str) -> PlainTopic:
+    def topic(self, name: str) -> PlainNsqdTopic:
         """Return a topic. A new one gets the channels that the nsqlookupds know."""
         topic = self.topics.get(name)
         if topic is None:
-            topic = self.topics[name] = PlainTopic(name, self.host.chance, Guids(self._node_id))
+            topic = self.topics[name] = PlainNsqdTopic(name, self.host.chance, Guids(self._node_id))
             self.changed(name, "", True)
             for channel in self.channels_of(name):
                 self.channel(topic, channel)
         return topic
 
-    def channel(self, topic: PlainTopic, name: str) -> PlainChannel:
+    def channel(self, topic: PlainNsqdTopic, name: str) -> PlainChannel:
         """Return a channel. The first one of a topic gets all that the topic has."""
         channel = topic.channels.get(name)
         if channel is None:
@@ -69,7 +69,7 @@ class QueueNode(Node):
             topic.pump(self.host.now())
         return channel
 
-    def delete_topic(self, topic: PlainTopic) -> None:
+    def delete_topic(self, topic: PlainNsqdTopic) -> None:
         """Delete a topic and its channels, and disconnect its consumers."""
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
@@ -77,7 +77,7 @@ class QueueNode(Node):
             for channel in tuple(topic.channels.values()):
                 self._remove(topic, channel)
 
-    def delete_channel(self, topic: PlainTopic, channel: PlainChannel) -> None:
+    def delete_channel(self, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         """Delete a channel and disconnect its consumers. An ephemeral topic ends with its last channel."""
         if topic.channels.get(channel.name) is not channel:
             return
@@ -85,14 +85,14 @@ class QueueNode(Node):
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic)
 
-    def _remove(self, topic: PlainTopic, channel: PlainChannel) -> None:
+    def _remove(self, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         del topic.channels[channel.name]
         self.changed(topic.name, channel.name, False)
         channel.empty()
         channel.drop_consumers()
 
-    def store(self, topic: PlainTopic, bodies: Sequence[bytes], delay: float = 0.0) -> None:
-        """Publish messages; the topic's :meth:`~PlainTopic.dispatch` delivers them.
+    def store(self, topic: PlainNsqdTopic, bodies: Sequence[bytes], delay: float = 0.0) -> None:
+        """Publish messages; the topic's :meth:`~PlainNsqdTopic.dispatch` delivers them.
 
         Args:
             topic: The topic.

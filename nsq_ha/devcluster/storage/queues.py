@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.devcluster.storage.any_channel import AnyChannel, Consumer, Delayed, Held, Refusal
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, AnyConsumer, Delayed, Delivered, Refusal
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Queue:
             self.sync()
 
 
-class PlainChannel(AnyChannel[bytes, Held[Queued]]):
+class PlainChannel(AnyChannel[bytes, Delivered[Queued]]):
     """One channel.
 
     Attributes:
@@ -158,7 +158,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         else:
             self.queue.put(message)
 
-    def remove(self, consumer: Consumer[Queued]) -> None:
+    def remove(self, consumer: AnyConsumer[Queued]) -> None:
         """Remove a consumer that left. The messages that it holds come again once they time out."""
         if consumer in self.consumers:
             self.consumers.remove(consumer)
@@ -170,12 +170,12 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
             if not consumer.wants(message):
                 continue
             message.attempts = (message.attempts + 1) % _MAX_ATTEMPTS
-            self._hold(message.message_id, Held(message, consumer, now, now + consumer.msg_timeout))
+            self._hold(message.message_id, Delivered(message, consumer, now, now + consumer.msg_timeout))
             consumer.deliver(message, message.attempts, at_once=False)
 
     # ------------------------------------------------------------ answers
 
-    def finish(self, message_id: bytes, consumer: Consumer[Queued], now: float) -> None:
+    def finish(self, message_id: bytes, consumer: AnyConsumer[Queued], now: float) -> None:
         """FIN.
 
         Raises:
@@ -185,7 +185,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         self._release(message_id)
         self.dispatch(now)
 
-    def requeue(self, message_id: bytes, consumer: Consumer[Queued], delay: float, now: float) -> None:
+    def requeue(self, message_id: bytes, consumer: AnyConsumer[Queued], delay: float, now: float) -> None:
         """REQ.
 
         Raises:
@@ -200,7 +200,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
             self.queue.put(message)
         self.dispatch(now)
 
-    def _owned(self, message_id: bytes, consumer: Consumer[Queued]) -> Held[Queued]:
+    def _owned(self, message_id: bytes, consumer: AnyConsumer[Queued]) -> Delivered[Queued]:
         held = self.in_flight.get(message_id)
         if held is None:
             raise Refusal("ID not in flight")
@@ -257,7 +257,7 @@ class PlainChannel(AnyChannel[bytes, Held[Queued]]):
         self.received = self.requeued = self.timed_out = self.queue.from_memory = 0
 
 
-class PlainTopic:
+class PlainNsqdTopic:
     """One topic.
 
     Attributes:

@@ -22,7 +22,7 @@ from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.log import Cursor, Log, is_ephemeral
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nodes import Node
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.storage.log import Draft, Record
 
 NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "
@@ -177,7 +177,7 @@ class Replica:
         writable: The coordinator lets this leader write.
     """
 
-    def __init__(self, partition: TopicPartition, node: Node) -> None:
+    def __init__(self, partition: TopicPartition, node: ClusterNode) -> None:
         self.partition = partition
         self.node = node
         self.topic: str = partition.topic.name
@@ -223,7 +223,7 @@ class Replica:
         now = time.time_ns()
         log = self.log
         before = len(log.records)
-        records = [log.append(draft, now, place) for place, draft in enumerate(drafts)]
+        records = [log.append(draft, now, number) for number, draft in enumerate(drafts)]
         for follower in self.followers:
             # A follower that is back but has not caught up yet must not get a log with a gap.
             if follower.node.reachable and len(follower.log.records) == before:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.nodes import Node
+from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.storage.replica import ALL, Replica, is_turn
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.replica import TopicPartition
 
 
-class StorageNode(Node):
+class StorageNode(ClusterNode):
     """A node with replicas.
 
     Attributes:
