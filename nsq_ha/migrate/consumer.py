@@ -9,6 +9,7 @@ import asyncio
 import functools
 import logging
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from nsq_ha.consumer import Consumer
@@ -21,7 +22,7 @@ from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from typing import Any
 
     from nsq_ha.message import Message
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.migrate")
 
 
-class MigratingConsumer(ClientPair):
+class MigratingConsumer(ClientPair[Consumer]):
     """Reads one channel of one topic in two clusters. Use it with ``async with``; it enters and closes both consumers.
 
     :meth:`run` calls one handler for the messages of both. To iterate, iterate ``previous`` and ``current`` in a task
@@ -61,25 +62,15 @@ class MigratingConsumer(ClientPair):
     def __init__(
         self, previous: Consumer, current: Consumer, *, order: Literal["together", "previous_first"] = "together"
     ) -> None:
-        for name, consumer in (("previous", previous), ("current", current)):
-            if not isinstance(consumer, Consumer):
-                raise ConfigError(f"{name} must be a Consumer, not {type(consumer).__name__}")
-        if previous is current:
-            raise ConfigError("previous and current are the same consumer: give one for each cluster")
+        super().__init__(Consumer, previous, current)
         if order not in ("together", "previous_first"):
             raise ConfigError(f"order must be 'together' or 'previous_first', not {order!r}")
         if order == "previous_first" and not previous.config.lookupd:
             raise ConfigError("order='previous_first' asks the previous cluster's nsqlookupds: give it lookupd=")
-        self.previous: Consumer = previous
-        self.current: Consumer = current
         self._held: int | None = current.max_in_flight if order == "previous_first" else None
         self._clusters: dict[int, Cluster] = {}
         self._handlers: set[asyncio.Task[Any] | None] = set()
-        self._closing = asyncio.Event()
         self._close = Closing(self._close_both, self._close_both, "nsq_ha migrating consumer closes")
-
-    def _clients(self) -> tuple[Consumer, Consumer]:
-        return self.previous, self.current
 
     async def _open(self) -> None:
         if self._held is not None:
@@ -226,13 +217,12 @@ class MigratingConsumer(ClientPair):
             async def handle(message: Message) -> object:
                 task = asyncio.current_task()
                 async with room:
-                    self._clusters[id(message)] = cluster
                     self._handlers.add(task)
                     try:
-                        return await handler(message)  # type: ignore[misc]  # is_async() says so
+                        with self._handling(message, cluster):
+                            return await handler(message)  # type: ignore[misc]  # is_async() says so
                     finally:
                         self._handlers.discard(task)
-                        self._clusters.pop(id(message), None)
 
             return handle
 
@@ -251,15 +241,21 @@ class MigratingConsumer(ClientPair):
                 with room:
                     if over.is_set():
                         return None
-                    self._clusters[id(message)] = cluster
-                    try:
+                    with self._handling(message, cluster):
                         return handler(message)
-                    finally:
-                        self._clusters.pop(id(message), None)
 
             return handle
 
         return wrapped
+
+    @contextmanager
+    def _handling(self, message: Message, cluster: Cluster) -> Iterator[None]:
+        """Let :meth:`cluster_of` know a message during its handler."""
+        self._clusters[id(message)] = cluster
+        try:
+            yield
+        finally:
+            self._clusters.pop(id(message), None)
 
 
 async def _outcome(run: Awaitable[None]) -> BaseException | None:

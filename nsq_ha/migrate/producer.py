@@ -59,7 +59,7 @@ class Publisher(Protocol):
         ...
 
 
-class MigratingProducer(ClientPair):
+class MigratingProducer(ClientPair[Producer]):
     """Publishes a share of each topic to the current cluster, and the rest to the previous one.
 
     It enters and closes both producers. Use it with ``async with``, like a :class:`~nsq_ha.Producer`.
@@ -96,13 +96,7 @@ class MigratingProducer(ClientPair):
         share: Share,
         refresh_interval: float = 1.0,
     ) -> None:
-        for name, producer in (("previous", previous), ("current", current)):
-            if not isinstance(producer, Producer):
-                raise ConfigError(f"{name} must be a Producer, not {type(producer).__name__}")
-        if previous is current:
-            raise ConfigError("previous and current are the same producer: give one for each cluster")
-        self.previous: Producer = previous
-        self.current: Producer = current
+        super().__init__(Producer, previous, current)
         self._shares = Shares(share, refresh_interval)
         self._moves = Moves()
         self._round_robin = RoundRobin()
@@ -112,7 +106,6 @@ class MigratingProducer(ClientPair):
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._calls = 0
         self._idle = asyncio.Event()
-        self._closing = asyncio.Event()
         self._close = Closing(self._until_idle, self._end, "nsq_ha migrating producer closes")
         self._watching: asyncio.Task[None] | None = None
 
@@ -140,9 +133,6 @@ class MigratingProducer(ClientPair):
         return len(self._waiters)
 
     # -- life
-
-    def _clients(self) -> tuple[Producer, Producer]:
-        return self.previous, self.current
 
     async def _open(self) -> None:
         await self._shares.open()
