@@ -137,39 +137,18 @@ class AuthTable:
         return self._answers.get(secret)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuthTexts:
-    """The refusals of AUTH whose spelling differs between the kinds of nsqd."""
-
-    disabled: bytes
-    already: bytes
-    nothing: bytes
-
-
-HA_TEXTS: Final = AuthTexts(
-    disabled=b"E_AUTH_DISABLED AUTH Disabled",
-    already=b"E_INVALID AUTH Already set",
-    nothing=b"E_UNAUTHORIZED AUTH No authorizations found",
-)
-PLAIN_TEXTS: Final = AuthTexts(
-    disabled=b"E_AUTH_DISABLED AUTH disabled",
-    already=b"E_INVALID AUTH already set",
-    nothing=b"E_UNAUTHORIZED AUTH no authorizations found",
-)
-
-
 class Credentials:
     """What one connection may do.
 
     Args:
         table: The secrets. None for a server without AUTH.
-        texts: The refusals of this kind of nsqd.
         now: Returns the time in seconds.
+        capital: The texts of refusals begin with a capital letter, as those of the partitioned nsqd do.
     """
 
-    def __init__(self, table: AuthTable | None, texts: AuthTexts, now: Callable[[], float]) -> None:
+    def __init__(self, table: AuthTable | None, now: Callable[[], float], *, capital: bool) -> None:
         self._table = table
-        self._texts = texts
+        self._capital = capital
         self._now = now
         self._secret = b""
         self._answered: Answered | None = None
@@ -178,13 +157,16 @@ class Credentials:
     def authenticate(self, secret: bytes) -> bytes | None:
         """AUTH: take the secret, and return the refusal. None if it is accepted."""
         if self._has_rules():
-            return self._texts.already
+            return self._refused("E_INVALID", "already set")
         if self._table is None:
-            return self._texts.disabled
+            return self._refused("E_AUTH_DISABLED", "disabled")
         self._secret = secret
         if not self._ask(self._table):
             return _FAILED
-        return None if self._has_rules() else self._texts.nothing
+        return None if self._has_rules() else self._refused("E_UNAUTHORIZED", "no authorizations found")
+
+    def _refused(self, code: str, text: str) -> bytes:
+        return f"{code} AUTH {text.capitalize() if self._capital else text}".encode()
 
     def answer(self) -> bytes:
         """Return the answer to an accepted AUTH."""

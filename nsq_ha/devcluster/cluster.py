@@ -227,7 +227,9 @@ class DevCluster:
         for number, port in enumerate(self._lookupd_ports):
             control.lookupds.append(PlainNsqlookupd(f"nsqlookupd-{number}", host, plain_lookupd_app, port))
         for number, (port, node_id) in enumerate(zip(self._nsqd_ports, self._node_ids, strict=True)):
-            control.nsqds.append(PlainNsqd(f"nsqd-{number}", node_id, host, plain_nsqd_app, port))
+            name, tell, ask = f"nsqd-{number}", control.changed, control.channels_of
+            nsqd = PlainNsqd(name, node_id, host, plain_nsqd_app, port=port, changed=tell, channels_of=ask)
+            control.nsqds.append(nsqd)
 
     async def _tick(self) -> None:
         control = self._control()
@@ -278,15 +280,11 @@ class DevCluster:
         return control
 
     def _node(self, name: str) -> ClusterNode:
-        nodes = self._nodes()
-        for node in nodes:
-            if node.name == name:
-                return node
-        raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(node.name for node in nodes)}")
-
-    def _nodes(self) -> list[ClusterNode]:
         control = self._control()
-        return [*control.nsqds, *control.lookupds]
+        nodes: dict[str, ClusterNode] = {node.name: node for node in (*control.nsqds, *control.lookupds)}
+        if name not in nodes:
+            raise KeyError(f"no node is called {name!r}; the nodes are {', '.join(nodes)}")
+        return nodes[name]
 
     def _nsqd(self, name: str) -> Nsqd:
         node = self._node(name)

@@ -10,7 +10,6 @@ Source: nsqio/nsq ``nsqd/lookup.go``.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
@@ -24,6 +23,7 @@ from nsq_ha.devcluster.storage.log import is_ephemeral
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.nodes import ClusterNode
+    from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 PING_EVERY: Final = 15.0
 """Seconds between two PINGs of an nsqd, with which it also notices a broken link."""
@@ -93,7 +93,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._links: dict[PlainNsqd, list[_Link]] = {}
+        self._links: dict[QueueNode, list[_Link]] = {}
         self._next_ping = host.now()
 
     def begin(self) -> None:
@@ -102,18 +102,15 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
             lookupd.start()
         for nsqd in self.nsqds:
             self._links[nsqd] = [_Link(nsqd, lookupd) for lookupd in self.lookupds]
-            nsqd.changed = self._listener(nsqd)
-            nsqd.channels_of = self._channels_of
             self.start(nsqd)
 
-    def _listener(self, nsqd: PlainNsqd) -> Callable[[str, str, bool], None]:
-        def changed(topic: str, channel: str, exists: bool) -> None:
-            for link in self._links[nsqd]:
-                link.tell(topic, channel, exists=exists)
+    def changed(self, nsqd: QueueNode, topic: str, channel: str, exists: bool) -> None:
+        """Register or unregister a topic of an nsqd, or a channel if it is not empty."""
+        for link in self._links[nsqd]:
+            link.tell(topic, channel, exists=exists)
 
-        return changed
-
-    def _channels_of(self, topic: str) -> list[str]:
+    def channels_of(self, topic: str) -> list[str]:
+        """Return the channels of a topic that the nsqlookupds know, without ephemeral ones."""
         names = [name for lookupd in self.lookupds if lookupd.reachable for name in lookupd.known.channels(topic)]
         return [name for name in dict.fromkeys(names) if not is_ephemeral(name)]
 

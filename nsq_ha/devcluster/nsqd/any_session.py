@@ -21,7 +21,6 @@ from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.auth import AuthTexts
     from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.nsqd.connection import Manner
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
@@ -66,13 +65,13 @@ class AnySession(ServerConnection):
         stage: The stage of the session.
     """
 
-    auth_texts: AuthTexts
+    is_partitioned: bool
 
     def __init__(
         self, node: ClusterNode, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
     ) -> None:
         super().__init__(node, connections, client_id, manner)
-        self.credentials: Credentials = Credentials(node.host.auth, self.auth_texts, node.host.now)
+        self.credentials: Credentials = Credentials(node.host.auth, node.host.now, capital=self.is_partitioned)
         self._security = node.host.security
         self._limits = node.host.limits
         self.stage = SessionStage.OPEN

@@ -13,7 +13,7 @@ Source: nsqio/nsq ``nsqd/nsqd.go``.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.nodes import HOST, Listener, WebServer
@@ -93,6 +93,8 @@ class PlainNsqd(QueueNode):
         host: What it runs on.
         app: Makes the application that answers its HTTP.
         port: The port of its TCP, one below that of its HTTP; 0 for free ones.
+        changed: Called when topics and channels are created and deleted, see its base.
+        channels_of: Returns the channels of a topic that the nsqlookupds know.
 
     Attributes:
         connections: Open TCP connections.
@@ -101,8 +103,18 @@ class PlainNsqd(QueueNode):
         OSError: A port is taken.
     """
 
-    def __init__(self, name: str, node_id: int, host: Host, app: Callable[[PlainNsqd], App], port: int = 0) -> None:
-        super().__init__(name, node_id, host)
+    def __init__(
+        self,
+        name: str,
+        node_id: int,
+        host: Host,
+        app: Callable[[PlainNsqd], App],
+        *,
+        port: int,
+        changed: Callable[[QueueNode, str, str, bool], None],
+        channels_of: Callable[[str], Iterable[str]],
+    ) -> None:
+        super().__init__(name, node_id, host, changed, channels_of)
         numbers = itertools.count(1)
         tcp = self._reserve(
             lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), port)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.devcluster.auth import PLAIN_TEXTS
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
@@ -51,7 +50,7 @@ class PlainSession(AnySession):
         published: Number of messages published, by topic.
     """
 
-    auth_texts = PLAIN_TEXTS
+    is_partitioned = False
 
     def __init__(self, node: QueueNode, connections: set[Self], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)

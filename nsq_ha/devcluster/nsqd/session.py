@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
-from nsq_ha.devcluster.auth import HA_TEXTS
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
@@ -71,7 +70,7 @@ class Session(AnySession):
         client_id: Number of the connection on its node.
     """
 
-    auth_texts = HA_TEXTS
+    is_partitioned = True
 
     def __init__(self, node: StorageNode, connections: set[Self], client_id: int) -> None:
         self._commands = CommandDecoder(node.host.limits)

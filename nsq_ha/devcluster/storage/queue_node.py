@@ -34,18 +34,26 @@ class QueueNode(ClusterNode):
         name: Its name in controls, ``nsqd-0``.
         node_id: Part of its message ids (``-node-id``).
         host: What it runs on.
+        changed: Called with this node, topic and channel (empty for the topic itself), and whether it was created or
+            deleted.
+        channels_of: Returns the channels of a new topic that the nsqlookupds know.
 
     Attributes:
         topics: By name.
-        changed: Called with topic and channel (empty for the topic itself), and whether it was created or deleted.
-        channels_of: Returns the channels of a new topic that the nsqlookupds know.
     """
 
-    def __init__(self, name: str, node_id: int, host: Host) -> None:
+    def __init__(
+        self,
+        name: str,
+        node_id: int,
+        host: Host,
+        changed: Callable[[QueueNode, str, str, bool], None],
+        channels_of: Callable[[str], Iterable[str]],
+    ) -> None:
         super().__init__(name, host)
         self.topics: dict[str, PlainNsqdTopic] = {}
-        self.changed: Callable[[str, str, bool], None] = lambda _topic, _channel, _exists: None
-        self.channels_of: Callable[[str], Iterable[str]] = lambda _topic: ()
+        self._changed = changed
+        self._channels_of = channels_of
         self._node_id = node_id
         self._next_scan = self._next_refresh = self._next_sync = 0.0
         self._scanned: list[PlainChannel] = []  # a new channel is added with the next refresh
@@ -55,8 +63,8 @@ class QueueNode(ClusterNode):
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = PlainNsqdTopic(name, self.host.chance, Guids(self._node_id))
-            self.changed(name, "", True)
-            for channel in self.channels_of(name):
+            self._changed(self, name, "", True)
+            for channel in self._channels_of(name):
                 self.channel(topic, channel)
         return topic
 
@@ -65,7 +73,7 @@ class QueueNode(ClusterNode):
         channel = topic.channels.get(name)
         if channel is None:
             channel = topic.add_channel(name)
-            self.changed(topic.name, name, True)
+            self._changed(self, topic.name, name, True)
             topic.pump(self.host.now())
         return channel
 
@@ -73,7 +81,7 @@ class QueueNode(ClusterNode):
         """Delete a topic and its channels, and disconnect its consumers."""
         if self.topics.get(topic.name) is topic:
             del self.topics[topic.name]
-            self.changed(topic.name, "", False)
+            self._changed(self, topic.name, "", False)
             for channel in tuple(topic.channels.values()):
                 self._remove(topic, channel)
 
@@ -87,7 +95,7 @@ class QueueNode(ClusterNode):
 
     def _remove(self, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         del topic.channels[channel.name]
-        self.changed(topic.name, channel.name, False)
+        self._changed(self, topic.name, channel.name, False)
         channel.empty()
         channel.drop_consumers()
 
