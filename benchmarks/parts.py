@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 from benchmarks.canned_server import frames
 from benchmarks.record import Record, load
 from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Layout
 from nsq_ha.protocol.encoding import encode_fins

@@ -8,7 +8,7 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, numbers_by_key, read
 from nsq_ha import ConfigError, JavaInt, Producer
-from nsq_ha.config import Sharding
+from nsq_ha.options.config import Sharding
 from nsq_ha.policy.sharding import partition_for
 
 KEYS: list[Any] = ["", "user-42", "Zürich", "N12345", 0, 7, 2**40]

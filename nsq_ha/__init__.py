@@ -12,7 +12,6 @@ from nsq_ha._version import __version__
 # traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig
     from nsq_ha.consumer import Consumer
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
@@ -27,14 +26,15 @@ if TYPE_CHECKING:
         ServerError,
         TransportError,
     )
-    from nsq_ha.ext_filter import ExtFilter
     from nsq_ha.message import Message, OutgoingMessage, Receipt
-    from nsq_ha.option_types import Backoff, Compression, TlsConfig
-    from nsq_ha.options import ConsumerOptions, ProducerOptions
+    from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
+    from nsq_ha.options.ext_filter import ExtFilter
+    from nsq_ha.options.keywords import ConsumerOptions, ProducerOptions
+    from nsq_ha.options.start_from import StartFrom
+    from nsq_ha.options.types import Backoff, Compression, TlsConfig
     from nsq_ha.policy.sharding import JavaInt
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
     from nsq_ha.producer import Producer
-    from nsq_ha.start_from import StartFrom
     from nsq_ha.worker import Worker
 
 __all__ = [
@@ -78,17 +78,17 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
     # A name loads its module when it is first used: a program that only consumes loads no producer, and one that
     # only wants the version loads nothing.
     _HOMES = {
-        "Backoff": "nsq_ha.option_types",
+        "Backoff": "nsq_ha.options.types",
         "Batch": "nsq_ha.consumer.batches",
-        "ClientConfig": "nsq_ha.config",
+        "ClientConfig": "nsq_ha.options.config",
         "ClosedError": "nsq_ha.errors",
-        "Compression": "nsq_ha.option_types",
+        "Compression": "nsq_ha.options.types",
         "ConfigError": "nsq_ha.errors",
         "Consumer": "nsq_ha.consumer",
-        "ConsumerConfig": "nsq_ha.config",
-        "ConsumerOptions": "nsq_ha.options",
+        "ConsumerConfig": "nsq_ha.options.config",
+        "ConsumerOptions": "nsq_ha.options.keywords",
         "DiscoveryError": "nsq_ha.errors",
-        "ExtFilter": "nsq_ha.ext_filter",
+        "ExtFilter": "nsq_ha.options.ext_filter",
         "JavaInt": "nsq_ha.policy.sharding",
         "LookupAnswer": "nsq_ha.policy.topology",
         "LookupClient": "nsq_ha.engine.lookupd",
@@ -99,14 +99,14 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
         "NsqError": "nsq_ha.errors",
         "OutgoingMessage": "nsq_ha.message",
         "Producer": "nsq_ha.producer",
-        "ProducerConfig": "nsq_ha.config",
-        "ProducerOptions": "nsq_ha.options",
+        "ProducerConfig": "nsq_ha.options.config",
+        "ProducerOptions": "nsq_ha.options.keywords",
         "ProtocolError": "nsq_ha.errors",
         "PublishError": "nsq_ha.errors",
         "Receipt": "nsq_ha.message",
         "ServerError": "nsq_ha.errors",
-        "StartFrom": "nsq_ha.start_from",
-        "TlsConfig": "nsq_ha.option_types",
+        "StartFrom": "nsq_ha.options.start_from",
+        "TlsConfig": "nsq_ha.options.types",
         "TopicInfo": "nsq_ha.engine.answers",
         "TopicMeta": "nsq_ha.policy.topology",
         "TransportError": "nsq_ha.errors",

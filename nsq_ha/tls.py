@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsq_ha.option_types import TlsConfig
+    from nsq_ha.options.types import TlsConfig
 
 
 def ssl_context(tls: TlsConfig | ssl.SSLContext, option: str = "tls") -> ssl.SSLContext:

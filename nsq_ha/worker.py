@@ -13,15 +13,15 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.consumer import begin_stop, stop_at_once
 from nsq_ha.consumer.handling import check_concurrency, check_handler
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.environment import config_from_env
 from nsq_ha.policy.health import health_of_parts
 from nsq_ha.policy.timing import FIRST_WARNING
-from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals
 from nsq_ha.stats import Health, WorkerStats
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -69,7 +69,7 @@ class Worker:
     Args:
         producer: Publishes for all consumers with ``on_give_up="republish"`` or ``"dead_letter"``.
         config: The options of all consumers in one object. None takes them from ``options``.
-        **options: The same as fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``.
+        **options: The same as fields of :class:`~nsq_ha.ConsumerConfig`, such as ``lookupd``.
 
     Raises:
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.

@@ -21,7 +21,7 @@ from nsq_ha.redaction import conceal, forget
 from tests.support.nsqd import message_id
 
 if TYPE_CHECKING:
-    from nsq_ha.config import DeadLetterFormat
+    from nsq_ha.options.config import DeadLetterFormat
 
 NOW = 1_790_000_000.25
 WHY = Failure.of("failed", ValueError("no stock"))

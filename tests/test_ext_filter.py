@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import ConfigError, Consumer, ConsumerConfig, ExtFilter
-from nsq_ha.settings import settings_of
+from nsq_ha.options.environment import settings_of
 
 
 def test_the_five_kinds() -> None:

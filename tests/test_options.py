@@ -12,7 +12,7 @@ import pytest
 
 from nsq_ha import ClientConfig, ConsumerConfig, ConsumerOptions, ProducerConfig, ProducerOptions
 from nsq_ha.admin import AdminClient
-from nsq_ha.options import AdminOptions, ClientOptions
+from nsq_ha.options.keywords import AdminOptions, ClientOptions
 from tests.support.checkers import CHECKERS, check
 
 PAIRS: list[tuple[type[ClientConfig], Any]] = [
@@ -91,7 +91,11 @@ def modules() -> dict[str, str]:
     written = {"right": RIGHT, "wrong": WRONG}
     for config, options in PAIRS:
         # What a configuration holds, its defaults among it, may be given again.
-        lines = [f"from nsq_ha.config import {config.__name__}", f"from nsq_ha.options import {options.__name__}", ""]
+        lines = [
+            f"from nsq_ha.options.config import {config.__name__}",
+            f"from nsq_ha.options.keywords import {options.__name__}",
+            "",
+        ]
         lines += [f"def again(config: {config.__name__}) -> {options.__name__}:", "    return {"]
         lines += [f"        {field.name!r}: config.{field.name}," for field in dataclasses.fields(config)]
         written[f"again_{config.__name__.lower()}"] = "\n".join([*lines, "    }", ""])

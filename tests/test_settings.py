@@ -26,9 +26,9 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
-from nsq_ha.ext_filter import ExtFilter
-from nsq_ha.option_types import Backoff as BackoffFields
-from nsq_ha.settings import FILE_VARIABLE, config_of, context_names, settings_of
+from nsq_ha.options.environment import FILE_VARIABLE, config_of, context_names, settings_of
+from nsq_ha.options.ext_filter import ExtFilter
+from nsq_ha.options.types import Backoff as BackoffFields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ CLIENT: dict[str, tuple[str, object]] = {
     "output_buffer_timeout": ("0.5", 0.5),
     "output_buffer_bytes": ("64", 64),
     "close_timeout": ("1", 1.0),
-    "max_frame_bytes": ("+2048", 2048),
+    "max_frame_bytes": ("2048", 2048),
     "compression": ("snappy", Compression.SNAPPY),
     "deflate_level": ("1", 1),
     "auth_secret": (" 12 ", " 12 "),
@@ -195,6 +195,29 @@ def test_flags(text: str, value: object) -> None:
     assert options(ConsumerConfig, {"NSQ_HA_ORDERED": text}) == {"ordered": value}
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("close_timeout", "500ms", 0.5),
+        ("close_timeout", "1.5 S", 1.5),
+        ("msg_timeout", "2m", 120.0),
+        ("msg_timeout", "1h", 3600.0),
+        ("max_frame_bytes", "64k", 65536),
+        ("max_in_flight_bytes", "1g", 2**30),
+        ("auto_touch", "30s", 30.0),
+    ],
+)
+def test_times_and_sizes_may_have_a_unit(name: str, text: str, value: float) -> None:
+    assert options(ConsumerConfig, {f"NSQ_HA_{name.upper()}": text}) == {name: value}
+
+
+def test_a_float_of_another_library_is_a_number() -> None:
+    class Float(float):
+        """As numpy's float64."""
+
+    assert ClientConfig(close_timeout=Float(2)).close_timeout == 2
+
+
 def test_an_empty_text_means_none() -> None:
     names = ["MSG_TIMEOUT", "TAG", "PARTITIONS", "START_FROM", "AUTH_SECRET", "TLS", "ON_GIVE_UP", "MAX_ATTEMPTS"]
     expected = {name.lower(): None for name in names}
@@ -338,20 +361,32 @@ def test_the_names_of_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     [
         ({"NSQ_HA_WINDOW": "many"}, "", r"^NSQ_HA_WINDOW must be a whole number, 1\.\.100000, not 'many'$"),
         ({"NSQ_HA_WINDOW": ""}, "", "^NSQ_HA_WINDOW must be a whole number"),
-        ({"NSQ_HA_CLOSE_TIMEOUT": "inf"}, "", r"^NSQ_HA_CLOSE_TIMEOUT must be 0\.001\.\.86400 seconds, not inf$"),
+        (
+            {"NSQ_HA_CLOSE_TIMEOUT": "inf"},
+            "",
+            r"^NSQ_HA_CLOSE_TIMEOUT must be 0\.001\.\.86400 seconds, such as 5s or 500ms, not 'inf'$",
+        ),
         ({"NSQ_HA_LOOKUPD": "two words:1"}, "", "^NSQ_HA_LOOKUPD: lookupd address 'two words:1'"),
         ({"NSQ_HA_COMPRESSION": "zip"}, "", "^NSQ_HA_COMPRESSION must be 'none', 'snappy' or 'deflate', not 'zip'$"),
-        ({"NSQ_HA_ON_PARTITION_CHANGE": "f"}, "", "^NSQ_HA_ON_PARTITION_CHANGE must be a function or None, not 'f'$"),
+        ({"NSQ_HA_ON_PARTITION_CHANGE": "f"}, "", "^NSQ_HA_ON_PARTITION_CHANGE must be a function, not 'f'$"),
         ({"NSQ_HA_BACKOFF": "1"}, "", "^NSQ_HA_BACKOFF has no value of its own: set NSQ_HA_BACKOFF_INITIAL, "),
-        ({"NSQ_HA_BACKOFF_INITIAL": "x"}, "", "^NSQ_HA_BACKOFF_INITIAL: Backoff needs "),
+        (
+            {"NSQ_HA_BACKOFF_INITIAL": "x"},
+            "",
+            "^NSQ_HA_BACKOFF_INITIAL must be above 0 and up to [0-9]+ seconds, such as 5s or 500ms, not 'x'$",
+        ),
         ({"NSQ_HA_TLS": "maybe"}, "", "^NSQ_HA_TLS has no value .* NSQ_HA_TLS_CA_FILE, .*, or true or false$"),
-        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY must be true or false$"),
+        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY must be True or False, not 'maybe'$"),
         ({"NSQ_HA_TLS_KEY_FILE": "k"}, "[tls]", "^NSQ_HA_TLS_KEY_FILE: key_file needs cert_file"),
         ({}, "window = 0", r"^window in nsq\.toml must be a whole number, 1\.\.100000, not 0$"),
         ({}, 'window = "5"', r"^window in nsq\.toml must be a whole number, 1\.\.100000, not '5'$"),
         ({}, "[producer]\nwindow = 0", r"^producer\.window in nsq\.toml must be"),
         ({}, "backoff = 1", r"^backoff in nsq\.toml must be a table with any of initial, "),
-        ({}, "[backoff]\ninitial = -1", r"^backoff\.initial in nsq\.toml: Backoff needs "),
+        (
+            {},
+            "[backoff]\ninitial = -1",
+            r"^backoff\.initial in nsq\.toml must be above 0 and up to [0-9]+ seconds, not -1$",
+        ),
         ({}, "producer = 1", r"^producer in nsq\.toml must be a table, as in \[producer\], not int$"),
         ({}, "windou = 1", r"^unknown option 'windou' in nsq\.toml: did you mean 'window'\?$"),
         ({}, 'lookupd_http_addresses = ["a"]', r"^unknown option .* in nsq\.toml: did you mean 'lookupd'\?$"),
@@ -363,7 +398,7 @@ def test_the_names_of_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
         ({}, "window =", r"^nsq\.toml is not TOML: Invalid value \(at "),
         ({}, "window = " + "9" * 5000, r"^nsq\.toml is not TOML: "),
         ({}, "window = 0x" + "f" * 5000, r"^window in nsq\.toml must be a whole number"),
-        ({}, "[backoff]\ninitial = 0x" + "f" * 5000, "Backoff needs"),
+        ({}, "[backoff]\ninitial = 0x" + "f" * 5000, r"^backoff\.initial in nsq\.toml must be above 0"),
         ({}, "window = " + "[" * 20000, r"^nsq\.toml is not TOML: "),
     ],
 )

@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxRole
 
 import nsq_ha
 from docs._ext.reference import number
-from nsq_ha import config
+from nsq_ha.options.config import ConsumerConfig, ProducerConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,9 +36,7 @@ _SIGNS: Final[Mapping[type[ast.operator], Callable[[float, float], float]]] = {
     ast.Div: operator.truediv,
 }
 _DEFAULTS: Final = {
-    field.name: field.default
-    for owner in (config.ProducerConfig, config.ConsumerConfig)
-    for field in dataclasses.fields(owner)
+    field.name: field.default for owner in (ProducerConfig, ConsumerConfig) for field in dataclasses.fields(owner)
 }
 
 

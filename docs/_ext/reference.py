@@ -19,7 +19,6 @@ of the build.
 from __future__ import annotations
 
 import ast
-import dataclasses
 import enum
 import importlib
 import inspect
@@ -32,10 +31,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
-from nsq_ha import Backoff, config, errors
-from nsq_ha import options as keywords
+from nsq_ha import Backoff, errors
+from nsq_ha.options import config, keywords
+from nsq_ha.options.language import declared
 from nsq_ha.protocol import state
 from nsq_ha.spark.options import KNOWN
+from nsq_ha.spark.options.names import in_tls_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -52,6 +53,7 @@ _OWNERS: Final = (
     (config.ProducerConfig, keywords.ProducerOptions, "producer"),
     (config.ConsumerConfig, keywords.ConsumerOptions, "consumer"),
 )
+_UNITS: Final = {"seconds": "s", "bytes": "bytes"}
 _SHOWN_PARTITIONS: Final = (2, 3, 4, 8, 10, 16)
 _SHOWN_TEXTS: Final = ("order-1", "order-2", "user:42", "订单-1", "😀")
 _SHOWN_NUMBERS: Final = (1, 123456789012345, -1)
@@ -68,11 +70,12 @@ _WHOSE: Final = {
 
 
 class Option(NamedTuple):
-    """One option: its name, whose it is, its type, its default with its unit, and what it is for."""
+    """One option: its name, whose it is, its type, its range, its default with its unit, and what it is for."""
 
     name: str
     owner: str
     type: str
+    range: str
     default: str
     meaning: str
 
@@ -87,20 +90,22 @@ def options() -> list[Option]:
     seen: set[str] = set()
     for owner, arguments, whose in _OWNERS:
         meanings, types = attribute_docs(owner), attribute_types(arguments)
-        for field in dataclasses.fields(owner):
-            if field.name in seen:
+        for name, option in declared(owner).items():
+            if name in seen:
                 continue
-            seen.add(field.name)
-            if field.name not in meanings:
-                raise LookupError(f"{owner.__name__}.{field.name} has no docstring")
-            default = _shown(field.default, unit_of(field))
-            listed.append(Option(field.name, whose, types[field.name], default, meanings[field.name]))
+            seen.add(name)
+            if name not in meanings:
+                raise LookupError(f"{owner.__name__}.{name} has no docstring")
+            default = _shown(option.default, _UNITS.get(option.unit, ""))
+            listed.append(Option(name, whose, types[name], option.range, default, meanings[name]))
     return listed
 
 
 def attribute_docs(owner: type) -> dict[str, str]:
-    """Return the docstrings that stand below the attributes of a class, each as one line."""
-    return dict(_documented(_body(owner)))
+    """Return what a class says of its attributes, below them or in its own docstring, each as one line."""
+    section = (inspect.getdoc(owner) or "").partition("\nAttributes:\n")[2]
+    listed = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in listed} | dict(_documented(_body(owner)))
 
 
 def attribute_types(owner: type) -> dict[str, str]:
@@ -129,25 +134,12 @@ def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
                 pass
 
 
-def unit_of(field: dataclasses.Field[Any]) -> str:
-    """Return the unit that an option's name and type tell."""
-    kind = str(field.type)
-    if field.name.endswith(("_timeout", "_interval", "_delay")) or kind.startswith("Backoff"):
-        return "s"
-    if field.name.endswith("_bytes"):
-        return "bytes"
-    if kind.startswith("float") and not field.name.endswith("_jitter"):
-        raise LookupError(f"{field.name} is a float whose name tells no unit")
-    return ""
-
-
 def _shown(default: object, unit: str) -> str:
     if default in ((), ""):
         return "none"
     if isinstance(default, Backoff):
         return (
-            f"{default.initial:g} {unit}, then × {default.factor:g} up to {default.maximum:g} {unit}, "
-            f"jitter {default.jitter:g}"
+            f"{default.initial:g} s, then × {default.factor:g} up to {default.maximum:g} s, jitter {default.jitter:g}"
         )
     if isinstance(default, enum.Enum):
         return f"``{default}``"
@@ -173,13 +165,18 @@ def options_table(whose: str) -> str:
     """
     if whose not in _WHOSE:
         raise LookupError(f"options-table:: is one of {', '.join(_WHOSE)}, not {whose!r}")
-    head = ("Option", "Type", "Default", "What it is, and why")
+    head = ("Option", "Type and range", "Default", "What it is, and why")
     rows = [
-        (f"``{option.name}``", f"``{option.type}``", option.default, option.meaning)
+        (
+            f"``{option.name}``",
+            f"``{option.type}``" + (f", {option.range}" if option.range else ""),
+            option.default,
+            option.meaning,
+        )
         for option in options()
         if option.owner in _WHOSE[whose]
     ]
-    return _in_module("nsq_ha.config", table(head, rows, widths="22 22 12 44", stack=True))
+    return _in_module("nsq_ha.options.config", table(head, rows, widths="22 22 12 44", stack=True))
 
 
 def constants_table(names: Iterable[str]) -> str:
@@ -255,18 +252,21 @@ def _code(text: str) -> str:
     return re.sub(r"\{(?:[^{}]|\{[^{}]*\})*\}|(?<!\w)--[a-z][a-z-]*|\b[\w.]+=\w+|\b[a-z]+[A-Z]\w*", r"``\g<0>``", text)
 
 
+def _without_none(meaning: str) -> str:
+    """Return a text about a field as one about the option of Spark, whose values are texts."""
+    return in_tls_options(meaning).replace("None ", "Leave it out ").replace("False ", "``false`` ")
+
+
 def spark_options_table() -> str:
     """Return the table of the options of ``format("nsq")``."""
-    rows = [
-        (
-            f"``{name}``",
-            ", ".join(option.modes),
-            f"``{option.default}``" if option.default else "–",
-            _code(f"{option.meaning} ({option.kind.values})" if option.kind.values != "text" else option.meaning),
-        )
-        for name, option in KNOWN.items()
-    ]
-    return table(("Option", "For", "Default", "Meaning (values)"), rows, widths="24 19 11 46", stack=True)
+    rows = []
+    for name, known in KNOWN.items():
+        meanings = [attribute_docs(owner)[field] for owner, field in known.fields]
+        meaning = " ".join(dict.fromkeys(map(_without_none, meanings)))
+        values = "" if known.option.wanted == "a str" else f" Values: {known.option.wanted}."
+        default = f"``{known.default}``" if known.default else "–"
+        rows.append((f"``{name}``", ", ".join(known.modes), default, _code(meaning + values)))
+    return table(("Option", "For", "Default", "Meaning, values"), rows, widths="24 19 11 46", stack=True)
 
 
 def connection_states() -> str:

@@ -19,7 +19,7 @@ from nsq_ha.policy.sharding import partition_for
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
     from nsq_ha import Message
-    from nsq_ha.config import BodyCodec
+    from nsq_ha.options.config import BodyCodec
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -14,7 +14,7 @@ from nsq_ha.admin.description import (
     TopicStats,
 )
 from nsq_ha.admin.nsqd_http import StoredMessage
-from nsq_ha.options import AdminOptions
+from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.policy.topology import TopicView
 
 __all__ = [

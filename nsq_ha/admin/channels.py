@@ -19,7 +19,8 @@ from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import check_channel, check_topic
 from nsq_ha.errors import ChannelNotFoundError, ConfigError, LookupUnavailableError, ServerError, TopicNotFoundError
-from nsq_ha.start_from import StartFrom, start_position
+from nsq_ha.options.language import option
+from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
     from nsq_ha.admin.description import ChannelStats, PartitionStats
@@ -225,8 +226,7 @@ class ChannelAdmin(AdminBase):
             NoLeaderError: The topic does not have one of the partitions.
             ChangeIncompleteError: Not every partition confirmed the position in time.
         """
-        if start_position("start", start) is None:
-            raise ConfigError("start must be a StartFrom, or a mapping of partitions to StartFrom, not None")
+        option("start", Start).check(start)
 
         async def apply(nsqd: NsqdHttp, partition: int | None) -> None:
             number = partition or 0

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.admin.bounded import Bounded
-    from nsq_ha.option_types import TlsConfig
+    from nsq_ha.options.types import TlsConfig
     from nsq_ha.policy.topology import Node, TopicView
 
 PAUSE: Final = 0.3

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
     from nsq_ha.engine.body import Body
-    from nsq_ha.option_types import TlsConfig
-    from nsq_ha.start_from import StartFrom
+    from nsq_ha.options.start_from import StartFrom
+    from nsq_ha.options.types import TlsConfig
 
 
 Search = Literal["id", "count", "virtual_offset"]

@@ -11,8 +11,9 @@ from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
 from nsq_ha.checks import is_number, lookupd_urls, shown
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.option_types import TLS, check_lookupd_tls
-from nsq_ha.settings import admin_from_env
+from nsq_ha.options.environment import admin_from_env
+from nsq_ha.options.language import option
+from nsq_ha.options.types import Tls, check_lookupd_tls
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-    from nsq_ha.option_types import TlsConfig
-    from nsq_ha.options import AdminOptions
+    from nsq_ha.options.keywords import AdminOptions
+    from nsq_ha.options.types import TlsConfig
 
 
 class AdminBase:
@@ -53,7 +54,7 @@ class AdminBase:
         if lookupd_tls is not None:
             ssl_context(lookupd_tls, "lookupd_tls")
         if tls is not None:
-            TLS("tls", tls)
+            option("tls", Tls).check(tls)
             ssl_context(tls)
         if not is_number(question_timeout) or not 0 < question_timeout <= MAX_TIMEOUT:
             raise ConfigError(

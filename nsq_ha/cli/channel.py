@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.start_from import StartFrom
+    from nsq_ha.options.start_from import StartFrom
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 

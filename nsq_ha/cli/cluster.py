@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
 
 from nsq_ha.checks import DEFAULT_PORT
-from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
 from nsq_ha.errors import ConfigError, TopicNotFoundError
-from nsq_ha.option_types import TlsConfig
-from nsq_ha.options import AdminOptions
-from nsq_ha.settings import admin_from_env, config_from_env, settings_from_env
+from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
+from nsq_ha.options.environment import admin_from_env, config_from_env, settings_from_env
+from nsq_ha.options.keywords import AdminOptions
+from nsq_ha.options.types import TlsConfig
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nsq_ha import Consumer, LookupClient, Producer
     from nsq_ha.admin import AdminClient
-    from nsq_ha.options import ClientOptions, ConsumerOptions, ProducerOptions
+    from nsq_ha.options.keywords import ClientOptions, ConsumerOptions, ProducerOptions
 
 _Result = TypeVar("_Result")
 

@@ -73,7 +73,7 @@ _FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
 
 def _context_names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
     """Complete the name of a context."""
-    from nsq_ha.settings import context_names
+    from nsq_ha.options.environment import context_names
 
     try:
         return [CompletionItem(name) for name in context_names() if name.startswith(begun)]

@@ -15,7 +15,8 @@ import click
 from nsq_ha.checks import MAX_PARTITION_ID
 from nsq_ha.cli.start import start_of
 from nsq_ha.errors import ConfigError
-from nsq_ha.start_from import StartFrom, start_at
+from nsq_ha.options.language import option
+from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +69,8 @@ def described(start: StartFrom | Mapping[int, StartFrom]) -> str:
 def _position(text: str, now: float) -> StartFrom:
     if text.startswith(_COUNTED):
         try:
-            return start_at("the position", text)
+            found: StartFrom = option("start", Start).from_text(text, "the position")
+            return found
         except ConfigError as error:
             raise click.BadParameter(str(error)) from error
     start = start_of(text, now)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.cli.views import FoundTopic
     from nsq_ha.message import OutgoingMessage, Receipt
-    from nsq_ha.options import ProducerOptions
+    from nsq_ha.options.keywords import ProducerOptions
 
 _TAIL_GROWTH: Final = 8
 """How much longer a line of tail may be than its message; control characters take six bytes."""

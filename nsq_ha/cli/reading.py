@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha import Consumer, Message
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.cli.views import FoundTopic
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
 
 
 _LOSS: Final = 1.0

@@ -20,12 +20,12 @@ from nsq_ha.threads import HandlerThreads, is_async
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.giving_up import GiveUpPublisher
     from nsq_ha.dead_letters.provenance import Reason
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ConsumerConfig
 
 SPARE_DELIVERIES: Final = 10
 """Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.

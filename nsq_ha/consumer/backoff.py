@@ -26,12 +26,12 @@ from nsq_ha.policy.timing import Rarely
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.backlog import Backlog
     from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

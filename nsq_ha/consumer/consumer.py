@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.clients import clients
-from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.attempts import AttemptPolicy
 from nsq_ha.consumer.batches import Batches, check_batches
 from nsq_ha.consumer.closing import supervisor_ended
@@ -31,7 +30,8 @@ from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
-from nsq_ha.settings import config_from_env
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.environment import config_from_env
 from nsq_ha.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.messages import Messages
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.stats import ConsumerStats
@@ -75,7 +75,7 @@ class Consumer(SingleUseClient):
         channel: The channel. nsqd creates it on first use; it starts at the end of the topic.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``.
         config: All options in one object. None takes them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
+        **options: The fields of :class:`~nsq_ha.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
             nsqlookupd or several. The client discovers the others.
 
     Raises:

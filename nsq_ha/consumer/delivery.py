@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
-    from nsq_ha.option_types import Backoff
+    from nsq_ha.options.types import Backoff
 
 _watched: Final = observe.watched
 

@@ -12,19 +12,19 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nsq_ha.config import ClientConfig
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.message import as_stored
+from nsq_ha.options.config import ClientConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

@@ -27,7 +27,6 @@ from nsq_ha.protocol.body_codec import MARK, decompress_body
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.consumer.handling import Handling
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ConsumerConfig
 
 _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""

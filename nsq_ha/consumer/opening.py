@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.consumer.counts import DeliveryCounts
     from nsq_ha.engine.connection import Callbacks, Connection
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.engine.connection import Callbacks, Connection
-    from nsq_ha.option_types import Backoff
+    from nsq_ha.options.types import Backoff
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
 

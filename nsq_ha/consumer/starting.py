@@ -29,11 +29,11 @@ from nsq_ha.errors import (
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import NsqdHttp
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
+    from nsq_ha.options.start_from import StartFrom
     from nsq_ha.policy.topology import Node
-    from nsq_ha.start_from import StartFrom
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

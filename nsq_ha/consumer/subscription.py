@@ -37,11 +37,11 @@ from nsq_ha.protocol.encoding import encode_ready
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.engine.connection import Callbacks, Connection
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 

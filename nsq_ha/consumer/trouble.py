@@ -24,8 +24,8 @@ from nsq_ha.policy.timing import Outage
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.observe import PartitionReports
+    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

@@ -14,9 +14,9 @@ from nsq_ha.message import TAG_KEY
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsq_ha.config import DeadLetterFormat
     from nsq_ha.dead_letters.provenance import Provenance
     from nsq_ha.message import Message
+    from nsq_ha.options.config import DeadLetterFormat
 
 PREFIX: Final = "dead_letter_"
 """Begins the names of all headers that a dead letter adds."""

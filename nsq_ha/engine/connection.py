@@ -35,7 +35,7 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.message import Message
-from nsq_ha.option_types import TlsConfig
+from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import evidence
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
@@ -46,10 +46,11 @@ from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.config import ClientConfig, Secret, SecretFunction
     from nsq_ha.engine.stream import OpenStream, Stream
     from nsq_ha.engine.tls_limits import TlsServer
     from nsq_ha.message import MessageSource
+    from nsq_ha.options.config import ClientConfig, Secret
+    from nsq_ha.options.values import SecretFunction
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered

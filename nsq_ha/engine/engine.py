@@ -28,11 +28,11 @@ from nsq_ha.unexpected import log_traceback
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Sequence
 
-    from nsq_ha.config import ClientConfig
     from nsq_ha.engine.lookupd import Access
     from nsq_ha.engine.servers import Silence
     from nsq_ha.events import Event
     from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ClientConfig
 
 _log: Final = logging.getLogger("nsq_ha.discovery")
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
     from nsq_ha.engine.body import Body
-    from nsq_ha.option_types import TlsConfig
+    from nsq_ha.options.types import TlsConfig
     from nsq_ha.policy.topology import LookupAnswer
 
 T = TypeVar("T")

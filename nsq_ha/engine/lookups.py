@@ -34,13 +34,13 @@ from nsq_ha.unexpected import report_unexpected
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Mapping
 
-    from nsq_ha.config import ClientConfig
     from nsq_ha.engine.fixed import FixedNodes
     from nsq_ha.engine.lookupd import Access
     from nsq_ha.engine.servers import Servers
     from nsq_ha.engine.siblings import Siblings
     from nsq_ha.errors import DiscoveryError
     from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.lookup_pace import LookupsInFlight, Slots, Turn
     from nsq_ha.policy.topology import Node, TopicChange, TopicMeta
 

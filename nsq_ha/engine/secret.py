@@ -9,12 +9,12 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING
 
-from nsq_ha.config import checked_secret
 from nsq_ha.errors import ConfigError, ConnectError
+from nsq_ha.options.config import checked_secret
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
-    from nsq_ha.config import SecretFunction
+    from nsq_ha.options.values import SecretFunction
 
 
 async def secret_of(function: SecretFunction, address: str) -> str:

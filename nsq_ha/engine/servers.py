@@ -31,7 +31,7 @@ from nsq_ha.checks import is_ip
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.one_cluster import Sight, apart, may_differ
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.topology import LookupAnswer, Node, Round

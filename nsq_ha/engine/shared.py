@@ -20,8 +20,8 @@ from nsq_ha.errors import ConnectError, ConnectionLostError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.errors import NsqError, ServerError
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import Node
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
     from types import TracebackType
 
-    from nsq_ha.config import ClientConfig
+    from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.health import Trouble
     from nsq_ha.stats import Health
 

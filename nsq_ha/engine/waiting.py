@@ -11,8 +11,8 @@ from nsq_ha.errors import ConnectError, ConnectionLostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nsq_ha.config import ClientConfig
     from nsq_ha.errors import NsqError
+    from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.topology import Node
 
 

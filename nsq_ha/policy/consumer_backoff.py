@@ -27,7 +27,7 @@ from nsq_ha.policy.timing import delay_after
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.option_types import Backoff
+    from nsq_ha.options.types import Backoff
 
 
 class State(enum.Enum):

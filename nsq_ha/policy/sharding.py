@@ -20,7 +20,7 @@ from nsq_ha.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import Sharding
+    from nsq_ha.options.config import Sharding
 
 Key = str | bytes | int
 """A sharding key: ``str`` counts as its UTF-8 bytes."""

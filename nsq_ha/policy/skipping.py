@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.protocol.ext_filter import Filter, rule_of
 
 if TYPE_CHECKING:
-    from nsq_ha.ext_filter import ExtFilter
+    from nsq_ha.options.ext_filter import ExtFilter
 
 MOST_STEPS: Final = 1_000_000
 """Largest effort for one message, which the event loop waits for."""

@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.option_types import Backoff
+    from nsq_ha.options.types import Backoff
 
 QUICK_GAP: Final = 0.25
 QUICK_ROUNDS: Final = 20

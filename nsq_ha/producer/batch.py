@@ -35,7 +35,7 @@ from nsq_ha.protocol.encoding import body_sizes
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
-    from nsq_ha.config import ProducerConfig
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.limits import PendingPublishes, Request
     from nsq_ha.producer.requests import MpubRequest

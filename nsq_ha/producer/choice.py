@@ -12,7 +12,7 @@ from nsq_ha.policy.choice import least_loaded, round_robin
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsq_ha.config import ProducerConfig
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.limits import Request

@@ -32,10 +32,10 @@ from nsq_ha.unexpected import report_unexpected
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import SharedConnections
     from nsq_ha.observe import PartitionReports
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.lane import Lane
     from nsq_ha.policy.topology import Node
     from nsq_ha.producer.connections import ConnectionLimit

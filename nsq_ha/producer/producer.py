@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Self, Unpack
 from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
-from nsq_ha.config import ProducerConfig, traced_topics
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.shared import SharedConnections
@@ -26,6 +25,9 @@ from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
+from nsq_ha.options.config import ProducerConfig
+from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.language import declared
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.connections import ConnectionLimit
 from nsq_ha.producer.limits import PendingPublishes
@@ -42,13 +44,12 @@ from nsq_ha.producer.requests import (
 )
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher
-from nsq_ha.settings import config_from_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsq_ha.engine.connection import Connection
-    from nsq_ha.options import ProducerOptions
+    from nsq_ha.options.keywords import ProducerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.sharding import Key
     from nsq_ha.producer.requests import MpubRequest
@@ -67,7 +68,7 @@ class Producer(SingleUseClient):
 
     Args:
         config: All options in one object. None takes them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ProducerConfig`, such as ``lookupd``, the HTTP address of one
+        **options: The fields of :class:`~nsq_ha.ProducerConfig`, such as ``lookupd``, the HTTP address of one
             nsqlookupd or several. The client discovers the others.
 
     Raises:
@@ -121,7 +122,7 @@ class Producer(SingleUseClient):
 
     @trace.setter
     def trace(self, value: bool | Iterable[str]) -> None:
-        self._trace = traced_topics(value)
+        self._trace = declared(ProducerConfig)["trace"].check(value)
         self._choose_path()
 
     def _choose_path(self) -> None:

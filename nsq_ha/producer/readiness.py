@@ -12,7 +12,7 @@ from nsq_ha.policy.health import Trouble
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from nsq_ha.config import ProducerConfig
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.topic import TopicPublisher
 

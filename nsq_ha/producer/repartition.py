@@ -17,7 +17,7 @@ from nsq_ha.policy.lookup_pace import partition_delay
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nsq_ha.config import ProducerConfig
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")

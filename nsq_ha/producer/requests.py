@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Hashable, Sequence
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.message import OutgoingMessage
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
 

@@ -17,7 +17,7 @@ from nsq_ha.policy.timing import delay_after
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.option_types import Backoff
+    from nsq_ha.options.types import Backoff
 
 LONGEST_PAUSE: Final = 0.25
 """Most seconds between two probes. Each is a single publish, and a leader should get writes soon after it recovers."""

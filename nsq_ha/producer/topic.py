@@ -25,9 +25,9 @@ from nsq_ha.producer.sender import Sender
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from nsq_ha.config import ProducerConfig
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.limits import PendingPublishes, Request

@@ -18,6 +18,7 @@ import msgspec
 
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.start_from import StartFrom
 from nsq_ha.protocol.encoding import (
     MAX_BODY_BYTES,
     as_bytes,
@@ -33,7 +34,6 @@ from nsq_ha.protocol.encoding import (
     encode_touch,
     refuse_size,
 )
-from nsq_ha.start_from import StartFrom
 
 
 def _with_body(word: bytes, kind: str, body: bytes) -> bytes:

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
-from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
-from nsq_ha.option_types import Compression
+from nsq_ha.options.config import ClientConfig, ConsumerConfig
+from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.ext_filter import rule_of
 from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
-    from nsq_ha.ext_filter import ExtFilter
+    from nsq_ha.options.ext_filter import ExtFilter
     from nsq_ha.protocol.ext_filter import FilterRule
 
 LEAST_GATHER_MS: Final = 10

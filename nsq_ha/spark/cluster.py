@@ -23,8 +23,8 @@ from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import LookupUnavailableError, NoLeaderError, NsqError, ServerError
+from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import merge
-from nsq_ha.start_from import StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping

@@ -25,12 +25,12 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.option_types import TlsConfig
+from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.protocol import ClientProtocol, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
-from nsq_ha.spark.options.option_table import in_tls_options
+from nsq_ha.spark.options.names import in_tls_options
 from nsq_ha.tls import ssl_context, trust_hint
 
 if TYPE_CHECKING:

@@ -32,7 +32,6 @@ from pyspark.sql.datasource import (
 
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import KNOWN, ReadOptions
-from nsq_ha.spark.options.option_parsing import FLAG
 from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
 from nsq_ha.spark.read.columns import Projection, default_schema
 from nsq_ha.spark.read.range_reader import read_ranges
@@ -65,8 +64,8 @@ class NsqDataSource(DataSource):
             ConfigError: An option is wrong; the message begins with its name. All methods raise it.
         """
         given = {name.lower(): value.strip() for name, value in self.options.items()}
-        headers = FLAG.parse("includeHeaders", given.get("includeheaders", "false"))
-        kind = KNOWN["headersAs"].kind.parse("headersAs", given.get("headersas", "map"))
+        headers = KNOWN["includeHeaders"].parse(given.get("includeheaders", "false"))
+        kind = KNOWN["headersAs"].parse(given.get("headersas", "map"))
         return default_schema(headers=headers, as_array=kind == "array")
 
     def reader(self, schema: StructType) -> NsqBatchReader:

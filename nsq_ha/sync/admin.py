@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from nsq_ha import admin
-from nsq_ha.settings import admin_from_env
+from nsq_ha.options.environment import admin_from_env
 from nsq_ha.sync.facade import Facade, waits
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
 
-    from nsq_ha.option_types import TlsConfig
-    from nsq_ha.options import AdminOptions
+    from nsq_ha.options.keywords import AdminOptions
+    from nsq_ha.options.types import TlsConfig
 
 
 class AdminClient(Facade[admin.AdminClient]):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
-from nsq_ha.config import ConsumerConfig
 from nsq_ha.consumer.batches import check_batches
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ConfigError
-from nsq_ha.settings import config_from_env
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.environment import config_from_env
 from nsq_ha.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
 
 
 class Consumer(Facade[Engine]):
@@ -47,7 +47,7 @@ class Consumer(Facade[Engine]):
         channel: The channel; it is made on first use and starts at the end of the topic.
         producer: Publishes for ``on_give_up="republish"`` and ``"dead_letter"``; starting the consumer starts it.
         config: Options as a value. None to take them from ``options``.
-        **options: The fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
+        **options: The fields of :class:`~nsq_ha.ConsumerConfig`, such as ``lookupd``, the HTTP address of one
             nsqlookupd or several. The client discovers the others.
 
     Raises:

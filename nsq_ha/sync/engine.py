@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.config import ConsumerConfig
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
+    from nsq_ha.options.config import ConsumerConfig
 
 _here: Final = threading.local()
 """Of each thread: ``engines``, the consumers whose functions run in it."""

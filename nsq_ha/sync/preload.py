@@ -16,7 +16,7 @@ from typing import Final
 OURS: Final = (
     "nsq_ha.admin.nsqd_http",
     "nsq_ha.engine.quiet",
-    "nsq_ha.settings",
+    "nsq_ha.options.environment",
     "nsq_ha.signals",
     "nsq_ha.engine.wire",
 )

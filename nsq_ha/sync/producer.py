@@ -7,9 +7,9 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpack
 
 import nsq_ha
-from nsq_ha.config import ProducerConfig
 from nsq_ha.engine.single_use import options_of
-from nsq_ha.settings import config_from_env
+from nsq_ha.options.config import ProducerConfig
+from nsq_ha.options.environment import config_from_env
 from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha.message import Receipt
-    from nsq_ha.options import ProducerOptions
+    from nsq_ha.options.keywords import ProducerOptions
 
 _P = ParamSpec("_P")
 

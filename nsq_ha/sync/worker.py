@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Self, Unpack, cast
 import nsq_ha
 import nsq_ha.sync.producer
 from nsq_ha import _portal
-from nsq_ha.config import ConsumerConfig
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.environment import config_from_env
 from nsq_ha.policy.timing import FIRST_WARNING
-from nsq_ha.settings import config_from_env
 from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
 from nsq_ha.sync.consumer import Consumer
 from nsq_ha.sync.facade import check_thread, client_of, described
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nsq_ha._portal import Portal
     from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.message import Message
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.stats import Health, WorkerStats
 
     _Handler = TypeVar("_Handler", bound=Callable[[Message], Awaitable[object] | object])
@@ -94,7 +94,7 @@ class Worker:
         producer: Publishes for all consumers with ``on_give_up="republish"`` or ``"dead_letter"``; :meth:`run` starts
             it.
         config: The options of all consumers in one object. None takes them from ``options``.
-        **options: The same as fields of :class:`~nsq_ha.config.ConsumerConfig`, such as ``lookupd``.
+        **options: The same as fields of :class:`~nsq_ha.ConsumerConfig`, such as ``lookupd``.
 
     Raises:
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.

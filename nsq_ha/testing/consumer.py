@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.migrate import Publisher
-    from nsq_ha.options import ConsumerOptions
+    from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.stats import ConsumerStats
 

@@ -25,7 +25,7 @@ from nsq_ha.stats import ProducerStats
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nsq_ha.options import ProducerOptions
+    from nsq_ha.options.keywords import ProducerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.sharding import Key
 

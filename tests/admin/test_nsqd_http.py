@@ -24,8 +24,8 @@ from nsq_ha.errors import (
     ServerError,
     TopicNotExistError,
 )
+from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node
-from nsq_ha.start_from import StartFrom
 from tests.engine.lookups.loopback import Fake, hang, http_answer
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from nsq_ha import settings
 from nsq_ha._version import __version__
 from nsq_ha.cli import options
 from nsq_ha.cli.cluster import DEFAULT_LOOKUPD
+from nsq_ha.options import environment
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -188,7 +188,7 @@ def test_the_second_v_shows_each_frame(invoke: Invoke, topic: str) -> None:
 def test_the_version_loads_no_command() -> None:
     loaded = loaded_by("--version")
     assert {"nsq_ha.cli.app", "click"} <= loaded
-    assert loaded.isdisjoint({"asyncio", "logging", "ssl", "httpx", "rich", "nsq_ha.config"})
+    assert loaded.isdisjoint({"asyncio", "logging", "ssl", "httpx", "rich", "nsq_ha.options.config"})
     assert loaded.isdisjoint(f"nsq_ha.cli.{name}" for name in ("topic", "cluster", "running", "bench"))
 
 
@@ -219,5 +219,8 @@ def test_ctrl_c_while_it_loads_ends_with_130(module: str, arguments: list[str]) 
 
 
 def test_the_help_names_what_is_read() -> None:
-    assert (options.FILE_VARIABLE, options.CONTEXT_VARIABLE) == (settings.FILE_VARIABLE, settings.CONTEXT_VARIABLE)
+    assert (options.FILE_VARIABLE, options.CONTEXT_VARIABLE) == (
+        environment.FILE_VARIABLE,
+        environment.CONTEXT_VARIABLE,
+    )
     assert options.DEFAULT_LOOKUPD == DEFAULT_LOOKUPD

@@ -14,7 +14,7 @@ from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.watched import Watched
 from nsq_ha.errors import ConnectionLostError
 from nsq_ha.message import Message
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Identity
 from tests.support.nsqd import message_id

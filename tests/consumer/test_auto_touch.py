@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import ConfigError, Message
-from nsq_ha.config import ConsumerConfig
+from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.protocol import Command, Finish, Identity, Touch
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
@@ -231,7 +231,7 @@ async def test_a_touched_message_is_not_reported_as_too_slow(
     ("options", "text"),
     [
         ({"auto_touch": 60.0, "msg_timeout": 60.0}, "auto_touch=60 must be less than msg_timeout=60"),
-        ({"auto_touch": 0}, "auto_touch must be True, False, or 0.1 seconds or more, less than msg_timeout, not 0"),
+        ({"auto_touch": 0}, "auto_touch must be True, False or 0.1..864000 seconds, not 0"),
         ({"auto_touch": None}, "auto_touch must be True, False"),
     ],
 )

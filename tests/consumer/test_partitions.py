@@ -36,11 +36,11 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Message
 from nsq_ha.observe import SILENT
+from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.growth import Held
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Command, Identity, Layout, Sub, SubAdvanced, SubOrdered
 from nsq_ha.protocol.messages import DamagedMessage
-from nsq_ha.start_from import StartFrom
 from tests.support.nsqd import message_id
 from tests.support.waiting import dawdle, eventually, turn
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.consumer_backoff import TRANSITIONS, ConsumerBackoff, Event, State
 from nsq_ha.policy.timing import delay_after
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.config import ProducerConfig
+from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.lookup_pace import (
     CALM_RATE,
     GROWTH,

@@ -12,7 +12,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import JavaInt, Key, hasher, java, java_hash_code, modulo, murmur3, partition_for
 
 if TYPE_CHECKING:
-    from nsq_ha.config import Sharding
+    from nsq_ha.options.config import Sharding
 
 NO_UTF8 = (
     "a sharding key must be encodable as UTF-8: "

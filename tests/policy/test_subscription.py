@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.subscription import READING, TRANSITIONS, Act, Event, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
 

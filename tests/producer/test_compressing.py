@@ -106,7 +106,10 @@ async def test_plain_nsqd_has_no_headers() -> None:
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("zip", r"compress_body must be 'gzip', 'snappy' or 'lz4', not 'zip': did you mean 'gzip'"),
+        (
+            "zip",
+            "must be 'gzip', 'snappy', 'lz4' or a mapping of topics to these, or None, not 'zip': did you mean 'gzip'",
+        ),
         ({"t": "x"}, "compress_body of t must be 'gzip'"),
         ({"bad name": "lz4"}, "compress_body: topic 'bad name' is not legal"),
     ],

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import AuthError, ConnectError, NsqError, RemoteProtocolError, ServerError
-from nsq_ha.option_types import Compression
+from nsq_ha.options.types import Compression
 from nsq_ha.protocol import ClientProtocol, Identity, Offer
 from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from nsq_ha import ExtFilter
-from nsq_ha.config import ClientConfig, ConsumerConfig
 from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
-from nsq_ha.option_types import Compression, TlsConfig
+from nsq_ha.options.config import ClientConfig, ConsumerConfig
+from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.protocol import Identity, Offer
 from nsq_ha.protocol.identify import (
     Authorization,

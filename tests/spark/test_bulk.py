@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from nsq_ha.errors import DataLossError, ResponseTimeoutError
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import Cluster, Extent
 from nsq_ha.spark.options import ReadOptions

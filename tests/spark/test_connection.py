@@ -12,7 +12,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine import tls_limits
 from nsq_ha.errors import AuthError, ConfigError, ConnectError, RemoteProtocolError, ResponseTimeoutError
-from nsq_ha.option_types import Compression, TlsConfig
+from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame

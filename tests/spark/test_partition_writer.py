@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.errors import AuthError, MessageRefusedError, NoLeaderError, NsqError, PublishError
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame

@@ -26,7 +26,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
 )
 from nsq_ha.message import Message
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.connection import ConnectionExpiredError

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from docs._ext.reference import spark_options_table
 from nsq_ha.identity import partition_of
-from nsq_ha.spark.options import KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -170,4 +170,4 @@ def test_pushdown_without_sparks_own_setting_names_that_setting(
     with pytest.raises(AnalysisException) as caught:
         loaded(source, "source_ordered", pushdown="true").where("partition = 1").count()
     assert "spark.sql.python.filterPushdown.enabled" in str(caught.value)
-    assert "spark.sql.python.filterPushdown.enabled=true" in KNOWN["pushdown"].meaning
+    assert "spark.sql.python.filterPushdown.enabled=true" in spark_options_table()

@@ -19,7 +19,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConnectionLostError, NotInFlightError, NsqError, ResponseTimeoutError
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Ready, Sub, layout_for
 from nsq_ha.protocol.encoding import encode_fins

@@ -1,15 +1,8 @@
-"""The options of ``format("nsq")``."""
+"""The options of ``format("nsq")``: ``declared`` has each one, once."""
 
-from nsq_ha.spark.options.option_parsing import EARLIEST, LATEST, ByPartition, OffsetBound, wrong
-from nsq_ha.spark.options.option_rows import Mode, Option
-from nsq_ha.spark.options.option_table import (
-    DEAD_LETTER,
-    FAIL,
-    KNOWN,
-    ConnectionOptions,
-    ReadOptions,
-    WriteOptions,
-)
+from nsq_ha.spark.options.declared import DEAD_LETTER, FAIL, KNOWN, ConnectionOptions, ReadOptions, WriteOptions
+from nsq_ha.spark.options.names import Known, Mode, wrong
+from nsq_ha.spark.options.values import EARLIEST, LATEST, ByPartition, OffsetBound
 
 __all__ = [
     "DEAD_LETTER",
@@ -19,9 +12,9 @@ __all__ = [
     "LATEST",
     "ByPartition",
     "ConnectionOptions",
+    "Known",
     "Mode",
     "OffsetBound",
-    "Option",
     "ReadOptions",
     "WriteOptions",
     "wrong",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Traced, decode_traced
 from nsq_ha.protocol.frames import OK

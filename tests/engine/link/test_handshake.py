@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from nsq_ha import ClientConfig, Compression, ConsumerConfig, TlsConfig
-from nsq_ha.config import SecretFunction
 from nsq_ha.engine.connection import Connection
 from nsq_ha.errors import AuthError, ConnectError, InvalidCommandError, NsqError, RemoteProtocolError, ServerError
+from nsq_ha.options.values import SecretFunction
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Command, Identity
 from nsq_ha.protocol.commands import Auth, Identify

@@ -24,7 +24,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
-from nsq_ha.option_types import TlsConfig
+from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import Consumer, Producer
-from nsq_ha.config import ClientConfig
 from nsq_ha.engine import servers as servers_module
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, hang, list_body, lookup_body, peer
 from tests.support.waiting import eventually
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.config import ClientConfig
 from nsq_ha.engine import engine
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.lookup_pace import CALM_RATE, LOOKUPS_AT_ONCE, LookupsInFlight, Slots, Urgency
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.config import ClientConfig
 from nsq_ha.engine import engine
 from nsq_ha.engine import lookups as rounds
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
+from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
 from tests.engine.lookups.loopback import LIMIT, Fake, hang, list_body, lookup_body
 from tests.support.waiting import eventually, turn

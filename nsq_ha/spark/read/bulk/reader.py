@@ -24,7 +24,7 @@ import numpy as np
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
-from nsq_ha.option_types import Backoff
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol.pull import MAX_ENTRIES, Pull, Pulled, Refused, entries_of
 from nsq_ha.spark.plan.boundaries import no_progress

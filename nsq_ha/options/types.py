@@ -1,31 +1,17 @@
 """Types of options: delays between retries, TLS files, compression. All are frozen and checked when created."""
 
-from __future__ import annotations
-
 import enum
-import math
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from nsq_ha.checks import (
-    MAX_SECONDS,
-    Check,
-    Rule,
-    apply_rules,
-    file_name,
-    instance_of,
-    is_host_name,
-    is_ip,
-    is_number,
-    one_of,
-    optional,
-    shown,
-    text,
-    text_of,
-)
+from msgspec import Meta
+
+from nsq_ha.checks import MAX_SECONDS, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.language import Seconds, check_all, option
+from nsq_ha.options.values import certificate_name, file_name, utf8
 
 MAX_KEY_PASSWORD_BYTES: Final = 1024
 """Maximum length of ``key_password``; Python's ssl refuses longer ones."""
@@ -51,10 +37,10 @@ class Backoff:
             reconnect at the same time.
     """
 
-    initial: float = 0.05
-    maximum: float = 1.0
-    factor: float = 2.0
-    jitter: float = 0.3
+    initial: Annotated[Seconds, Meta(gt=0, le=MAX_SECONDS)] = 0.05
+    maximum: Annotated[Seconds, Meta(gt=0, le=MAX_SECONDS)] = 1.0
+    factor: Annotated[float, Meta(ge=1, le=1e300)] = 2.0
+    jitter: Annotated[float, Meta(ge=0, le=1)] = 0.3
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -62,14 +48,9 @@ class Backoff:
         Raises:
             ConfigError: A value is out of range.
         """
-        numbers = (self.initial, self.maximum, self.factor, self.jitter)
-        if not all(is_number(number) for number in numbers) or not (
-            0 < self.initial <= self.maximum <= MAX_SECONDS and 1 <= self.factor < math.inf and 0 <= self.jitter <= 1
-        ):
-            raise ConfigError(
-                f"Backoff needs 0 < initial <= maximum <= {MAX_SECONDS} seconds, factor >= 1, jitter 0..1, not"
-                f" {shown(self)}"
-            )
+        check_all(self)
+        if self.initial > self.maximum:
+            raise ConfigError(f"initial must be at most maximum, not {shown(self)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +69,14 @@ class TlsConfig:
             one than this.
     """
 
-    ca_file: str | None = None
-    cert_file: str | None = None
-    key_file: str | None = None
-    key_password: str | None = field(default=None, repr=False)
+    ca_file: Annotated[str, file_name] | None = None
+    cert_file: Annotated[str, file_name] | None = None
+    key_file: Annotated[str, file_name] | None = None
+    key_password: (
+        Annotated[str, utf8(MAX_KEY_PASSWORD_BYTES, "leave it out for a key that is not encrypted")] | None
+    ) = field(default=None, repr=False)
     verify: bool = True
-    server_name: str | None = None
+    server_name: Annotated[str, certificate_name] | None = None
     minimum_version: Literal["1.2", "1.3"] = "1.2"
 
     def __post_init__(self) -> None:
@@ -102,21 +85,23 @@ class TlsConfig:
         Raises:
             ConfigError: An option has a wrong type, or does not fit the others.
         """
-        apply_rules(self, _TLS_RULES)
-        for option in ("key_file", "key_password"):
-            if getattr(self, option) is not None and self.cert_file is None:
-                raise ConfigError(f"{option} needs cert_file, the client certificate that the key belongs to")
+        check_all(self)
+        for name in ("key_file", "key_password"):
+            if getattr(self, name) is not None and self.cert_file is None:
+                raise ConfigError(f"{name} needs cert_file, the client certificate that the key belongs to")
 
 
-TLS: Final = Check(
-    "a TlsConfig, or an ssl.SSLContext for clients",
-    lambda value: (
-        isinstance(value, TlsConfig)
-        or (isinstance(value, ssl.SSLContext) and value.protocol is not ssl.PROTOCOL_TLS_SERVER)
-    ),
-    is_shown=False,
-)
-"""The rule of an option for TLS."""
+def _tls(value: object) -> TlsConfig | ssl.SSLContext:
+    if isinstance(value, TlsConfig):
+        return value
+    if not isinstance(value, ssl.SSLContext) or value.protocol is ssl.PROTOCOL_TLS_SERVER:
+        # Without the value, which may be secret.
+        raise ConfigError(f"must be a TlsConfig, or an ssl.SSLContext for clients, not {type(value).__name__}")
+    return value
+
+
+Tls = TlsConfig | Annotated[ssl.SSLContext, _tls]
+"""How to secure connections: files, or a context of the user's own."""
 
 
 def check_lookupd_tls(tls: object, urls: Iterable[str]) -> None:
@@ -130,24 +115,6 @@ def check_lookupd_tls(tls: object, urls: Iterable[str]) -> None:
         ConfigError: It has a wrong type, or no URL uses it.
     """
     if tls is not None:
-        TLS("lookupd_tls", tls)
+        option("lookupd_tls", Tls).check(tls)
         if not any(url.startswith("https:") for url in urls):
             raise ConfigError("lookupd_tls needs an address with https:// in lookupd; the given ones are not encrypted")
-
-
-def _server_name(name: str, value: object) -> str:
-    found = text(name, value)
-    if not is_host_name(found) and not is_ip(found):
-        raise ConfigError(f"{name} {value!r} is not legal: give a host name, or an IP address without brackets")
-    return found
-
-
-_TLS_RULES: Final[Mapping[str, Rule]] = {
-    "ca_file": optional(file_name),
-    "cert_file": optional(file_name),
-    "key_file": optional(file_name),
-    "key_password": optional(text_of(MAX_KEY_PASSWORD_BYTES, "None for a key that is not encrypted")),
-    "verify": instance_of(bool),
-    "server_name": optional(_server_name),
-    "minimum_version": one_of("1.2", "1.3"),
-}

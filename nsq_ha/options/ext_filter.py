@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from nsq_ha.checks import one_of, shown, text_of
+from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.language import check_all, declared, option
+from nsq_ha.options.values import utf8
 
 FilterKind = Literal["equals", "regexp", "glob", "all_of", "any_of"]
 
-_KINDS: Final = one_of("equals", "regexp", "glob", "all_of", "any_of")
 _SEVERAL: Final = frozenset(("all_of", "any_of"))
 _MOST_PAIRS: Final = 1000
 _MOST_BYTES: Final = 4096
-_TEXT: Final = text_of(_MOST_BYTES, "nsqd ignores a filter with an empty key or value")
+_text: Final = utf8(_MOST_BYTES, "nsqd ignores a filter with an empty key or value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class ExtFilter:
     """
 
     kind: FilterKind = "equals"
-    key: str = ""
-    value: str = ""
-    pairs: tuple[tuple[str, str], ...] = ()
+    key: Annotated[str, _header_text] = ""
+    value: Annotated[str, _header_text] = ""
+    pairs: Annotated[tuple[tuple[str, str], ...], _pairs] = ()
     inverse: bool = False
 
     def __post_init__(self) -> None:
@@ -54,10 +55,7 @@ class ExtFilter:
             ConfigError: nsqd would ignore the filter, or would end because of it; or the filter has a pattern, and the
                 extra ``filters`` is not installed.
         """
-        _KINDS("kind", self.kind)
-        object.__setattr__(self, "pairs", _pairs(self.pairs))
-        if not isinstance(self.inverse, bool):
-            raise ConfigError(f"inverse must be True or False, not {shown(self.inverse)}")
+        check_all(self)
         if self.kind in _SEVERAL:
             if self.key or self.value:
                 raise ConfigError(f"a filter of the kind {self.kind!r} has pairs, but no key and no value")
@@ -66,8 +64,8 @@ class ExtFilter:
             return
         if self.pairs:
             raise ConfigError(f"a filter of the kind {self.kind!r} has a key and a value, but no pairs")
-        _check("key", self.key)
-        _check("value", self.value)
+        for name in ("key", "value"):
+            declared(type(self))[name].check(getattr(self, name))
         if self.kind != "equals":
             _check_pattern(self.kind, self.value)
 
@@ -119,7 +117,7 @@ class ExtFilter:
         Raises:
             ConfigError: There are no pairs, or a name or value is empty, too long or not text.
         """
-        return cls("all_of", pairs=_pairs(pairs), inverse=inverse)
+        return cls("all_of", pairs=pairs, inverse=inverse)  # type: ignore[arg-type]  # brought into form when it is checked
 
     @classmethod
     def any_of(cls, pairs: Mapping[str, str] | Iterable[tuple[str, str]], *, inverse: bool = False) -> Self:
@@ -128,13 +126,13 @@ class ExtFilter:
         Raises:
             ConfigError: As for :meth:`all_of`.
         """
-        return cls("any_of", pairs=_pairs(pairs), inverse=inverse)
+        return cls("any_of", pairs=pairs, inverse=inverse)  # type: ignore[arg-type]  # as above
 
 
-def _check(name: str, value: object) -> str:
+def _header_text(value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"{name} must be text, not {shown(value)}: nsqd compares no other values")
-    return str(_TEXT(name, value))
+        raise ConfigError(f"must be text, not {shown(value)}: nsqd compares no other values")
+    return _text(value)
 
 
 def _check_pattern(kind: str, pattern: str) -> None:
@@ -152,7 +150,7 @@ def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:
     """Return pairs of text; one may also be written ``name=value``, as in a variable."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
     if isinstance(items, str) or not isinstance(items, Iterable):
-        raise ConfigError(f"pairs must be a mapping or pairs of text, not {shown(pairs)}")
+        raise ConfigError(f"must be a mapping or pairs of text, not {shown(pairs)}")
     found: list[tuple[str, str]] = []
     for item in items:
         pair: object = item
@@ -160,6 +158,10 @@ def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:
             key, equals, value = item.partition("=")
             pair = (key, value) if equals else None
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ConfigError(f"pairs must consist of a name and a value each, not {shown(item)}")
-        found.append((_check("the name of a header", pair[0]), _check("the value of a header", pair[1])))
+            raise ConfigError(f"must consist of a name and a value each, not {shown(item)}")
+        found.append((_NAME.check(pair[0]), _VALUE.check(pair[1])))
     return tuple(found)
+
+
+_NAME: Final = option("the name of a header", Annotated[str, _header_text])
+_VALUE: Final = option("the value of a header", Annotated[str, _header_text])

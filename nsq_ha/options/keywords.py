@@ -1,7 +1,6 @@
 """The keyword arguments of producers and consumers, for type checkers and editors.
 
-Owns only their types: what may be given, which the rules in ``config`` check and normalise. The fields of
-``config`` have the meanings and the defaults. A test keeps the names the same.
+Type checkers cannot derive them from ``config``, which declares what each is. A test keeps the names the same.
 """
 
 from __future__ import annotations
@@ -10,10 +9,11 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.config import BodyCodec, DeadLetterFormat, EventFunction, GiveUp, Secret, Sharding
-from nsq_ha.ext_filter import ExtFilter
-from nsq_ha.option_types import Backoff, Compression, TlsConfig
-from nsq_ha.start_from import StartFrom
+from nsq_ha.options.config import BodyCodec, DeadLetterFormat, GiveUp, Secret, Sharding
+from nsq_ha.options.ext_filter import ExtFilter
+from nsq_ha.options.start_from import StartFrom
+from nsq_ha.options.types import Backoff, Compression, TlsConfig
+from nsq_ha.options.values import EventFunction
 
 
 class ClientOptions(TypedDict, total=False):

@@ -1,17 +1,16 @@
 """Positions at which a channel can start."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from nsq_ha.checks import MAX_INT64, MAX_SECONDS, check_partition, is_number, is_whole, named, shown
+from nsq_ha.checks import MAX_INT64, MAX_SECONDS, check_partition, is_number, is_whole, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.language import FromText
 
 _WORDS: Final = {
     "timestamp": "a start time",
@@ -106,29 +105,28 @@ class StartFrom:
         return f"{self.kind}:{self.value}"
 
 
-def start_at(name: str, position: object) -> StartFrom:
+def start_at(position: object) -> StartFrom:
     """Return the start position that a text or a datetime names.
 
     Args:
-        name: The option, for errors.
         position: ``beginning``, ``end``, ``offset:<bytes>``, ``count:<number>``, or a time with its zone.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: It is none of these; the text continues the name of the option.
     """
     if isinstance(position, str):
         kind, _, number = position.strip().partition(":")
         if kind in _PLAIN_WORDS and not number:
             return _PLAIN_WORDS[kind]()
         if kind in _COUNTED_WORDS and re.fullmatch(_DIGITS, number):
-            return named(name, _COUNTED_WORDS[kind], int(number))
+            return _COUNTED_WORDS[kind](int(number))
         with contextlib.suppress(ValueError):
             position = datetime.fromisoformat(position.strip())
     if isinstance(position, datetime):
-        return named(name, StartFrom.timestamp, position)
+        return StartFrom.timestamp(position)
     raise ConfigError(
-        f"{name} must be beginning, end, offset:<bytes>, count:<number>, or a time with its zone such as"
-        f" 2026-01-31T09:00Z, not {shown(position)}"
+        f"must be beginning, end, offset:<bytes>, count:<number>, or a time with its zone such as 2026-01-31T09:00Z,"
+        f" not {shown(position)}"
     )
 
 
@@ -137,22 +135,30 @@ _COUNTED_WORDS: Final[Mapping[str, Callable[[int], StartFrom]]] = {"offset": Sta
 _DIGITS: Final = r"[0-9]{1,100}"
 
 
-def start_position(name: str, start: object) -> object:
-    """Check an option that is a start position, a position by partition, or None; return it.
+def _start_of(position: Any) -> object:  # noqa: ANN401 - what a file may hold
+    """Return the start position that a text or a datetime names, or those of partitions."""
+    if isinstance(position, str) and "=" in position:
+        position = dict(item.partition("=")[::2] for item in position.split(","))
+    if not isinstance(position, dict):
+        return start_at(position)
+    return {int(key) if re.fullmatch(_DIGITS, key.strip()) else key: start_at(at) for key, at in position.items()}
 
-    Raises:
-        ConfigError: It is none of these.
-    """
+
+def _checked(start: object) -> object:
     if isinstance(start, Mapping):
         if not start:
-            raise ConfigError(f"{name} must name at least one partition; None starts at the channel's position")
+            raise ConfigError("must name at least one partition; None starts at the channel's position")
         for partition, entry in start.items():
-            named(name, check_partition, partition)
+            check_partition(partition)
             if not isinstance(entry, StartFrom):
-                raise ConfigError(f"{name} must map each partition to a StartFrom, not {shown(entry)}")
-    elif start is not None and not isinstance(start, StartFrom):
-        raise ConfigError(f"{name} must be a StartFrom, or a mapping of partitions to StartFrom, not {shown(start)}")
+                raise ConfigError(f"must map each partition to a StartFrom, not {shown(entry)}")
+    elif not isinstance(start, StartFrom):
+        raise ConfigError(f"must be a StartFrom, or a mapping of partitions to StartFrom, not {shown(start)}")
     return start
+
+
+Start = Annotated[StartFrom | Mapping[int, StartFrom], FromText(_start_of), _checked]
+"""A start position, or positions by partition."""
 
 
 def check_read(start: object, partitions: Iterable[int] | None) -> None:

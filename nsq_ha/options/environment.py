@@ -1,7 +1,7 @@
 """The options of producers and consumers from environment variables and a TOML file.
 
-Owns the names of the variables and keys, how a text becomes a value, and which source wins. ``config`` has the rules
-of the values. Everything is derived from the fields of the dataclasses, so a new option needs nothing here.
+Owns the names of the variables and keys, and which source wins. ``language`` has the rules of the values. Everything is
+derived from the declarations in ``config``, so a new option needs nothing here.
 
 A file may have contexts, one for each cluster: ``[contexts.prod]`` holds what the whole file may hold.
 
@@ -10,24 +10,21 @@ The invariant: an error names the variable, or the key and the file, and never s
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import difflib
 import os
-import re
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from nsq_ha.checks import did_you_mean, own_name, shown
-from nsq_ha.config import ClientConfig, ConsumerConfig, ProducerConfig, check_option
+from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
-from nsq_ha.options import AdminOptions
-from nsq_ha.start_from import StartFrom, start_at
+from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
+from nsq_ha.options.keywords import AdminOptions
+from nsq_ha.options.language import FLAGS, Option, declared
+from nsq_ha.options.suggestions import did_you_mean, own_name
 
 PREFIX: Final = "NSQ_HA_"
 """Begins the names of all variables."""
@@ -48,11 +45,6 @@ _TABLES: Final[Mapping[str, type[ClientConfig]]] = {"producer": ProducerConfig, 
 _EITHER: Final = frozenset({"lookupd", "nsqd"})
 """Options that exclude each other."""
 
-_FLAGS: Final = {
-    **dict.fromkeys(("true", "yes", "on", "1"), True),
-    **dict.fromkeys(("false", "no", "off", "0"), False),
-}
-_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,100}")
 _RESEMBLES: Final = 0.75
 """Likeness to the variable of an option from which an unknown variable counts as misspelt."""
 
@@ -73,8 +65,11 @@ class Settings:
 
 
 class _Given(NamedTuple):
-    value: object
+    """What a source gives for an option: in a variable, a text; in a file, what TOML makes of it."""
+
+    value: Any
     place: str
+    is_text: bool = False
 
 
 _Layer = dict[str, _Given]
@@ -221,11 +216,8 @@ def settings_of(
     for layer in (*top, *((variables, *own) if context else (*own, variables))):
         merged = _over(merged, layer)
     settings = Settings({}, {})
-    for name in dict.fromkeys(path.partition(".")[0] for path in merged):
-        group = _group_of(_types(kind)[name])
-        given = merged[name] if group is None else _as_group(kind, name, group, merged)
-        settings.options[name] = check_option(kind, name, given.value, given.place)
-        settings.places[name] = given.place
+    for option in dict.fromkeys(path.partition(".")[0] for path in merged):
+        _read(declared(kind)[option], merged, settings)
     return settings
 
 
@@ -242,68 +234,61 @@ def _over(weaker: _Layer, stronger: _Layer) -> _Layer:
     return merged | stronger
 
 
-def _as_group(kind: type[ClientConfig], name: str, group: type[Any], layer: _Layer) -> _Given:
-    """Return an option that consists of several values, such as ``tls``."""
-    default = getattr(kind(), name)
-    whole = layer.get(name)
-    may_be_none = types.NoneType in _types(kind)[name]
-    if whole is not None and (whole.value is not True or not may_be_none):
-        if may_be_none and (whole.value is None or whole.value is False):
-            return _Given(None, whole.place)
-        parts = [entry.name for entry in dataclasses.fields(group)]
-        if whole.place.startswith(PREFIX):
-            wanted = f"has no value of its own: set {', '.join(_variable(f'{name}.{part}') for part in parts)}"
-        else:
-            wanted = f"must be a table with any of {', '.join(parts)}"
-        raise ConfigError(f"{whole.place} {wanted}{', or true or false' if may_be_none else ''}")
-    given = {path.partition(".")[2]: each for path, each in layer.items() if path.startswith(f"{name}.")}
-    place = ", ".join(each.place for each in given.values()) or (whole.place if whole is not None else name)
-    values = {part: each.value for part, each in given.items()}
-    try:
-        return _Given(group(**values) if default is None else dataclasses.replace(default, **values), place)
-    except ConfigError as error:
-        raise ConfigError(f"{place}: {error}") from None
+def _read(option: Option, layer: _Layer, settings: Settings) -> None:
+    """Add the value of an option, which may consist of several, such as ``tls``."""
+    name, given = option.name, layer.get(option.name)
+    parts = {path.partition(".")[2]: each for path, each in layer.items() if path.startswith(f"{name}.")}
+    if option.group is None:
+        value, place = _value(option, layer[name]), layer[name].place
+    elif given is not None and not (given.value is True and option.may_be_none):
+        _check_off(option, given)
+        value, place = None, given.place
+    else:
+        place = ", ".join(each.place for each in parts.values()) or (given.place if given is not None else name)
+        fields = declared(option.group)
+        values = {part: _value(fields[part], each) for part, each in parts.items()}
+        try:
+            value = option.group(**values) if option.default is None else dataclasses.replace(option.default, **values)
+        except ConfigError as error:
+            raise ConfigError(f"{place}: {error}") from None
+    settings.options[name], settings.places[name] = value, place
 
 
-# ---------------------------------------------------------------- names and types
+def _value(option: Option, given: _Given) -> Any:  # noqa: ANN401 - of any option
+    """Return the value that a source gives. TOML has no null, so an empty text means None."""
+    if given.value == "" and option.may_be_none:
+        return None
+    return (option.from_text if given.is_text else option.from_file)(given.value, given.place)
 
 
-def _types(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """Return the types that each field of a dataclass may have."""
-    return {
-        name: typing.get_args(hint) if isinstance(hint, types.UnionType) or _is(hint, typing.Union) else (hint,)
-        for name, hint in typing.get_type_hints(kind).items()
-        if name in {entry.name for entry in dataclasses.fields(kind)}
-    }
+def _check_off(option: Option, given: _Given) -> None:
+    """Refuse a single value for an option that consists of several, unless it turns the option off."""
+    if option.may_be_none and (given.value is None or given.value is False):
+        return
+    parts = list(declared(option.group))
+    if given.is_text:
+        names = ", ".join(_variable(f"{option.name}.{part}") for part in parts)
+        wanted = f"has no value of its own: set {names}"
+    else:
+        wanted = f"must be a table with any of {', '.join(parts)}"
+    raise ConfigError(f"{given.place} {wanted}{', or true or false' if option.may_be_none else ''}")
 
 
-def _is(hint: object, origin: object) -> bool:
-    return typing.get_origin(hint) is origin
+# ---------------------------------------------------------------- names
 
 
-def _group_of(alternatives: tuple[Any, ...]) -> type[Any] | None:
-    """Return the dataclass whose fields an option consists of; None for a single value."""
-    for hint in alternatives:
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint) and hint is not StartFrom:
-            return hint
-    return None
-
-
-def _paths(kind: type[ClientConfig]) -> dict[str, tuple[Any, ...]]:
-    """Return the path of each value, and the types that it may have; a whole group is a switch."""
-    found: dict[str, tuple[Any, ...]] = {}
-    for name, alternatives in _types(kind).items():
-        group = _group_of(alternatives)
-        if group is None:
-            found[name] = alternatives
-        else:
-            found[name] = (bool, types.NoneType)
-            found |= {f"{name}.{part}": hints for part, hints in _types(group).items()}
+def _paths(kind: type[ClientConfig]) -> dict[str, Option]:
+    """Return the options, and the parts of those that consist of several, by their paths."""
+    found: dict[str, Option] = {}
+    for name, option in declared(kind).items():
+        found[name] = option
+        if option.group is not None:
+            found |= {f"{name}.{part}": each for part, each in declared(option.group).items()}
     return found
 
 
-def _all_paths() -> dict[str, tuple[Any, ...]]:
-    return {path: hints for kind in _TABLES.values() for path, hints in _paths(kind).items()}
+def _all_paths() -> dict[str, Option]:
+    return {path: option for kind in _TABLES.values() for path, option in _paths(kind).items()}
 
 
 def _variable(path: str) -> str:
@@ -321,8 +306,13 @@ def _of_environ(kind: type[ClientConfig], environ: Mapping[str, str]) -> _Layer:
         if path is None:
             _check_unknown(name, known)
         elif path in paths:
-            layer[path] = _Given(_from_text(text, paths[path], name), name)
+            layer[path] = _Given(_given(paths[path], text), name, is_text=True)
     return layer
+
+
+def _given(option: Option, value: object) -> object:
+    """Return what a source gives; for an option that consists of several, whether it is on, if a text says that."""
+    return FLAGS.get(value.lower(), value or None) if isinstance(value, str) and option.group is not None else value
 
 
 def _check_unknown(name: str, known: Mapping[str, str]) -> None:
@@ -337,45 +327,6 @@ def _check_unknown(name: str, known: Mapping[str, str]) -> None:
     if near:
         meant = " or ".join(PREFIX + ending for ending in near)
         raise ConfigError(f"unknown environment variable {shown(name)[1:-1]}: did you mean {meant}?")
-
-
-def _from_text(text: str, alternatives: tuple[Any, ...], place: str) -> object:
-    """Return the value that a text means. What is none remains a text, which the rule of the option refuses."""
-    if not text and types.NoneType in alternatives:
-        return None
-    if StartFrom in alternatives:
-        pairs = [item.partition("=") for item in text.split(",")]
-        return _start({key: at for key, _, at in pairs} if "=" in text else text, place)
-    found = _plain_value(text, alternatives, place)
-    if found is text:
-        for hint in alternatives:
-            if _is(hint, tuple) or _is(hint, frozenset):
-                items = typing.get_args(hint)[:1]
-                return tuple(_plain_value(item.strip(), items, place) for item in text.split(",")) if text else ()
-    return found
-
-
-def _plain_value(text: str, alternatives: tuple[Any, ...], place: str) -> object:
-    """Return a word, a flag or a number; ``text`` itself if it is none that the option may have."""
-    if any(text in typing.get_args(hint) for hint in alternatives if _is(hint, Literal)):
-        return text
-    if bool in alternatives and text.lower() in _FLAGS:
-        return _FLAGS[text.lower()]
-    if int in alternatives and _WHOLE.fullmatch(text):
-        return int(text)
-    if float in alternatives:
-        with contextlib.suppress(ValueError):
-            return float(text)
-    if alternatives == (bool,):
-        raise ConfigError(f"{place} must be true or false")
-    return text
-
-
-def _start(value: object, place: str) -> object:
-    """Return a start position, or those of partitions."""
-    if not isinstance(value, dict):
-        return start_at(place, value)
-    return {int(key) if _WHOLE.fullmatch(key.strip()) else key: start_at(place, at) for key, at in value.items()}
 
 
 # ---------------------------------------------------------------- the file
@@ -433,7 +384,7 @@ def _of_document(
 
 
 def _of_table(
-    table: dict[str, Any], paths: Mapping[str, tuple[Any, ...]], before: str, file: str, tables: tuple[str, ...] = ()
+    table: dict[str, Any], paths: Mapping[str, Option], before: str, file: str, tables: tuple[str, ...] = ()
 ) -> _Layer:
     layer = _Layer()
     for key, value in table.items():
@@ -444,11 +395,5 @@ def _of_table(
             if path not in paths:
                 hint = did_you_mean(path, (*paths, *tables)) or f"; known are: {', '.join(sorted(paths))}"
                 raise ConfigError(f"unknown option {shown(before + path)} in {file}{hint}")
-            layer[path] = _Given(_from_toml(each, paths[path], place), place)
+            layer[path] = _Given(_given(paths[path], each), place)
     return layer
-
-
-def _from_toml(value: object, alternatives: tuple[Any, ...], place: str) -> object:
-    if value == "" and types.NoneType in alternatives:  # TOML has no null
-        return None
-    return _start(value, place) if StartFrom in alternatives else value
