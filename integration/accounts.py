@@ -100,7 +100,7 @@ class Accounts:
             return message
 
         async def closed(subscription: Subscription, timeout: float) -> None:
-            connection, delivery = subscription._connection, subscription.delivery  # noqa: SLF001 - what is closed
+            connection, delivery = subscription.link.connection, subscription.delivery
             if connection is not None and delivery is not None:
                 delivery.flush()
                 await accounts._count(connection.node, Channel(delivery.topic, delivery.channel))

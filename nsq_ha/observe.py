@@ -13,7 +13,7 @@ Three kinds of things are observed:
   in :func:`publishing`.
 * Counts are kept by the parts, once per batch, and read when somebody asks: ``stats()``. Metrics are read there.
 
-Bytes are observed elsewhere: the wire log wraps a connection's stream when it opens (``engine.wire``), so that
+Bytes are observed elsewhere: the wire log replaces a connection's stream when it opens (``engine.wire``), so that
 other connections do not even check a switch.
 
 The invariant: nothing that a listener does can hurt the client. It runs in the event loop after the code that

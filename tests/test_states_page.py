@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from docs._ext import states
-from nsq_ha.policy import lane_table, sender_life, subscription
+from nsq_ha.policy import lane_table, link_life
 from tests.examples import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "states.md").read_text("utf-8")
@@ -55,7 +55,7 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
         assert "`tests/" in held_by, rule
 
 
-@pytest.mark.parametrize("steps", [lane_table.STEPS, sender_life.TRANSITIONS, subscription.TRANSITIONS])
+@pytest.mark.parametrize("steps", [lane_table.STEPS, link_life.TRANSITIONS])
 def test_a_matrix_shows_each_step_once(steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> None:
     _, head, *rows = [row.splitlines() for row in re.split(r"^   \* ", states.matrix(steps), flags=re.MULTILINE)]
     names = [cell.split("**")[1] for cell in head[1:]]

@@ -10,12 +10,11 @@ import pytest
 from nsq_ha import Backoff, Producer, unexpected
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.inbox import ConsumerInbox
-from nsq_ha.engine import connection, lookups, servers
+from nsq_ha.engine import connection, link, lookups, servers
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.policy import timing
-from nsq_ha.producer import link, sender
-from nsq_ha.producer.connections import Leader
+from nsq_ha.producer import sender
 from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.protocol import ClientProtocol, Command, Ready
 from tests.support.leaks import nothing_left
@@ -48,16 +47,18 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
 }
 PRODUCER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
-    "the leader": (Leader, "node"),
-    "another leader": (Leader, "differs"),
-    "a partition's word": (Leader, "word"),
+    "the leader": (sender.Sender, "leader"),
+    "another leader": (link.Link, "is_moved"),
+    "the number for commands": (sender.Sender, "_partition_number"),
     "encoding": (sender, "encode_run"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (Outcomes, "all_stored"),
-    "serving": (link.Link, "_write"),
+    "serving": (link.Link, "_use"),
 }
 CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
+    "another leader": (link.Link, "is_moved"),
+    "serving": (link.Link, "_use"),
     "subscribing": (connection.Connection, "subscribe"),
     "answering through a connection": (Delivery, "attach"),
     "handing out": (ConsumerInbox, "arrived"),
@@ -158,7 +159,7 @@ async def test_a_consumer_survives_it(
 
 OURS: Final = {
     "opening a stream": (TcpStream, "open"),
-    "serving": (link.Link, "_write"),
+    "serving": (link.Link, "_use"),
     "a round of lookups": (servers.Servers, "look_up"),
 }
 

@@ -1,12 +1,12 @@
-"""The states of a lane, a sender and a subscription, as tables that are made from those of the code.
+"""The states of a lane and of a connection, as tables that are made from those of the code.
 
 Directives for reStructuredText blocks::
 
-    .. lane-matrix::      .. sender-matrix::    .. subscription-matrix::
-    .. lane-standings::   .. sender-states::    .. subscription-states::
-    .. lane-events::      .. sender-events::    .. subscription-events::
-                          .. sender-acts::      .. subscription-acts::
-    .. lane-table::       .. sender-table::     .. subscription-table::
+    .. lane-matrix::      .. link-matrix::
+    .. lane-standings::   .. link-states::
+    .. lane-events::      .. link-events::
+                          .. link-acts::
+    .. lane-table::       .. link-table::
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from docs._ext.reference import Made, attribute_docs, table
-from nsq_ha.policy import lane_table, sender_life, subscription
+from nsq_ha.policy import lane_table, link_life
 
 if TYPE_CHECKING:
     import enum
@@ -96,19 +96,14 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     tables: dict[str, Callable[[], str]] = {
         "lane-matrix": partial(matrix, lane_table.STEPS),
-        "sender-matrix": partial(matrix, sender_life.TRANSITIONS),
-        "subscription-matrix": partial(matrix, subscription.TRANSITIONS),
+        "link-matrix": partial(matrix, link_life.TRANSITIONS),
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
         "lane-events": _meanings(lane_table.Event, "Event"),
-        "sender-table": _rows(sender_life.State, sender_life.TRANSITIONS),
-        "sender-states": _meanings(sender_life.State, "State"),
-        "sender-events": _meanings(sender_life.Event, "Event"),
-        "sender-acts": _meanings(sender_life.Act, "What is done"),
-        "subscription-table": _rows(subscription.State, subscription.TRANSITIONS),
-        "subscription-states": _meanings(subscription.State, "State"),
-        "subscription-events": _meanings(subscription.Event, "Event"),
-        "subscription-acts": _meanings(subscription.Act, "What is done"),
+        "link-table": _rows(link_life.State, link_life.TRANSITIONS),
+        "link-states": _meanings(link_life.State, "State"),
+        "link-events": _meanings(link_life.Event, "Event"),
+        "link-acts": _meanings(link_life.Act, "What is done"),
     }
     for name, make in tables.items():
         app.add_directive(name, type(name, (Made,), {"make": staticmethod(make)}))

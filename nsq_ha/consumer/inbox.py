@@ -45,7 +45,7 @@ _SOON: Final = 0.25
 class ConsumerInbox:
     """The messages that a consumer has received, and the tasks that take them.
 
-    Implements ``consumer.subscription.Inbox``, ``consumer.messages.Owner`` and ``consumer.closing.Holders``.
+    Implements ``consumer.messages.Owner`` and ``consumer.closing.Holders``.
 
     Args:
         name: Topic and channel.
@@ -155,7 +155,7 @@ class ConsumerInbox:
             raise ClosedError("the consumer is closed") from self.died
         return self._loop
 
-    # -- what subscriptions report (consumer.subscription.Inbox)
+    # -- what subscriptions report
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""

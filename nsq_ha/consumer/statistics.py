@@ -6,12 +6,11 @@ Nothing here changes anything, and each value is read at once, so any thread may
 from __future__ import annotations
 
 from collections import Counter
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.subscription import State
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 
 if TYPE_CHECKING:
@@ -21,21 +20,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
-    from nsq_ha.stats import PartitionState
-
-STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
-    {
-        State.PAUSED: "waiting",
-        State.CONNECTING: "connecting",
-        State.SUBSCRIBING: "connecting",
-        State.SUBSCRIBED: "connected",
-        State.MOVING: "connected",
-        State.MOVE_PAUSED: "connected",
-        State.DRAINING: "closing",
-        State.ENDED: "closed",
-    }
-)
-"""What ``stats()`` calls the states of ``policy.subscription``."""
 
 
 def consumer_stats(

@@ -1,13 +1,12 @@
-"""One partition's subscription: it finds the leader, subscribes, and repeats this after every failure.
+"""One partition's subscription: what a consumer reads over a link, and answers.
 
-This module owns the connection. It reports events to ``policy.subscription``,
-which decides what to do. ``consumer.opening`` opens a connection and sends SUB;
-``consumer.receiving`` handles what arrives.
+``engine.link`` connects, and follows the leader; ``consumer.receiving`` handles what
+arrives; ``consumer.trouble`` says which failures end the subscription.
 
 The invariant: messages are requested over at most one connection at a time. The
 client connects to a new leader, leaves the old connection, and then subscribes.
-If nsqd can write to a connection for a limited time only (``consumer.renewal``),
-its replacement is subscribed with RDY 0 before CLS is sent.
+If nsqd can write to a connection for a limited time only, its replacement is
+subscribed with RDY 0 before CLS is sent.
 
 Source: server failures 3.7, 3.9, 4.3.
 """
@@ -15,44 +14,72 @@ Source: server failures 3.7, 3.9, 4.3.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import dataclasses
 import logging
-import random
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from nsq_ha.consumer.counts import DeliveryCounts
-from nsq_ha.consumer.opening import Answers, Opener
+from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.receiving import Receiver
-from nsq_ha.consumer.renewal import Renewal, Replaced
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
-from nsq_ha.engine.waiting import is_foreign, pause
-from nsq_ha.errors import ConnectionLostError, LocalProtocolError, NoLeaderError, NsqError, ServerError
+from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.link import Link, Role
+from nsq_ha.engine.waiting import open_while
+from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
+from nsq_ha.policy.link_life import Life, State, settle_time
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of
-from nsq_ha.policy.subscription import Act, Life, State, settle_time
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.tls_renewal import Use
+from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.consumer.delivery import Delivery
-    from nsq_ha.engine.connection import Callbacks, Connection
+    from collections.abc import Callable
+
+    from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
-log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
+class Inbox(Protocol):
+    """Receives a subscription's messages and events; all but ``late`` is called in the event loop.
 
-class Inbox(Answers, Protocol):
-    """Receives a subscription's messages and events."""
+    ``consumer.inbox`` implements it, and knows its subscriptions: an import there would be a circle.
+
+    Attributes:
+        heartbeats: How often nsqd should send heartbeats.
+    """
+
+    heartbeats: Heartbeats
+
+    @property
+    def gives_up(self) -> Callable[[Message], bool]:
+        """Start giving up a requeued message if this was its last attempt; return whether it was."""
+
+    @property
+    def interrupted(self) -> Callable[[Message], bool]:
+        """Take back a message whose block was cancelled; return False if it is not taken."""
+
+    @property
+    def late(self) -> Callable[[Message, str], None]:
+        """Record, from any thread, that a message was answered after its connection ended, and how."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Receive the messages of one read."""
+
+    def requeued(self, message: Message, delay: float | None) -> None:
+        """Record that a message is requeued, with the delay that was given."""
+
+    def unsettled(self, message: Identity) -> None:
+        """Record a message whose FIN may have been without effect."""
+
+    def freed(self) -> None:
+        """Record that a message was answered."""
 
     def joined(self) -> None:
         """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
@@ -67,41 +94,43 @@ class Inbox(Answers, Protocol):
         """Record an error that retries cannot fix."""
 
 
-class Subscription:
+class Subscription(Role[Connection]):
     """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses permanently.
+
+    Args:
+        watch: The lookups of the topic.
+        channel: The channel.
+        partition: The partition.
+        config: The consumer's options.
+        inbox: Receives the messages and events.
 
     Attributes:
         partition: The partition.
         has_channel: The partition has the channel, as far as is known.
         counts: Counts of its messages.
         delivery: The delivery of the connection in use.
+        link: The connection to the leader.
     """
 
-    def __init__(
-        self,
-        watch: TopicWatch,
-        channel: str,
-        partition: int,
-        config: ConsumerConfig,
-        inbox: Inbox,
-    ) -> None:
+    doing: ClassVar[str] = "consuming"
+    client: ClassVar[str] = "consumer"
+    log: ClassVar[logging.Logger] = logging.getLogger("nsq_ha.consumer")
+
+    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig, inbox: Inbox) -> None:
         self.partition = partition
         self.has_channel: bool = False
         self.counts: DeliveryCounts = DeliveryCounts()
-        self._was_subscribed = False
-        self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
         self.delivery: Delivery | None = None
-        self._life: Life[Node] = Life(settle_time(config.heartbeat_interval))
-        self._trouble = Trouble(watch.topic, partition, config, self._reports)
-        self._known: tuple[Node, TopicMeta | None] | None = None
+        self._channel = channel
         self._watch = watch
         self._config = config
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
-        self._connection: Connection | None = None
-        self._is_closing = False
+        self._was_subscribed = False
+        self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
+        self._trouble = Trouble(watch.topic, partition, config, self._reports)
+        self._known: tuple[Node, TopicMeta | None] | None = None
         self._start = Start(watch, channel, partition, config)
-        self._opener = Opener(watch.topic, channel, partition, config, inbox, counts=self.counts)
         self._receiver = Receiver(
             watch.topic,
             partition,
@@ -110,14 +139,15 @@ class Subscription:
             self._reports.refused,
             skipping=skipping_of(config.skip_header, config.ext_filter),
         )
-        self._wake = asyncio.Event()
-        self._replaced = Replaced(inbox.freed, inbox.left)
-        self._renewal = Renewal(self, config.backoff, f"{watch.topic}-{partition}")
+        # Of connections that are being opened, or replaced and not done.
+        self._deliveries: dict[Connection, Delivery] = {}
+        self._replaced: dict[Connection, tuple[Delivery, float]] = {}
+        life: Life[Node] = Life(settle_time(config.heartbeat_interval))
+        self.link: Link[Connection] = Link(self, watch, partition, config.backoff, life=life, reports=self._reports)
 
-    @property
-    def lifetime(self) -> Lifetime | None:
-        """The lifetime of the connection in use; None without a connection or without a limit."""
-        return self._connection.lifetime if self._connection is not None and self.is_subscribed else None
+    async def run(self) -> None:
+        """Stay subscribed until stopped or cancelled; recover from every external error."""
+        await self.link.run()
 
     @property
     def trouble(self) -> NsqError | None:
@@ -132,18 +162,17 @@ class Subscription:
     @property
     def state(self) -> State:
         """Where it stands."""
-        return self._life.state
+        return self.link.life.state
 
     @property
     def heartbeat_age(self) -> float | None:
         """Seconds since the last heartbeat, or since connecting. None without a connection."""
-        connection = self._connection
-        return None if connection is None else connection.heartbeat_age
+        return self.link.heartbeat_age
 
     @property
     def is_subscribed(self) -> bool:
         """Whether messages may arrive."""
-        return self._life.is_reading
+        return self.link.life.is_reading
 
     @property
     def ready(self) -> int:
@@ -158,13 +187,13 @@ class Subscription:
     @property
     def replaced_in_flight(self) -> int:
         """Number of unanswered messages of the replaced connections."""
-        return self._replaced.in_flight
+        return sum(delivery.in_flight for delivery, _ in self._replaced.values())
 
     @property
     def unanswered(self) -> int:
         """Number of messages that the application has not answered, without those held here until they are requeued."""
         current = self.delivery.in_flight - self.delivery.held if self.delivery is not None else 0
-        return current + self._replaced.unanswered
+        return current + sum(delivery.in_flight - delivery.held for delivery, _ in self._replaced.values())
 
     @property
     def kept(self) -> int:
@@ -188,16 +217,18 @@ class Subscription:
     @property
     def max_ready(self) -> int:
         """The largest RDY count allowed; 0 while not subscribed."""
-        if self.delivery is None or self._connection is None or not self.is_subscribed:
+        delivery, connection = self.delivery, self.link.connection
+        if delivery is None or connection is None or not self.link.life.is_reading:
             return 0
-        return 1 if self.delivery.is_ordered else self._connection.identity.max_rdy_count
+        return 1 if delivery.is_ordered else connection.identity.max_rdy_count
 
     def set_ready(self, count: int) -> None:
         """Send RDY if it differs from the count sent last."""
-        if self.delivery is not None and self._connection is not None and self.delivery.ready != count:
-            self.delivery.ready = count
-            self.delivery.granted.grant(count)
-            self._connection.write(encode_ready(count))
+        delivery, connection = self.delivery, self.link.connection
+        if delivery is not None and connection is not None and delivery.ready != count:
+            delivery.ready = count
+            delivery.granted.grant(count)
+            connection.write(encode_ready(count))
 
     def view_changed(self, view: TopicView) -> None:
         """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a backoff."""
@@ -206,94 +237,23 @@ class Subscription:
         if known == self._known:
             return
         self._known = known
-        if leader is not None and (self._connection is None or leader != self._connection.node):
-            self._wake.set()
-
-    async def run(self) -> None:
-        """Stay subscribed until stopped or cancelled; recover from every external error."""
-        life = self._life
-        try:
-            is_new = True
-            while life.act not in (Act.END, Act.REPORT):
-                try:
-                    if is_new:
-                        is_new = False
-                        self._check_leader()
-                    else:
-                        await self._step()
-                except (Exception, asyncio.CancelledError) as error:
-                    if not is_foreign(error):
-                        raise
-                    self._survive(error)
-        finally:
-            # End everything before the first wait: another cancellation may skip the waits.
-            life.close()
-            self.cut_off()
-            connection_left, reason = self._connection, ConnectionLostError("the consumer was closed")
-            self._leave(reason)
-            self._replaced.drop(reason)
-            self._renewal.cancel()
-            if connection_left is not None:
-                await connection_left.ended()
-            await self._replaced.ended()
-            await self._renewal.stop()
-
-    async def _step(self) -> None:
-        """Connect, or wait for the next event and decide what to do."""
-        life = self._life
-        if life.act is Act.CONNECT:
-            await self._attempt()
-            return
-        act, limit = life.act, None
-        if act is Act.ASK and not self._is_unlisted():
-            self._watch.refresh_soon()
-            limit = delay_after(self._config.backoff, life.failures, random.random)
-        elif self._trouble.is_open:
-            limit = max(life.settled_at - self._loop.time(), 0.0)
-        await pause(self._wake, limit)
-        # A connection lost while reading needs its own pause; one lost during the pause ends it.
-        if life.act is act:
-            if act is Act.READ and self._trouble.is_open and self._loop.time() >= life.settled_at:
-                self._trouble.settled(life.node)
-            self._check_leader()
-
-    def _survive(self, error: BaseException) -> None:
-        """Report an unexpected error, close all connections and start again after a pause."""
-        reason = self._trouble.explain(error)
-        self._life.broken()
-        self._wake.clear()  # nothing may end the pause: an immediate failure must not repeat in a loop
-        try:
-            self._leave(reason)
-            self._trouble.failed(self._loop.time(), reason)
-        except Exception as again:  # noqa: BLE001 - the next attempt may work
-            report_unexpected(log, f"{self._watch.topic}-{self.partition}, leaving its connection", again)
+        if leader is not None:
+            self.link.leads(leader)
 
     async def stop_messages(self) -> None:
         """Stop the server from sending messages (CLS) and do not subscribe again; ignore errors."""
-        was_reading = self._life.is_reading
-        self._life.stop()
-        self._wake.set()
-        await self._renewal.stop()
-        if was_reading and self._connection is not None:
-            try:
-                await self._connection.stop_messages()
-            except NsqError as error:
-                log.debug("%s-%d: CLS failed: %s", self._watch.topic, self.partition, error)
-            if (lifetime := self.lifetime) is not None:
-                self._set_aside(lifetime)
+        await self.link.stop()
 
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection within the time limit."""
-        self._is_closing = True
-        if self._connection is not None:
-            if self.delivery is not None:
-                self.delivery.flush()
-            await self._connection.aclose(timeout)
-        await self._replaced.aclose(timeout)
+        for delivery in (self.delivery, *(delivery for delivery, _ in self._replaced.values())):
+            if delivery is not None:
+                delivery.flush()
+        await self.link.aclose(timeout)
 
     def cut_off(self) -> None:
         """Requeue what nsqd would keep until its timeout: nobody will answer it, since the consumer was not closed."""
-        connection, delivery = self._connection, self.delivery
+        connection, delivery = self.link.connection, self.delivery
         if connection is not None and delivery is not None and self.kept:
             connection.write(encode_ready(0))  # else nsqd would send them here again
             delivery.retire(lambda: None)
@@ -301,183 +261,194 @@ class Subscription:
             delivery.flush()
             connection.write_now(b"")
 
-    def _meta(self) -> TopicMeta | None:
-        return self._watch.view.meta if self._watch.view is not None else None
+    # ------------------------------------------------------------ the link's role: to connect and to subscribe
 
-    def _leader(self) -> Node | None:
+    @property
+    def is_needed(self) -> bool:
+        """True: a subscription always needs a connection."""
+        return True
+
+    def leader(self) -> Node:
+        """Return the node to read from."""
         view = self._watch.view
-        return view.leaders.get(self.partition) if view is not None and view.meta is not None else None
+        node = view.leaders.get(self.partition) if view is not None and view.meta is not None else None
+        if node is None:
+            cause = "" if view is None else view.cause
+            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now{cause}")
+        return node
 
-    def _is_unlisted(self) -> bool:
-        """Return whether this is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
-        meta = self._meta()
-        return meta is not None and not meta.is_partitioned and self._leader() is None
+    def takes_unchecked(self, error: NoLeaderError) -> bool:
+        """Return True: SUB will tell."""
+        return True
 
-    def _check_leader(self) -> None:
-        life, leader = self._life, self._leader()
-        old = life.node
-        life.check(leader)
-        if life.act is Act.ASK and not self._is_unlisted():
-            cause = "" if self._watch.view is None else self._watch.view.cause
-            no_leader = NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now{cause}")
-            self._trouble.failed(self._loop.time(), no_leader)
-        elif life.act is Act.CONNECT and old is not None:
-            log.info("leader of %s-%d moved from %s", self._watch.topic, self.partition, old.address)
-
-    async def _attempt(self) -> None:
-        """Connect to the leader, leave the old connection, subscribe; report the result to ``policy``."""
-        node, meta = self._life.target, self._meta()
-        if node is None or meta is None:
-            raise LocalProtocolError("internal error: no leader to subscribe to")
+    async def open(self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]) -> Connection:
+        """Connect to ``node``, with the heartbeats that the event loop can answer."""
+        meta, heartbeats = self._meta(), self._inbox.heartbeats
+        delivery = self._new_delivery(meta)
+        interval = heartbeats.interval
+        config = dataclasses.replace(self._config, heartbeat_interval=interval)
+        callbacks = self._receiver.callbacks(delivery, lost)
+        opening = Connection.open(config, node, callbacks, extend_support=meta.extend_support)
         try:
-            await self._subscribe(node, meta)
-        except (Exception, asyncio.CancelledError) as raised:
-            if not is_foreign(raised):
-                raise
-            error = self._start.after_refusal(self._trouble.explain(raised))  # the connection in use is not affected
-            if isinstance(raised, ServerError):
-                self._reports.refused(raised, node.address)
-            self._life.failed(self._leader(), for_good=self._trouble.ends(error))
-            if self._life.act is Act.REPORT:
-                log.error("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, error)  # noqa: TRY400 - the text says all
-                self._inbox.refused(error)
-            else:
-                self._trouble.failed(self._loop.time(), error, node)
-
-    async def _subscribe(self, node: Node, meta: TopicMeta) -> None:
-        delivery = self._opener.new_delivery(meta)
-        siblings, view = self._watch.siblings, self._watch.view
-        check = None if siblings is None or view is None else siblings.check(self.partition, node, view)
-        connection = await self._opener.open(
-            node,
-            meta,
-            self._callbacks(node, delivery),
-            news=self._wake,
-            is_wanted=lambda: self._life.is_wanted(self._leader()),
-        )
-        try:
-            if siblings is not None and check is not None:
-                with contextlib.suppress(NoLeaderError):  # SUB will tell
-                    await siblings.passed(self.partition, check)
-            self._life.opened()
-            if self._life.act is not Act.SUBSCRIBE:
-                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
-            reason = ConnectionLostError(f"left for {node.address}, which leads now")
-            self._leave(reason)
-            self._replaced.left_for(node, reason)
-            start = await self._start.prepare(node, is_ordered=delivery.is_ordered)
-            delivery.may_repeat |= self._start.is_set
-            self._connection, self.delivery = connection, delivery
-            await self._opener.subscribe(connection, meta, delivery, start)
-            self.has_channel = True
-            if delivery.is_ordered:
-                await self._start.replicate(node)
-                if not connection.is_open:
-                    raise ConnectionLostError(f"{node.address} closed the connection after SUB")  # noqa: TRY301 - cleaned up below
-        except BaseException:
-            if self.delivery is delivery:
-                self._leave(ConnectionLostError("not subscribed"))
-            connection.abort(ConnectionLostError("not subscribed"))
+            connection = await open_while(opening, node, news=self.link.news, is_wanted=is_wanted)
+        except ServerError as error:
+            if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
+                heartbeats.refused()
+                raise ConnectError(f"{node.address} refused a heartbeat interval of {interval:g} s: {error}") from error
             raise
-        self._start.done()
-        self._life.accepted(self._loop.time())
-        if self._life.is_reading:
-            self._trouble.subscribed(self._loop.time())
-            log.info("subscribed to %s-%d over %s", self._watch.topic, self.partition, connection.name)
-            self._reports.connected(node.address)
-            self.counts.reconnects += self._was_subscribed
-            self._was_subscribed = True
-            self._inbox.joined()
-            self._renewal.changed()
+        self._deliveries[connection] = delivery
+        return connection
 
-    # -- called by its renewal (consumer.renewal.Owner)
-
-    async def replace(self, news: asyncio.Event) -> None:
-        """Subscribe over another connection to the same nsqd, then read from that one.
-
-        Raises:
-            NsqError: No new connection could be opened, or it is no longer needed; nothing changed.
-        """
-        old, meta, lifetime = self._connection, self._meta(), self.lifetime
-        if old is None or meta is None or lifetime is None:
-            raise ConnectionLostError("nothing to replace")
-
-        def is_wanted() -> bool:
-            return self._connection is old and self._life.state is not State.DRAINING
-
-        delivery = self._opener.new_delivery(meta)
-        callbacks = self._callbacks(old.node, delivery)
-        connection = await self._opener.open(old.node, meta, callbacks, news=news, is_wanted=is_wanted)
+    async def join(self, connection: Connection) -> None:
+        """Subscribe; messages arrive with the connection's delivery as their source."""
+        node, delivery, start = connection.node, self._deliveries[connection], self._start
+        position = await start.prepare(node, is_ordered=delivery.is_ordered)
+        delivery.may_repeat |= start.is_set
+        delivery.attach(connection)
         try:
-            await self._opener.subscribe(connection, meta, delivery)
-            if not is_wanted():
-                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
-            await self._stop_within(old, lifetime)
-            if self._connection is not old:
-                raise ConnectionLostError("no longer needed")  # noqa: TRY301 - cleaned up below
-        except BaseException:
-            delivery.detach()
-            connection.abort(ConnectionLostError("no longer needed"))
+            await self._send_sub(connection, delivery, position)
+        except ServerError as error:
+            if (better := start.after_refusal(error)) is not error:
+                raise better from error
             raise
-        self._set_aside(lifetime)
-        self._connection, self.delivery = connection, delivery
-        place = (self._watch.topic, self.partition)
-        log.debug("%s-%d: opened another connection to nsqd, %s in place of %s", *place, connection.name, old.name)
+        self.has_channel = True
+        if delivery.is_ordered:
+            await start.replicate(node)
+        start.done()
+
+    def connected(self, connection: Connection) -> None:
+        """Record that a leader is subscribed to."""
+        self.log.info("subscribed to %s over %s", self.link.name, connection.name)
+        self._trouble.subscribed(self._loop.time())
+        self.counts.reconnects += self._was_subscribed
+        self._was_subscribed = True
+
+    def use(self, connection: Connection) -> None:
+        """Read from ``connection`` from now on."""
+        self.delivery = self._deliveries.pop(connection)
         self._inbox.joined()
 
-    async def run_out(self) -> None:
-        """Stop reading from a connection that nsqd can hardly write to, and subscribe again."""
-        connection, lifetime = self._connection, self.lifetime
-        if connection is None or lifetime is None:
-            return
-        with contextlib.suppress(NsqError):
-            await self._stop_within(connection, lifetime)
-        if self._connection is connection and self._life.is_reading:
-            reason = ConnectionLostError(f"{connection.node.address} can no longer write to this connection")
-            self._reports.disconnected(reason)
-            self._set_aside(lifetime)
-            self._life.lost(self._loop.time())
-            self._trouble.failed(self._loop.time(), reason, connection.node)
-            self._inbox.left()
-            self._wake.set()
+    def use_now(self, connection: Connection) -> Use:
+        """Return that messages are read."""
+        return Use.IN_USE
 
-    async def _stop_within(self, connection: Connection, lifetime: Lifetime) -> None:
-        """Stop messages over ``connection``; do not wait for a late answer."""
+    def look_in(self, connection: Connection) -> float | None:
+        """Return the seconds until the subscription has lasted for long enough, if something failed before."""
+        return self.link.life.settled_at - self._loop.time() if self._trouble.is_open else None
+
+    async def looked(self, connection: Connection) -> None:
+        """Record that the subscription has lasted."""
+        if self._trouble.is_open and self._loop.time() >= self.link.life.settled_at:
+            self._trouble.settled(connection.node)
+
+    def is_unused(self, connection: Connection) -> bool:
+        """Return False: a subscription is always used."""
+        return False
+
+    async def settle(self, connection: Connection, until: float | None) -> None:
+        """Have nsqd stop to send messages; ignore errors."""
         try:
-            async with asyncio.timeout_at(lifetime.stale_at):
+            async with asyncio.timeout_at(until):
                 await connection.stop_messages()
         except TimeoutError:
-            place = (self._watch.topic, self.partition)
-            log.debug("%s-%d: CLS was not answered in time by %s", *place, connection.name)
+            self.log.debug("%s: CLS was not answered in time by %s", self.link.name, connection.name)
+        except NsqError as error:
+            self.log.debug("%s: CLS failed: %s", self.link.name, error)
 
-    def _set_aside(self, lifetime: Lifetime) -> None:
-        """Keep the connection, which has this ``lifetime``, only for answers."""
-        connection, delivery = self._connection, self.delivery
-        if connection is not None and delivery is not None:
-            self._connection = self.delivery = None
-            self._replaced.add(connection, delivery, lifetime, self._callbacks(connection.node, delivery))
-
-    def _callbacks(self, node: Node, delivery: Delivery) -> Callbacks:
-        def lost(reason: NsqError) -> None:
-            # While SUB is unanswered, its failure is reported instead.
-            if self.delivery is delivery and self._life.is_reading:
-                self._life.lost(self._loop.time())
-                self._wake.set()
-                if self._is_closing:
-                    log.debug("%s-%d at nsqd %s: %s", self._watch.topic, self.partition, node.address, reason)
-                else:
-                    self._trouble.failed(self._loop.time(), reason, node)
-                self._leave(reason)
-
-        return self._receiver.callbacks(delivery, lost)
-
-    def _leave(self, reason: NsqError) -> None:
-        connection, self._connection = self._connection, None
+    def retired(self, connection: Connection) -> bool:
+        """Keep the connection in use for answers only."""
         delivery, self.delivery = self.delivery, None
-        self._reports.disconnected(reason)
-        if connection is not None:
-            connection.abort(reason)
-        self._renewal.changed()
+        if delivery is None:
+            return False
+
+        def freed() -> None:
+            self._inbox.freed()
+            self.link.answered(connection)
+
+        self._replaced[connection] = delivery, self._loop.time()
+        delivery.retire(freed)
+        return True
+
+    def is_outstanding(self, connection: Connection, now: float) -> bool:
+        """Return whether messages of ``connection`` are unanswered, and nsqd has not timed them out."""
+        delivery, since = self._replaced.get(connection, (self.delivery, now))
+        return (
+            delivery is not None
+            and delivery.in_flight > 0
+            and now <= max(since, delivery.touched_at) + delivery.msg_timeout
+        )
+
+    def dropped(self, connection: Connection) -> None:
+        """Drop all answers to messages of ``connection``."""
+        if (opened := self._deliveries.pop(connection, None)) is not None:
+            opened.detach()
+        if (replaced := self._replaced.pop(connection, None)) is not None:
+            replaced[0].detach()
+            self._inbox.left()
+
+    def left(self, reason: NsqError, *, is_expired: bool) -> None:
+        """Drop all answers to messages of the connection in use."""
+        delivery, self.delivery = self.delivery, None
         if delivery is not None:
             delivery.detach()
-            self._inbox.left()
+        if is_expired:
+            self.failed(reason, self.link.life.node)
+        self._inbox.left()
+
+    def failed(self, error: NsqError, node: Node | None) -> None:
+        """Record a failure, and warn if it is time."""
+        if node is not None or not self.is_forsaken:
+            self._trouble.failed(self._loop.time(), self._trouble.explained(error), node)
+
+    def is_final(self, error: NsqError, node: Node | None) -> bool:
+        """Return whether retrying cannot help after ``error``, and report it if so."""
+        explained = self._trouble.explained(error)
+        if not self._trouble.ends(explained):
+            return False
+        at = "" if node is None else f" at nsqd {node.address}"
+        self.log.error("%s%s: %s", self.link.name, at, explained)
+        self._inbox.refused(explained)
+        return True
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether this is an nsqd of a plain cluster that no nsqlookupd lists any more; it may never return."""
+        view = self._watch.view
+        if view is None or view.meta is None:
+            return False
+        return not view.meta.is_partitioned and self.partition not in view.leaders
+
+    def _new_delivery(self, meta: TopicMeta) -> Delivery:
+        inbox = self._inbox
+        return Delivery(
+            self._watch.topic,
+            self._channel,
+            self.partition,
+            is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
+            is_returned_at_end=meta.is_partitioned,
+            backoff=self._config.requeue_backoff,
+            on_freed=inbox.freed,
+            on_late=inbox.late,
+            gives_up=inbox.gives_up,
+            on_requeued=inbox.requeued,
+            on_interrupted=inbox.interrupted,
+            on_unsettled=inbox.unsettled,
+            counts=self.counts,
+        )
+
+    async def _send_sub(self, connection: Connection, delivery: Delivery, start: str | None) -> None:
+        meta, topic = self._meta(), self._watch.topic
+        if not meta.is_partitioned:
+            command: Sub | SubOrdered | SubAdvanced = Sub(topic, self._channel, None)
+        elif delivery.is_ordered:
+            command = SubOrdered(topic, self._channel, self.partition)
+        else:
+            command = SubAdvanced(topic, self._channel, self.partition, start)
+        layout = layout_for(detail=meta.is_partitioned, ext=meta.is_partitioned and meta.extend_support)
+        await connection.subscribe(command, delivery, layout)
+
+    def _meta(self) -> TopicMeta:
+        meta = self._watch.view.meta if self._watch.view is not None else None
+        if meta is None:
+            raise LocalProtocolError("internal error: no leader to subscribe to")
+        return meta

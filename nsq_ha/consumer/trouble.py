@@ -10,7 +10,6 @@ from nsq_ha.errors import (
     AuthError,
     BadNameError,
     ChannelNotRegisteredError,
-    ConnectionLostError,
     InvalidCommandError,
     MessageRefusedError,
     NsqError,
@@ -21,7 +20,6 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.permission import renews
 from nsq_ha.policy.timing import Outage
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.observe import PartitionReports
@@ -82,12 +80,9 @@ class Trouble:
             return isinstance(error, SubscribeRefusedError)
         return isinstance(error, ServerError) and error.code == _MUST_BE_ORDERED and self._config.ordered is False
 
-    def explain(self, error: BaseException) -> NsqError:
-        """Return an NsqError for any error; report an unexpected one."""
-        if isinstance(error, NsqError):
-            return explained(error, self._topic) if self._config.nsqd else error
-        report_unexpected(log, self._name, error)
-        return ConnectionLostError(f"unexpected error while consuming: {error!r}")
+    def explained(self, error: NsqError) -> NsqError:
+        """Return the error to report."""
+        return explained(error, self._topic) if self._config.nsqd else error
 
     def failed(self, now: float, reason: NsqError, node: Node | None = None) -> None:
         """Record a failure, and warn if it is time.

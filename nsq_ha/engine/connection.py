@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ import msgspec
 from nsq_ha._version import __version__
 from nsq_ha.engine.secret import secret_of
 from nsq_ha.engine.tcp import REACHABLE, TcpStream
+from nsq_ha.engine.timers import looks
 from nsq_ha.engine.tls_limits import tls_server
 from nsq_ha.errors import (
     ConnectError,
@@ -46,7 +48,7 @@ from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.engine.stream import OpenStream, Stream
+    from nsq_ha.engine.tcp import Receiver
     from nsq_ha.engine.tls_limits import TlsServer
     from nsq_ha.message import MessageSource
     from nsq_ha.options.config import ClientConfig, Secret
@@ -116,9 +118,9 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._waiters: deque[asyncio.Future[bytes]] = deque()
-        self._stream: Stream | None = None
+        self._stream: TcpStream | None = None
         self._asks_for_secret = False
-        self._watchdog: asyncio.TimerHandle | None = None
+        self._looks = looks()
         self._last_heartbeat = self._identified_at = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
 
@@ -162,7 +164,7 @@ class Connection:
                 raise connection._named(error) from error.__cause__
             raise
         connection.is_open = True
-        connection._watch()
+        connection._looks.add(connection.look, connection._next_look())
         return connection
 
     async def _handshake(self, extend_support: bool) -> None:
@@ -185,13 +187,7 @@ class Connection:
                 if not waiter.done():
                     waiter.set_result(b"")
 
-        hint = "" if config.nsqd else REACHABLE
-        open_stream: OpenStream = partial(TcpStream.open, hint=hint, local_addr=config.local_addr)
-        if _wire_log.isEnabledFor(logging.DEBUG):
-            from nsq_ha.engine.wire import logged  # noqa: PLC0415 - 10 ms that only those who log should pay for
-
-            open_stream = logged(open_stream, self.name, self._protocol, config.max_frame_bytes)
-        self._stream = stream = await open_stream(node.host, node.tcp_port, arrived, self._lost)
+        self._stream = stream = await self._open_stream(arrived)
         self._identified_at = self._loop.time()
         for step in handshake:
             if isinstance(step, GetSecret) and function is not None:
@@ -206,7 +202,26 @@ class Connection:
             self.tls_server = tls_server(node.address, self.identity.version)
             self._lifetime = self.tls_server.lifetime(self._identified_at)
 
-    async def _do(self, step: Step, stream: Stream) -> None:
+    async def _open_stream(self, receiver: Receiver) -> TcpStream:
+        config, node = self.config, self.node
+        hint, source = "" if config.nsqd else REACHABLE, config.local_addr
+        if not _wire_log.isEnabledFor(logging.DEBUG):
+            quiet = partial(TcpStream, receiver, self._lost)
+            return await TcpStream.open(quiet, node.host, node.tcp_port, hint=hint, local_addr=source)
+        from nsq_ha.engine.wire import WireLog, WireStream  # noqa: PLC0415 - 10 ms that only those who log should pay for
+
+        wire = WireLog(self.name, self._protocol, config.max_frame_bytes)
+        wire.note("connecting")
+        try:
+            logged = partial(WireStream, receiver, self._lost, wire)
+            stream = await TcpStream.open(logged, node.host, node.tcp_port, hint=hint, local_addr=source)
+        except Exception as error:
+            wire.note(f"not connected: {error}")
+            raise
+        wire.note("connected")
+        return stream
+
+    async def _do(self, step: Step, stream: TcpStream) -> None:
         if isinstance(step, Send):
             stream.write(step.data)
         elif isinstance(step, StartTls):
@@ -315,12 +330,9 @@ class Connection:
         """
         await self._request(Close())
 
-    def retire(self, callbacks: Callbacks) -> None:
-        """Use ``callbacks`` from now on; silence no longer ends the connection."""
-        self._callbacks = callbacks
-        self._stored = callbacks.stored
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+    def expect_silence(self) -> None:
+        """Do not end the connection when nsqd is silent."""
+        self._looks.remove(self.look)
 
     def keep_alive(self) -> None:
         """Send NOP without having received a heartbeat."""
@@ -383,13 +395,17 @@ class Connection:
         """Call nothing any more. The callbacks may lead back to this object; in a cycle it would outlive its end."""
         self._callbacks, self._stored = _NO_CALLBACKS, None
 
-    def _watch(self) -> None:
-        due = next_look(self._loop.time(), self._last_heartbeat, self.config.heartbeat_interval)
-        self._watchdog = self._loop.call_at(due, self._check_silence, due)
+    def _next_look(self) -> float:
+        return next_look(self._loop.time(), self._last_heartbeat, self.config.heartbeat_interval)
 
-    def _check_silence(self, due: float) -> None:
+    def look(self, due: float) -> float:
+        """End the connection if nsqd has been silent for too long; return when to look again.
+
+        Args:
+            due: When this look was due, in the loop's time.
+        """
         if self._stream is None or self._ended.done():
-            return
+            return math.inf
         now, interval = self._loop.time(), self.config.heartbeat_interval
         last = self._stream.last_received
         if is_silent(now, due, last, interval):
@@ -399,16 +415,14 @@ class Connection:
                     f"{self.node.address} sent nothing for {now - last:.1f} s (two heartbeat intervals)"
                 )
             )
-            return
-        if is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
+        elif is_silent(now, due, self._last_heartbeat, interval) and self._protocol.swallowed_heartbeats():
             # Bytes arrive, but the heartbeats among them are inside a frame with a wrong size.
             self.abort(
                 RemoteProtocolError(
                     f"{self.node.address} sent a frame with a wrong size: its heartbeats arrive inside the frame"
                 )
             )
-            return
-        self._watch()
+        return self._next_look()
 
     def _received(self, data: bytes | memoryview) -> None:
         stored = self._stored
@@ -451,8 +465,7 @@ class Connection:
         was_open, self.is_open = self.is_open, False
         callbacks = self._callbacks
         self._forget_owner()
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+        self._looks.remove(self.look)
         try:
             self._protocol.end_of_stream()
         except Exception as error:  # noqa: BLE001 - callers must learn of the end in any case

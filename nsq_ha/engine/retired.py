@@ -1,8 +1,6 @@
-"""A replaced connection that stays open until nothing is outstanding on it.
+"""A replaced connection, which stays open until nothing is outstanding on it; ``engine.link`` knows what is.
 
-This module decides when to close it; the owner knows what is outstanding.
-
-The invariant: ``on_end`` is called exactly once, when the connection has ended.
+One of them may stay open longer, to find out whether nsqd writes to it later (``engine.tls_limits``).
 """
 
 from __future__ import annotations
@@ -10,16 +8,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from nsq_ha.errors import ConnectionLostError
 from nsq_ha.policy.tls_renewal import ACTS, Act, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.engine.connection import Callbacks, Connection
-    from nsq_ha.errors import NsqError
+    from nsq_ha.engine.connection import Connection
     from nsq_ha.policy.tls_renewal import Lifetime
 
 CLOSE_GRACE: Final = 1.0
@@ -28,19 +23,14 @@ CLOSE_GRACE: Final = 1.0
 _WITNESS_INTERVALS: Final = 4
 
 
-def _is_done(_: float) -> Use:
-    return Use.DONE
-
-
 class Retired:
     """A replaced connection.
 
     Args:
         connection: The connection.
         lifetime: How long nsqd can write to it.
-        callbacks: Called for data that still arrives; this object replaces ``lost``.
-        use: Returns what the connection is used for at a given time.
-        on_end: Called with the reason when the connection has ended.
+        is_outstanding: Returns whether something is outstanding on it at a given time.
+        on_end: Called when the connection has ended.
 
     Attributes:
         connection: The connection.
@@ -50,15 +40,14 @@ class Retired:
         self,
         connection: Connection,
         lifetime: Lifetime,
-        callbacks: Callbacks,
         *,
-        use: Callable[[float], Use],
-        on_end: Callable[[Retired, NsqError], None],
+        is_outstanding: Callable[[float], bool],
+        on_end: Callable[[], None],
     ) -> None:
         self.connection = connection
         self._lifetime = lifetime
-        self._use = use
-        self._on_end = on_end
+        self._is_outstanding: Callable[[float], bool] | None = is_outstanding
+        self._on_end: Callable[[], None] | None = on_end
         self._loop = asyncio.get_running_loop()
         self._interval = connection.config.heartbeat_interval
         self._handle: asyncio.Handle | None = None
@@ -69,17 +58,14 @@ class Retired:
         self._witness_until = lifetime.identified_at + lifetime.limit + _WITNESS_INTERVALS * self._interval
         if server is not None and self._is_witness:
             server.has_witness = True
-        connection.retire(msgspec.structs.replace(callbacks, lost=self._lost))
+        connection.expect_silence()
+        connection.when_ended(self._ended)
         self._look_soon()
 
     def changed(self) -> None:
         """Check whether anything is still outstanding; call this after each answer."""
         if self._use(self._loop.time()) is Use.DONE:
             self._look_soon()
-
-    def abort(self, reason: NsqError) -> None:
-        """End the connection at once."""
-        self.connection.abort(reason)
 
     def close(self) -> None:
         """Send buffered data and close, even if something is outstanding."""
@@ -89,6 +75,9 @@ class Retired:
             if self._handle is not None:
                 self._handle.cancel()
             self._handle = self._loop.call_later(CLOSE_GRACE, self.connection.abort, ConnectionLostError("replaced"))
+
+    def _use(self, now: float) -> Use:
+        return Use.FINISHING if self._is_outstanding is not None and self._is_outstanding(now) else Use.DONE
 
     def _look_soon(self) -> None:
         if self._is_closing:
@@ -101,25 +90,24 @@ class Retired:
         now, connection = self._loop.time(), self.connection
         if self._is_witness and (connection.show_evidence() or now > self._witness_until):
             self._release()
-        act = ACTS[self._use(now), self._lifetime.phase(now)]
-        if act is Act.LEAVE:
-            connection.abort(ConnectionLostError(f"{connection.node.address} can no longer write to this connection"))
-        elif act is Act.CLOSE and not self._is_witness:
+        if ACTS[self._use(now), self._lifetime.phase(now)] is Act.CLOSE and not self._is_witness:
             self.close()
-        else:
-            connection.keep_alive()
-            change = self._lifetime.next_phase_at(now)
-            due = now + self._interval / 2
-            self._handle = self._loop.call_at(due if change is None else min(due, change), self._look)
+            return
+        connection.keep_alive()
+        change = self._lifetime.next_phase_at(now)
+        due = now + self._interval / 2
+        self._handle = self._loop.call_at(due if change is None else min(due, change), self._look)
 
     def _release(self) -> None:
         server = self.connection.tls_server
         if server is not None and self._is_witness:
             server.has_witness = self._is_witness = False
 
-    def _lost(self, reason: NsqError) -> None:
+    def _ended(self) -> None:
         self._release()
+        self._is_closing = True
         if self._handle is not None:
             self._handle.cancel()
-        self._use = _is_done  # the owner's function may lead back to this object
-        self._on_end(self, reason)
+        on_end, self._on_end, self._is_outstanding = self._on_end, None, None  # they lead back to this object
+        if on_end is not None:
+            on_end()

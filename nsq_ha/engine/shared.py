@@ -1,8 +1,9 @@
-"""Connections to one nsqd that several senders share, since the n-th answer belongs to the n-th request, whoever asked.
+"""The connections of one producer: no more than ``max_connections``, some of them shared by many senders.
 
-A producer of a plain cluster needs one connection for each nsqd, for all topics. The invariant: an answer goes to the
-sender that wrote the request. If a sender gives up a request that is unanswered, the connection ends for all: later
-answers would be taken for its own.
+Connections to one nsqd can be shared, since the n-th answer belongs to the n-th request, whoever asked. A producer of a
+plain cluster needs one for each nsqd, for all topics. Partitions have one each, and share above the limit. The
+invariant: an answer goes to the sender that wrote the request. If a sender gives up a request that is unanswered, the
+connection ends for all: later answers would be taken for its own.
 
 Source: server protocol, publishing: requests on one connection are answered in order.
 """
@@ -10,19 +11,25 @@ Source: server protocol, publishing: requests on one connection are answered in 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from typing import TYPE_CHECKING
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.engine.connection import Callbacks, Connection
-from nsq_ha.engine.waiting import while_wanted
+from nsq_ha.engine.waiting import open_while
 from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.policy.tls_renewal import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.options.config import ProducerConfig
+    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
+
+_CLOSED_SHARE: Final = 32
+"""One of so many connections is closed at a time at the limit, at least one in any case: looking for them takes long
+with many topics."""
 
 
 class Share:
@@ -31,19 +38,17 @@ class Share:
     Attributes:
         node: The nsqd.
         name: The connection's.
-        lifetime: None: connections with a limited lifetime are not shared.
         callbacks: Those of the sender.
         trunk: What all shares of the connection have in common.
         connection: The shared one.
         resume: Called when the socket has space again.
     """
 
-    __slots__ = ("_ended", "callbacks", "connection", "lifetime", "name", "node", "resume", "trunk")
+    __slots__ = ("_ended", "callbacks", "connection", "name", "node", "resume", "trunk")
 
     def __init__(self, trunk: Trunk, connection: Connection, callbacks: Callbacks) -> None:
         self.node: Node = connection.node
         self.name: str = connection.name
-        self.lifetime: None = None
         self.callbacks: Callbacks = callbacks
         self.resume: Callable[[], None] = _nothing
         self.trunk: Trunk = trunk
@@ -54,6 +59,11 @@ class Share:
     def is_open(self) -> bool:
         """Whether it can be written to."""
         return not self._ended.done() and self.connection.is_open
+
+    @property
+    def lifetime(self) -> Lifetime | None:
+        """How long nsqd can write to the connection. None if there is no limit."""
+        return self.connection.lifetime
 
     @property
     def answered_at(self) -> float:
@@ -94,6 +104,10 @@ class Share:
         """Wait for the end and return its reason."""
         return await asyncio.shield(self._ended)
 
+    async def aclose(self, timeout: float) -> None:
+        """Leave the connection. For the other senders it stays open."""
+        self.abort(ConnectionLostError("closed by this client"))
+
 
 class Trunk:
     """One connection that senders share.
@@ -116,7 +130,7 @@ class Trunk:
         self._over = over
         self._connection: Connection | None = None
         self._waiting = 0
-        callbacks = Callbacks(self._lost, answers=self._answers, refusals=self._refusals, stored=self._stored)
+        callbacks = Callbacks(self._lost, answers=self._answers, stored=self._stored)
         self._opened = asyncio.ensure_future(opening(callbacks))
         self._opened.add_done_callback(self._has_opened)
 
@@ -156,10 +170,19 @@ class Trunk:
             self._connection.abort(reason)
         elif not self._shares and not self._waiting:
             self._over()
-            self._connection.close()
+            if self._connection.lifetime is None:
+                self._connection.close()
+            else:  # nsqd may be unable to confirm the end
+                self._connection.abort(reason)
             self._connection.when_ended(lambda: share.end(reason))
             return
         asyncio.get_running_loop().call_soon(share.end, reason)
+
+    @property
+    def may_be_joined(self) -> bool:
+        """Whether there is time left to use the connection, or it is being opened."""
+        lifetime = None if self._connection is None else self._connection.lifetime
+        return lifetime is None or lifetime.phase(self._clock()) is Phase.FRESH
 
     def _has_opened(self, opened: asyncio.Future[Connection]) -> None:
         if opened.cancelled() or opened.exception() is not None:
@@ -202,11 +225,6 @@ class Trunk:
             share.callbacks.answers(answers[begin : begin + taken])
             begin += taken
 
-    def _refusals(self, refusals: list[ServerError]) -> None:
-        share = self._unanswered[0][0] if self._unanswered else next(iter(self._shares), None)
-        if share is not None:
-            share.callbacks.refusals(refusals)
-
     def _lost(self, reason: NsqError) -> None:
         self._over()
         shares, self._shares = self._shares, {}
@@ -215,58 +233,115 @@ class Trunk:
             share.end(reason)
 
 
-class SharedConnections:
-    """The shared connections of one producer, one for each nsqd.
+class Connections:
+    """The connections of one producer.
+
+    A connection has its place from the beginning of the attempt until its socket has closed.
 
     Args:
         config: The producer's options.
-        take: Takes a place among the open connections; returns False if there is none.
-        give_back: Frees the place.
+        close_idle: Closes up to the given number of connections, the longest idle ones first; returns how many.
+
+    Attributes:
+        count: Number of places in use.
     """
 
-    def __init__(
-        self, config: ProducerConfig, take: Callable[[], Awaitable[bool]], give_back: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: ProducerConfig, close_idle: Callable[[int], int]) -> None:
+        self.count: int = 0
         self._config = config
-        self._take = take
-        self._give_back = give_back
+        self._most = config.max_connections
+        self._close_idle = close_idle
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._closing = 0  # idle connections whose places are not free yet, or fewer than there are
         self._trunks: dict[str, Trunk] = {}
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a place is free."""
+        return self.count < self._most
 
     def has(self, node: Node) -> bool:
         """Return whether a sender may join a connection to ``node``."""
-        return node.address in self._trunks
+        trunk = self._trunks.get(node.address)
+        return trunk is not None and trunk.may_be_joined
 
     async def open(
         self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
-    ) -> Share:
-        """Return a share of the connection to ``node``; open it if there is none.
+    ) -> Connection | Share:
+        """Open a connection to ``node``, or join one: always if it is plain, else if no place is free.
 
         Args and errors are those of :func:`nsq_ha.engine.waiting.open_while`.
         """
+        if not node.is_plain and self.has_room:
+            return await self.open_own(node, callbacks, news=news, is_wanted=is_wanted)
         trunk = self._trunks.get(node.address)
-        if trunk is None:
+        if trunk is None or not trunk.may_be_joined:
             trunk = self._trunks[node.address] = Trunk(
                 lambda answers: self._open(node, answers), lambda: self._forget(node.address, trunk)
             )
-        return await while_wanted(trunk.join(callbacks), node, news=news, is_wanted=is_wanted)
+        return await open_while(trunk.join(callbacks), node, news=news, is_wanted=is_wanted)
+
+    async def open_own(
+        self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
+    ) -> Connection:
+        """Open a connection that nobody shares."""
+        return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
 
     async def _open(self, node: Node, callbacks: Callbacks) -> Connection:
-        if not await self._take():
+        if not await self.take():
             raise ConnectError(
-                f"cannot connect to {node.address}: max_connections={self._config.max_connections} connections are open"
+                f"cannot connect to {node.address}: max_connections={self._most} connections are open"
                 " and none is idle. Raise max_connections"
             )
         try:
             connection = await Connection.open(self._config, node, callbacks)
         except BaseException:
-            self._give_back()
+            self.give_back()
             raise
-        connection.when_ended(self._give_back)
+        connection.when_ended(self.give_back)
         return connection
 
     def _forget(self, address: str, trunk: Trunk | None) -> None:
         if self._trunks.get(address) is trunk:
             del self._trunks[address]
+
+    async def take(self) -> bool:
+        """Take a place; close an idle connection if none is free, and wait until it has ended.
+
+        Call :meth:`give_back` when the connection has ended, or could not be opened.
+
+        Returns:
+            False if no place is free and no connection is idle.
+
+        If cancelled, no place is taken.
+        """
+        if self.has_room:
+            self.count += 1
+            return True
+        if self._closing <= len(self._waiting):
+            self._closing += self._close_idle(1 + self._most // _CLOSED_SHARE)
+        if self._closing <= len(self._waiting):
+            return False
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[place] = None
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._waiting.pop(place, None)
+            if not place.cancelled():  # it was given the place at the same moment
+                self.give_back()
+            raise
+        return True
+
+    def give_back(self) -> None:
+        """Free a place, for the one who waits the longest if any do."""
+        self._closing = max(0, self._closing - 1)
+        while self._waiting:
+            place, _ = self._waiting.popitem(last=False)
+            if not place.done():
+                place.set_result(None)
+                return
+        self.count -= 1
 
 
 def _nothing() -> None:

@@ -14,7 +14,8 @@ import os
 import socket
 import sys
 import threading
-from typing import TYPE_CHECKING, Final, Self, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.checks import is_port
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
@@ -24,12 +25,17 @@ from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from nsq_ha.engine.stream import OnLost, Receiver
     from nsq_ha.protocol.compression import Codec
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
+
+Receiver = Callable[[bytes | memoryview], None]
+"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends."""
+
+OnLost = Callable[[NsqError], None]
+"""Takes the reason of the end, exactly once for each opened stream; nothing is received afterwards."""
 
 MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
@@ -83,7 +89,16 @@ def _ignore(_: object) -> None:
 
 
 class TcpStream(asyncio.BufferedProtocol):
-    """A :class:`~nsq_ha.engine.stream.Stream` over a socket. Call :meth:`open` to get one."""
+    """An open stream. Call :meth:`open` to get one.
+
+    Attributes:
+        receiver: Takes the data that is read.
+        peer: The address, for errors.
+        last_received: The loop's time of the last read.
+        is_paused: Whether the peer accepts no more data for now.
+        is_closing: Returns whether the end is decided, shortly before ``on_lost``.
+        on_resume: Called when ``is_paused`` ends. None calls nothing.
+    """
 
     def __init__(self, receiver: Receiver, on_lost: OnLost) -> None:
         self.receiver: Receiver = receiver
@@ -98,30 +113,27 @@ class TcpStream(asyncio.BufferedProtocol):
         self._unread = 0
         self._reason: NsqError | None = None
         self._is_closed_here = False
-        self.peer: str = "nsqd"  # for errors
+        self.peer: str = "nsqd"
         self.last_received: float = self._loop.time()
         self.is_paused: bool = False
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
 
-    @classmethod
+    @staticmethod
     async def open(
-        cls,
+        new_stream: Callable[[], TcpStream],
         host: str,
         port: int,
-        receiver: Receiver,
-        on_lost: OnLost,
         *,
         hint: str = REACHABLE,
         local_addr: str | None = None,
-    ) -> Self:
+    ) -> TcpStream:
         """Connect by TCP with Nagle's algorithm off (asyncio's default).
 
         Args:
+            new_stream: Creates the stream.
             host: Name or address.
             port: The port.
-            receiver: Takes the data that is read.
-            on_lost: Called once, at the end of an opened stream.
             hint: Advice if no host answers at the address; may be empty.
             local_addr: Host of the source address. None lets the system choose.
 
@@ -135,7 +147,7 @@ class TcpStream(asyncio.BufferedProtocol):
         if not is_port(port):  # the resolver takes 99999 for 34463
             raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
         try:
-            _, stream = await loop.create_connection(lambda: cls(receiver, on_lost), host, port, local_addr=source)
+            _, stream = await loop.create_connection(new_stream, host, port, local_addr=source)
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
@@ -339,6 +351,10 @@ class TcpStream(asyncio.BufferedProtocol):
             lost = f"connection to {self.peer} lost: {exc or 'closed by the peer'}{trust_hint(exc)}"
             reason = ConnectionLostError("closed by this client" if self._is_closed_here else lost)
             reason.__cause__ = exc if exc is None else without_frames(exc)
+        self.lost(on_lost, reason)
+
+    def lost(self, on_lost: OnLost, reason: NsqError) -> None:
+        """Report the end."""
         on_lost(reason)
 
 

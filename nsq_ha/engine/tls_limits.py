@@ -1,7 +1,7 @@
 """What this process knows about nsqds that stop writing to TLS connections.
 
 There is one verdict for each nsqd, shared by all clients of the process.
-``policy.tls_renewal`` decides what it means for connections.
+``policy.tls_renewal`` decides what it means for connections, and ``engine.link`` replaces them in time.
 
 The invariant: a defect is logged once for each nsqd.
 """

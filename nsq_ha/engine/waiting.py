@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.errors import ConnectError, ConnectionLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nsq_ha.errors import NsqError
-    from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.topology import Node
 
 
@@ -57,25 +55,16 @@ def is_foreign(error: BaseException) -> bool:
 
 
 async def open_while(
-    config: ClientConfig,
-    node: Node,
-    callbacks: Callbacks,
-    *,
-    extend_support: bool = False,
-    news: asyncio.Event,
-    is_wanted: Callable[[], bool],
-) -> Connection:
-    """Open a connection as :meth:`Connection.open` does, but give up when it is no longer needed.
+    opening: Coroutine[Any, Any, C], node: Node, *, news: asyncio.Event, is_wanted: Callable[[], bool]
+) -> C:
+    """Open a connection, but give up when it is no longer needed.
 
-    A frozen node accepts connections and never answers: without this, the attempt
-    would block its partition until ``connect_timeout``, although the new leader is
-    known.
+    A frozen node accepts connections and never answers: without this, the attempt would block its partition until
+    ``connect_timeout``, although the new leader is known.
 
     Args:
-        config: The client's options.
+        opening: Opens the connection.
         node: The nsqd.
-        callbacks: Called for received data.
-        extend_support: For a subscription on an extended topic.
         news: Set when ``is_wanted`` may have changed; cleared here.
         is_wanted: Returns whether to continue.
 
@@ -86,14 +75,6 @@ async def open_while(
         ServerError: nsqd refused IDENTIFY or AUTH.
         RemoteProtocolError: The answers are not valid.
     """
-    opening = Connection.open(config, node, callbacks, extend_support=extend_support)
-    return await while_wanted(opening, node, news=news, is_wanted=is_wanted)
-
-
-async def while_wanted(
-    opening: Coroutine[Any, Any, C], node: Node, *, news: asyncio.Event, is_wanted: Callable[[], bool]
-) -> C:
-    """Do as :func:`open_while`, with what ``opening`` opens."""
     loop = asyncio.get_running_loop()
     attempt = loop.create_task(opening)
     try:

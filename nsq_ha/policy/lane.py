@@ -17,9 +17,6 @@ The invariants, for all events in any order:
   answers, since answers have no number. The ghost is never written again.
 * A publish that is written once more over another connection, to ask whether a
   silent leader answers there, keeps its place and its keys, and stays in doubt.
-* While one connection replaces another to the same leader, the answers on the
-  old one are counted separately. The rules above hold across both: a publish
-  whose key is unanswered on the old connection is not written to the new one.
 
 Source: server failures 1.1, 4.2.
 """
@@ -33,8 +30,6 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 import msgspec
-
-from nsq_ha.errors import LocalProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,14 +102,13 @@ class Lane(Generic[T]):
         waiting: Number of publishes to be written, for the first time or again, whose callers wait.
     """
 
-    __slots__ = ("_apart", "_by_key", "_left_behind", "_ready", "_sent", "unanswered", "waiting")
+    __slots__ = ("_by_key", "_left_behind", "_ready", "_sent", "unanswered", "waiting")
 
     def __init__(self) -> None:
         self._ready: deque[T] = deque()
         # Those in _ready that were given up: to look for each would take a time that grows with their square.
         self._left_behind = 0
         self._sent: deque[T] = deque()
-        self._apart: deque[T] = deque()
         # Most keys have one publish, and a queue for each takes longer and 600 bytes more.
         self._by_key: dict[Hashable, T | OrderedDict[T, None]] = {}
         self.unanswered: int = 0
@@ -123,23 +117,7 @@ class Lane(Generic[T]):
     @property
     def oldest(self) -> T | None:
         """The oldest unanswered publish. None if there is none."""
-        sent = self._apart or self._sent
-        return sent[0] if sent else None
-
-    @property
-    def unanswered_apart(self) -> int:
-        """Number of unanswered publishes on the old connection."""
-        return len(self._apart)
-
-    def set_apart(self) -> None:
-        """Start a new connection; unanswered publishes stay with the old one.
-
-        Raises:
-            LocalProtocolError: The connection before the old one still has unanswered publishes.
-        """
-        if self._apart:
-            raise LocalProtocolError(f"{len(self._apart)} publishes are unanswered on the connection before this one")
-        self._apart, self._sent = self._sent, deque()
+        return self._sent[0] if self._sent else None
 
     def submit(self, entry: T) -> None:
         """Append a new publish to the queue of each of its keys."""
@@ -176,7 +154,7 @@ class Lane(Generic[T]):
 
         Args:
             now: The time of the write.
-            window: Maximum number of unanswered publishes, on both connections together.
+            window: Maximum number of unanswered publishes.
         """
         ready, sent = self._ready, self._sent
         count = min(len(ready) - self._left_behind, window - self.unanswered)
@@ -192,30 +170,27 @@ class Lane(Generic[T]):
         self.waiting -= count
         return taken
 
-    def answered(self, *, apart: bool = False) -> T:
+    def answered(self) -> T:
         """Finish the oldest unanswered publish and release its keys.
-
-        Args:
-            apart: The answer came over the old connection.
 
         Raises:
             IndexError: No publish is unanswered. The connection counts its requests,
                 so this is a bug.
         """
-        entry = (self._apart if apart else self._sent).popleft()
+        entry = self._sent.popleft()
         self.unanswered -= 1
         entry.stage = _DONE
         if entry.keys:
             self._finish(entry)
         return entry
 
-    def all_answered(self, count: int, *, apart: bool = False) -> list[T]:
+    def all_answered(self, count: int) -> list[T]:
         """Finish the ``count`` oldest unanswered publishes, as :meth:`answered` does one by one.
 
         Raises:
             IndexError: Fewer are unanswered; nothing was changed.
         """
-        sent = self._apart if apart else self._sent
+        sent = self._sent
         if count > len(sent):
             raise IndexError(f"{count} answers came to {len(sent)} publishes")
         done = [sent.popleft() for _ in range(count)]
@@ -226,19 +201,18 @@ class Lane(Generic[T]):
                 self._finish(entry)
         return done
 
-    def refused(self, now: float, *, retry: bool, apart: bool = False) -> T:
+    def refused(self, now: float, *, retry: bool) -> T:
         """Record that the server refused the oldest unanswered publish.
 
         Args:
             now: The time of the refusal; a late one leaves doubt.
             retry: Whether it goes back to the front of its keys, unless its
                 caller has given up. If not, it ends.
-            apart: The answer came over the old connection.
 
         Returns:
             The publish; its ``stage`` is READY if it will be written again.
         """
-        entry = (self._apart if apart else self._sent).popleft()
+        entry = self._sent.popleft()
         self.unanswered -= 1
         if now - entry.sent_at > PROMPT_REFUSAL:
             entry.maybe_stored = True
@@ -248,24 +222,18 @@ class Lane(Generic[T]):
             self._finish(entry)
         return entry
 
-    def lost(self, *, apart: bool = False) -> list[T]:
-        """Record that a connection is lost: its unanswered publishes are in doubt.
+    def lost(self) -> list[T]:
+        """Record that the connection is lost: all unanswered publishes are in doubt.
 
         They go back to the head of the lane in their old order. Publishes that
         their callers have given up end instead.
 
-        Args:
-            apart: Whether only the old connection is lost. False if all are.
-
         Returns:
-            All publishes that were unanswered there.
+            All publishes that were unanswered.
         """
-        lost = list(self._apart)
-        self._apart.clear()
-        if not apart:
-            lost += self._sent
-            self._sent.clear()
-        self.unanswered -= len(lost)
+        lost = list(self._sent)
+        self._sent.clear()
+        self.unanswered = 0
         for entry in lost:
             entry.maybe_stored = True
         self._again([entry for entry in lost if not entry.given_up])
@@ -321,7 +289,7 @@ class Lane(Generic[T]):
         return entry
 
     def _awaited(self) -> Iterator[T]:
-        return (entry for sent in (self._apart, self._sent) for entry in sent if not entry.given_up)
+        return (entry for entry in self._sent if not entry.given_up)
 
     def divert(self, sent_until: float) -> list[T]:
         """Remove and return unanswered publishes without keys; the caller sends them to another partition.
@@ -333,22 +301,20 @@ class Lane(Generic[T]):
             sent_until: Take only publishes written at this time or before.
         """
         out = []
-        for sent in (self._apart, self._sent):
-            for place, entry in enumerate(sent):
-                if entry.sent_at > sent_until:
-                    break
-                if entry.keys or entry.given_up:
-                    continue
-                sent[place] = _ghost_of(entry)
-                entry.maybe_stored = True
-                entry.stage = Stage.READY
-                out.append(entry)
+        for index, entry in enumerate(self._sent):
+            if entry.sent_at > sent_until:
+                break
+            if entry.keys or entry.given_up:
+                continue
+            self._sent[index] = _ghost_of(entry)
+            entry.maybe_stored = True
+            entry.stage = Stage.READY
+            out.append(entry)
         return out
 
     def pending(self) -> list[T]:
         """Return all publishes that are not done, each once, ghosts included."""
-        found = dict.fromkeys(self._apart)
-        found.update(dict.fromkeys(self._sent))
+        found = dict.fromkeys(self._sent)
         self._drop_left_behind()
         found.update(dict.fromkeys(self._ready))
         for queue in self._by_key.values():

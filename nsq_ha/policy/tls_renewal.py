@@ -6,9 +6,10 @@ answer or message arrives, and nsqd does not close the connection. It continues
 to *read*, so FIN, REQ and TOUCH, which have no answer, still work as long as
 the client sends something from time to time.
 
-So a connection is replaced before that, and the old one is kept until nothing
-is outstanding on it. ``ACTS`` says what to do with a connection at each age;
-``VERDICTS`` says what is known about an nsqd, and why.
+So a connection is replaced before that: a producer switches when all publishes on
+the old one are answered, a consumer keeps the old one until its messages are.
+``ACTS`` says what to do with a connection at each age; ``VERDICTS`` says what is
+known about an nsqd, and why.
 
 The invariants:
 
@@ -57,14 +58,10 @@ class Use(enum.Enum):
 
     UNUSED = enum.auto()
     """By a producer that published nothing over it, with nothing waiting."""
-    PUBLISHING = enum.auto()
-    """By a producer that writes publishes to it."""
-    ANSWERING = enum.auto()
-    """Replaced, by a producer that waits for answers on it."""
-    READING = enum.auto()
-    """By a consumer that reads messages from it."""
+    IN_USE = enum.auto()
+    """Publishes are written to it, or messages are read from it."""
     FINISHING = enum.auto()
-    """Replaced, by a consumer that has unanswered messages from it."""
+    """Replaced, and messages that came over it are not answered."""
     DONE = enum.auto()
     """Replaced, with nothing outstanding."""
 
@@ -77,11 +74,10 @@ class Act(enum.Enum):
     REPLACE = enum.auto()
     """Open another one while using this one; then switch to the new one."""
     SETTLE = enum.auto()
-    """Send nothing new over it and wait for outstanding answers; then reconnect."""
+    """Send nothing new over it and wait for outstanding answers; then reconnect. Answers to earlier messages may still
+    be sent."""
     KEEP = enum.auto()
-    """Read what still arrives, answer messages, and send a command from time to time."""
-    LEAVE = enum.auto()
-    """Close it. Outstanding publishes are in doubt; outstanding messages are redelivered."""
+    """Answer messages, and send a command from time to time."""
     CLOSE = enum.auto()
     """Close it; nothing is outstanding."""
 
@@ -97,19 +93,10 @@ ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
         (_U.UNUSED, _P.DUE): _A.CLOSE,
         (_U.UNUSED, _P.LATE): _A.CLOSE,
         (_U.UNUSED, _P.STALE): _A.CLOSE,
-        (_U.PUBLISHING, _P.FRESH): _A.USE,
-        (_U.PUBLISHING, _P.DUE): _A.REPLACE,
-        (_U.PUBLISHING, _P.LATE): _A.SETTLE,
-        (_U.PUBLISHING, _P.STALE): _A.LEAVE,
-        (_U.ANSWERING, _P.FRESH): _A.KEEP,
-        (_U.ANSWERING, _P.DUE): _A.KEEP,
-        (_U.ANSWERING, _P.LATE): _A.KEEP,
-        (_U.ANSWERING, _P.STALE): _A.LEAVE,
-        (_U.READING, _P.FRESH): _A.USE,
-        (_U.READING, _P.DUE): _A.REPLACE,
-        (_U.READING, _P.LATE): _A.SETTLE,
-        # Whatever nsqd sends now is lost, but earlier messages can still be answered.
-        (_U.READING, _P.STALE): _A.SETTLE,
+        (_U.IN_USE, _P.FRESH): _A.USE,
+        (_U.IN_USE, _P.DUE): _A.REPLACE,
+        (_U.IN_USE, _P.LATE): _A.SETTLE,
+        (_U.IN_USE, _P.STALE): _A.SETTLE,
         # FIN, REQ and TOUCH have no answer, so they need no time; the owner limits this by the message timeout.
         **{(_U.FINISHING, phase): _A.KEEP for phase in _P},
         **{(_U.DONE, phase): _A.CLOSE for phase in _P},

@@ -90,7 +90,7 @@ class Outcomes:
         self._nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
-    def all_stored(self, count: int, *, apart: bool = False) -> Request:
+    def all_stored(self, count: int) -> Request:
         """End the ``count`` (at least one) oldest unanswered publishes, answered by ``OK``; return the last.
 
         Call :meth:`resume` soon: some of their callers wait for that.
@@ -99,7 +99,7 @@ class Outcomes:
             RemoteProtocolError: ``OK`` does not fit one of them. That one and the
                 later ones failed as uncertain; close the connection.
         """
-        done = self._lane.all_answered(count, apart=apart)
+        done = self._lane.all_answered(count)
         shared, usual = self._shared, self._pending.usual
         freed = more = 0
         is_direct = may_resume(self._loop)
@@ -141,14 +141,14 @@ class Outcomes:
         for waiting in stored_for:
             resume(waiting)
 
-    def stored(self, answer: bytes, *, apart: bool = False) -> Request:
+    def stored(self, answer: bytes) -> Request:
         """End the oldest unanswered publish with ``answer``; return it.
 
         Raises:
             RemoteProtocolError: The answer does not fit. The publish failed as
                 uncertain; close the connection.
         """
-        entry = self._lane.answered(apart=apart)
+        entry = self._lane.answered()
         try:
             self._stored(entry, answer)
         except RemoteProtocolError as error:

@@ -20,7 +20,7 @@ from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts
-from nsq_ha.engine.shared import SharedConnections
+from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
@@ -29,7 +29,6 @@ from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.language import declared
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
-from nsq_ha.producer.connections import ConnectionLimit
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.producer.readiness import connect_all, unready
@@ -96,8 +95,7 @@ class Producer(SingleUseClient):
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
-        self._connections = ConnectionLimit(self.config.max_connections, self._close_idle)
-        self._shared = SharedConnections(self.config, self._connections.take, self._connections.give_back)
+        self._connections = Connections(self.config, self._close_idle)
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -485,7 +483,6 @@ class Producer(SingleUseClient):
             lookups.watch(topic),
             self.config,
             connections=self._connections,
-            shared=self._shared,
             start=self._start,
             check_open=self._check_open,
             pending=pending,
@@ -520,8 +517,8 @@ class Producer(SingleUseClient):
             for sender in publisher.senders.values():
                 if (connection := sender.link.connection) is not None:
                     users.setdefault(connection.connection, []).append(sender)
-        unused = [senders for senders in users.values() if all(sender.link.is_unused for sender in senders)]
+        unused = [senders for senders in users.values() if all(sender.is_idle for sender in senders)]
         unused.sort(key=lambda senders: max(sender.last_used for sender in senders))
         for sender in itertools.chain.from_iterable(unused[:count]):
-            sender.link.close_unused()
+            sender.close_idle()
         return len(unused[:count])

@@ -39,7 +39,7 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
                 f"wait_ready() needs {needed} connections, one for each {each_one}, but"
                 f" max_connections={config.max_connections}: raise it, or name fewer topics"
             )
-        await asyncio.gather(*(sender.link.connected() for sender in senders))
+        await asyncio.gather(*(sender.connect() for sender in senders))
 
 
 def _partitions(view: TopicView) -> Collection[int]:

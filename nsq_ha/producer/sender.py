@@ -1,29 +1,40 @@
 """Write the publishes of one partition's lane, and process their answers.
 
-``policy.lane`` decides which publish is next, retried or in doubt;
-``producer.link`` opens and closes the connection to the leader.
+``policy.lane`` decides which publish is next, retried or in doubt; ``engine.link``
+opens, replaces and closes the connection to the leader.
 
-The invariant: the lane's order of unanswered publishes is the order in which
-they were written to the current connection; those on the previous connection, if
-there is one, are kept separately.
+The invariant: the lane's order of unanswered publishes is the order in which they
+were written to the connection in use. Before another one replaces it, all of them
+are answered or in doubt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, ClassVar, Final
 
+from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.fixed import explained
+from nsq_ha.engine.link import Link, Role
 from nsq_ha.engine.shared import Share
-from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError, ServerError
+from nsq_ha.errors import (
+    ClosedError,
+    ConnectionLostError,
+    NoLeaderError,
+    NsqError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.lane import Lane
-from nsq_ha.policy.liveness import STALLED_AFTER, Answering, stalled_at, state_at
+from nsq_ha.policy.link_life import Life, State
+from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.policy.sender_life import Act
+from nsq_ha.policy.tls_renewal import Use
 from nsq_ha.producer.limits import PartitionBuffer
-from nsq_ha.producer.link import Link
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, StallDetector
@@ -33,31 +44,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
-    from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.connections import ConnectionLimit
+    from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.limits import PendingPublishes, Request
     from nsq_ha.producer.outcomes import PublishCounts
-
-log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that probe whether a partition in trouble answers again."""
 _REFRESHED_EVERY: Final = 1.0
 """Seconds between two lookups because of a leader that does not answer."""
 _WRITE_CHUNK: Final = 64
+_CLOSED: Final = "the producer was closed"
+
+_ASK_GRACE: Final = 0.25
+"""Seconds that a silent connection has to answer after all, once the leader has answered over another one."""
 
 
-class Sender:
+class Sender(Role["Connection | Share"]):
     """Publishes to one partition. Run :meth:`run` as a task; it ends only when cancelled.
 
     Args:
         watch: The lookups of the topic.
         partition: The partition.
         config: The producer's options.
-        connections: The producer's limit of connections.
-        shared: The producer's shared connections.
+        connections: The producer's connections.
         on_trouble: Called when publishes without a key should move to another partition.
         pending: Holds the pending publishes.
 
@@ -70,7 +81,12 @@ class Sender:
         counts: Counts of the partition's publishes.
         last_used: Time of the last write, in the loop's time.
         is_silent: Whether the connection was silent for so long that nothing more is written to it.
+        ask_at: When to ask next over another connection whether the leader answers, in the loop's time.
     """
+
+    doing: ClassVar[str] = "publishing"
+    client: ClassVar[str] = "producer"
+    log: ClassVar[logging.Logger] = logging.getLogger("nsq_ha.producer")
 
     def __init__(
         self,
@@ -78,8 +94,7 @@ class Sender:
         partition: int,
         config: ProducerConfig,
         *,
-        connections: ConnectionLimit,
-        shared: SharedConnections,
+        connections: Connections,
         on_trouble: Callable[[Sender], None],
         pending: PendingPublishes,
     ) -> None:
@@ -95,6 +110,7 @@ class Sender:
         self._clock = self._loop.time
         self._watch = watch
         self._config = config
+        self._connections = connections
         self._reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
         self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
@@ -107,21 +123,23 @@ class Sender:
         self._answered_at = 0.0
         self._refresh_at = 0.0
         self._probe_at = 0.0
-        self.link: Link = Link(
-            watch,
-            partition,
-            config,
-            lane=self.lane,
-            retry_pause=self._retry_pause,
-            user=self,
-            reports=self._reports,
-            connections=connections,
-            shared=shared,
+        self._view: TopicView | None = None
+        self._number: int | None = partition
+        self._callers = 0  # of connect()
+        self._used_since = 0.0
+        self._must_ask = False
+        self.ask_at: float = 0.0
+        self._connected = asyncio.Event()
+        self.link: Link[Connection | Share] = Link(
+            self, watch, partition, config.backoff, life=Life(), reports=self._reports
         )
 
     async def run(self) -> None:
         """Keep the lane moving until cancelled."""
-        await self.link.run()
+        try:
+            await self.link.run()
+        finally:
+            self._connected.set()
 
     @property
     def load(self) -> int:
@@ -146,6 +164,21 @@ class Sender:
             self._retry_pause.end()
             self.link.leads(leader)
 
+    async def connect(self) -> None:
+        """Connect though no publish waits, and wait until it is done; failed attempts are repeated.
+
+        Raises:
+            ClosedError: The producer was closed.
+        """
+        self._callers += 1
+        self.link.need()
+        try:
+            await self._connected.wait()
+        finally:
+            self._callers -= 1
+        if self.link.life.state is State.ENDED:
+            raise ClosedError(_CLOSED)
+
     # ------------------------------------------------------------ writing
 
     def submit(self, request: Request) -> None:
@@ -161,7 +194,7 @@ class Sender:
     def kick(self) -> None:
         """Write soon; connect if there is no connection."""
         if self.link.connection is None:
-            self.link.work()
+            self.link.need()
         elif self.link.life.may_write and not self._pump_is_due:
             self._pump_is_due = True
             self._loop.call_soon(self._pump_when_due)
@@ -181,70 +214,71 @@ class Sender:
         # After a refusal, a single publish probes first.
         window = 1 if self._retry_pause.refusals else self._config.window
         try:
-            topic, word, now = self._watch.topic, link.leader.word(), self._clock()
+            topic, number, now = self._watch.topic, self._partition_number(), self._clock()
             while lane.waiting and connection.takes_more:
                 requests = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
                 if not requests:
                     break
                 self.last_used = now
-                connection.write_publishes(encode_run(topic, word, requests), len(requests))
+                connection.write_publishes(encode_run(topic, number, requests), len(requests))
         except Exception as error:  # noqa: BLE001 - publishes taken but not written would never be answered
             link.survive(error)
             return
         if not self._stall.is_watching and lane.unanswered:
             self._stall.watch()
 
+    def _partition_number(self) -> int | None:
+        """Return the partition for commands. None on servers without partitions: commands leave it out."""
+        view = self._watch.view
+        if view is not self._view:
+            self._view = view
+            is_partitioned = view is None or view.meta is None or view.meta.is_partitioned
+            self._number = self.partition if is_partitioned else None
+        return self._number
+
     # ------------------------------------------------------------ answers
 
-    def stored(self, count: int, *, apart: bool = False) -> None:
-        """Take ``count`` answers that are all ``OK``, the usual case.
-
-        Args:
-            count: How many.
-            apart: Whether they came over the previous connection.
-        """
-        connection = self.link.old.answering if apart else self.link.connection
+    def _all_stored(self, count: int) -> None:
+        """Take ``count`` answers that are all ``OK``, the usual case."""
+        connection = self.link.connection
         if connection is None:
             return
         self._answered_at, self.is_silent = self._clock(), False
         is_due, self._pump_is_due = self._pump_is_due, True  # the callers' next publishes leave in one write, below
         try:
-            self._recovered(self._outcomes.all_stored(count, apart=apart))
+            self._recovered(self._outcomes.all_stored(count))
         except RemoteProtocolError as error:
             connection.abort(error)
             return
         finally:
             self._outcomes.resume()
             self._pump_is_due = is_due
-        self._after_answers(count, apart=apart)
+        self._after_answers(count)
 
-    def answers(self, answers: list[bytes | ServerError], *, apart: bool = False) -> None:
+    def _answers(self, answers: list[bytes | ServerError]) -> None:
         """Take other answers, one by one."""
-        connection = self.link.old.answering if apart else self.link.connection
+        connection = self.link.connection
         if connection is None:
             return
         self._answered_at, self.is_silent = self._clock(), False
         for answer in answers:
-            if connection is not (self.link.old.answering if apart else self.link.connection):
+            if connection is not self.link.connection:
                 break  # closed because of an answer before this one
             if isinstance(answer, ServerError):
-                self._refused(answer, apart=apart)
+                self._refused(answer)
                 continue
             try:
-                self._recovered(self._outcomes.stored(answer, apart=apart))
+                self._recovered(self._outcomes.stored(answer))
             except RemoteProtocolError as error:
                 connection.abort(error)
                 break
-        self._after_answers(len(answers), apart=apart)
+        self._after_answers(len(answers))
 
-    def _after_answers(self, count: int, *, apart: bool) -> None:
+    def _after_answers(self, count: int) -> None:
         """Write waiting publishes, after ``count`` answers."""
-        lane = self.lane
-        if apart and not lane.unanswered_apart:
-            self.link.old.answered()
-            self.link.news()
-        if self.link.life.act is Act.SETTLE:
-            self.link.news()
+        link, lane = self.link, self.lane
+        if not link.life.may_write:
+            link.news.set()  # the end of the connection waits for answers
         elif lane.waiting:
             self.pump()
         elif count > 1 or lane.unanswered:
@@ -261,12 +295,13 @@ class Sender:
         if self.trouble is not None and self._answered_at - request.sent_at < STALLED_AFTER:
             self.trouble = None
 
-    def _refused(self, error: ServerError, *, apart: bool) -> None:
-        self.link.refused(error)
+    def _refused(self, error: ServerError) -> None:
+        node = self.link.life.node
+        self._reports.refused(error, "" if node is None else node.address)
         failures = self.link.life.failures
         renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
         again = (error.retriable or renewing) and self._config.on_unreachable == "retry"
-        request = self.lane.refused(self._clock(), retry=again, apart=apart)
+        request = self.lane.refused(self._clock(), retry=again)
         self.counts.retries += again and not request.given_up
         is_understood = refuses_publish(error)
         if not is_understood:
@@ -280,15 +315,14 @@ class Sender:
             self.link.life.answered()  # the message is at fault, and nsqd may close the connection because of it
         if request.closes_when_refused:
             # The server reads the rest of the batch as commands: the next answers belong to no publish.
-            self._close(RemoteProtocolError("closed the connection after a refused MPUB_EXT"), apart=apart)
+            self.link.lost(RemoteProtocolError("closed the connection after a refused MPUB_EXT"))
         elif error.code in RENEWABLE:
             # nsqd closes the connection, too, but publishes written before that would be in doubt.
-            self._close(ConnectionLostError(f"closed the connection to renew its permissions: {error}"), apart=apart)
+            self.link.lost(ConnectionLostError(f"closed the connection to renew its permissions: {error}"))
         elif not is_understood:
             # Answers have no number, so it is unknown which publish the next one belongs to.
-            self._close(
-                RemoteProtocolError(f"closed the connection after an error that answers no publish: {error}"),
-                apart=apart,
+            self.link.lost(
+                RemoteProtocolError(f"closed the connection after an error that answers no publish: {error}")
             )
 
     # ------------------------------------------------------------ trouble
@@ -342,7 +376,7 @@ class Sender:
             f"{connection.node.address} has answered no publish for {waited:.1f} s: closing its connection"
         )
         if state is Answering.OVERDUE:
-            log.warning("%s: %s", self.link.name, reason)
+            self.log.warning("%s: %s", self.link.name, reason)
             self._outcomes.fail_unanswered(reason)
             self.link.lost(reason)
             self._retry_pause.begin()  # a single publish tests whether the leader answers
@@ -364,73 +398,191 @@ class Sender:
         """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
         self.is_silent = True
         if not self.lane.is_awaited:
-            self.link.abandon(reason)
+            self.link.give_up(reason)
             self._retry_pause.begin()
         elif self._config.on_unreachable == "retry":
-            self.link.ask()
+            self._must_ask = True
+            self.link.news.set()
 
-    def question(self) -> tuple[Request, bytes | list[bytes]] | None:
-        """Return an unanswered publish and its bytes, to ask a silent leader with. None if nobody waits for one."""
-        request = self.lane.ask_again()
-        if request is None:
-            return None
-        self.counts.retries += 1
-        return request, encode_run(self._watch.topic, self.link.leader.word(), [request])
+    async def looked(self, connection: Connection | Share) -> None:
+        """Write what may be written; if the leader is silent, ask it over another connection."""
+        self.pump()
+        must_ask, self._must_ask = self._must_ask, False
+        if not must_ask or connection.lifetime is not None:
+            return
+        asked = connection.trunk if isinstance(connection, Share) else self
+        if self._clock() < asked.ask_at:
+            return
+        asked.ask_at = until = self._clock() + ASKED_EVERY
+        try:
+            if not await self._is_answered_elsewhere(connection, until):
+                return
+            until = self._clock() + _ASK_GRACE
+            while self._is_asking(connection) and (left := until - self._clock()) > 0:
+                await self.link.wait(left)
+            if self._is_asking(connection):
+                text = f"{connection.node.address} answers over another connection, but not over this one"
+                self.log.warning("%s: closing a connection: %s", self.link.name, text)
+                self.link.give_up(ResponseTimeoutError(text))
+        except NsqError as error:
+            self.log.debug("%s: the leader could not be asked: %s", self.link.name, error)
+        finally:
+            self.link.news.set()  # the waits may have consumed news that the link waits for
 
-    def answered(self, request: Request, answer: bytes | ServerError) -> bool:
-        """Take the answer to a question; return whether the leader stores publishes again."""
+    def _is_asking(self, silent: Connection | Share) -> bool:
+        """Return whether it is still unknown whether ``silent`` will ever answer."""
+        link = self.link
+        return link.connection is silent and self.is_silent and not link.is_moved(silent.node)
+
+    async def _is_answered_elsewhere(self, silent: Connection | Share, until: float) -> bool:
+        """Write an unanswered publish over another connection; return whether the leader stores publishes again."""
+        answers: list[bytes | ServerError] = []
+        link = self.link
+
+        def took(given: list[bytes | ServerError]) -> None:
+            answers.extend(given)
+            link.news.set()
+
+        other = await self._connections.open_own(
+            silent.node,
+            Callbacks(lambda _: link.news.set(), answers=took),
+            news=link.news,
+            is_wanted=lambda: self._is_asking(silent),
+        )
+        try:
+            if not self._is_asking(silent) or (request := self.lane.ask_again()) is None:
+                return False
+            self.counts.retries += 1
+            other.write_publishes(encode_run(self._watch.topic, self._partition_number(), [request]), 1)
+            while not answers and other.is_open and self._is_asking(silent) and (left := until - self._clock()) > 0:
+                await link.wait(left)
+        finally:
+            other.abort(ConnectionLostError("the question is over"))
+            await other.ended()
+        if not answers:
+            return False
+        answer = answers[0]
         if isinstance(answer, ServerError):
             return not answer.retriable
         try:
             self._outcomes.stored_elsewhere(request, answer)
         except RemoteProtocolError as error:
-            log.debug("%s: %s", self.link.name, error)
+            self.log.debug("%s: %s", link.name, error)
             return False
         return True
 
-    # ------------------------------------------------------------ the connection's changes
+    # ------------------------------------------------------------ the link's role
 
-    def connected(self, nsqd: str) -> None:
-        """Record the address of the connected nsqd."""
-        self._outcomes.connected(nsqd)
+    @property
+    def is_needed(self) -> bool:
+        """Whether a publish or a caller of :meth:`connect` waits."""
+        return bool(self.lane.waiting or self._callers)
+
+    def leader(self) -> Node:
+        """Return the node that accepts publishes."""
+        view = self._watch.view
+        node = view.publishable.get(self.partition) if view is not None else None
+        if node is None:
+            cause = "" if view is None else view.cause
+            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader that accepts writes now{cause}")
+        return node
+
+    def takes_unchecked(self, error: NoLeaderError) -> bool:
+        """Return False: what is published before all channels exist is not delivered to the others."""
+        return False
+
+    async def open(
+        self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]
+    ) -> Connection | Share:
+        """Open a connection, or join a shared one."""
+        callbacks = Callbacks(lost, answers=self._answers, stored=self._all_stored)
+        return await self._connections.open(node, callbacks, news=self.link.news, is_wanted=is_wanted)
+
+    def has_room(self) -> bool:
+        """Return whether the limit of connections permits one more to the leader."""
+        node = self.link.life.node
+        return self._connections.has_room or (node is not None and self._connections.has(node))
+
+    def connected(self, connection: Connection | Share) -> None:
+        """Record that the leader is connected."""
+        self.log.info("%s: connected over %s", self.link.name, connection.name)
+        self._outcomes.connected(connection.node.address)
         self.counts.reconnects += self._was_connected
         self._was_connected = True
         if not self._retry_pause.refusals:  # else the next answer ends the trouble
             self.trouble = None
 
-    def left(self, reason: NsqError) -> None:
+    def use(self, connection: Connection | Share) -> None:
+        """Write to ``connection`` from now on."""
+        self._used_since = self._clock()
+        if self._callers:
+            self.last_used = self._used_since  # or it would be closed at once as unused
+        connection.on_resume(self.kick)
+        self._connected.set()
+        self.pump()
+
+    def use_now(self, connection: Connection | Share) -> Use:
+        """Return whether publishes go over the connection."""
+        return Use.IN_USE if self.load or self.last_used >= self._used_since else Use.UNUSED
+
+    def look_in(self, connection: Connection | Share) -> float:
+        """Return the seconds until the connection may be unused for long."""
+        return self.last_used + self._config.idle_timeout - self._clock()
+
+    def is_unused(self, connection: Connection | Share) -> bool:
+        """Return whether no publish has been queued or unanswered for long."""
+        return not self.load and self._clock() - self.last_used >= self._config.idle_timeout
+
+    async def settle(self, connection: Connection | Share, until: float | None) -> None:
+        """Wait for the answers to what was written."""
+        end, link = math.inf if until is None else until, self.link
+        while link.connection is connection and self.lane.unanswered and (left := end - self._clock()) > 0:
+            await link.wait(left)
+
+    def retired(self, connection: Connection | Share) -> bool:
+        """Take back what the replaced connection has not answered in time; return whether it has answered all."""
+        if not self.lane.unanswered:
+            return True
+        reason = ConnectionLostError(f"{connection.node.address} can no longer write to this connection")
+        self._take_back(reason)
+        self._retry_pause.begin()  # a single publish tests whether the leader answers, before all are written again
+        self.in_trouble(reason)
+        return False
+
+    def left(self, reason: NsqError, *, is_expired: bool) -> None:
         """Take back the unanswered publishes: the connection is closed."""
+        must_probe = is_expired and bool(self.lane.unanswered or self._retry_pause.refusals)
+        self._connected.clear()
         self._retry_pause.end()
         self._retry_pause.refusals = 0
         self._stall.stop()
         self.is_silent = False
-        self._take_back(reason, apart=False)
+        self._take_back(reason)
+        if must_probe:  # a single publish tests whether nsqd answers, before all are written again
+            self._retry_pause.begin()
 
-    def old_lost(self, reason: NsqError) -> None:
-        """Take back the unanswered publishes on the previous connection, which is lost."""
-        self._take_back(reason, apart=True)
-        self._retry_pause.begin()  # a single publish tests whether the leader answers, before all are written again
-        self.in_trouble(reason)
-        self.link.news()
+    def failed(self, error: NsqError, node: Node | None) -> None:
+        """Record a failure."""
+        self.in_trouble(error)
 
-    def _take_back(self, reason: NsqError, *, apart: bool) -> None:
-        for request in self.lane.lost(apart=apart):
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is a connection, and no publish is queued or unanswered."""
+        return self.link.connection is not None and not self.load
+
+    def close_idle(self) -> None:
+        """Close the connection, because another partition needs one."""
+        if self.is_idle:
+            self.link.give_up(ConnectionLostError("closed the connection because another partition needs one"))
+
+    def _take_back(self, reason: NsqError) -> None:
+        for request in self.lane.lost():
             if request.given_up:
                 continue
             if self._config.on_unreachable == "fail":
                 self._outcomes.give_up(request, reason)  # do not send it to another leader
             else:
                 self.counts.retries += 1
-
-    def _close(self, reason: NsqError, *, apart: bool) -> None:
-        """Close the connection, or the previous one."""
-        if not apart:
-            self.link.lost(reason)
-            return
-        if self.link.old.answering is not None:
-            self.link.old.answering.abort(reason)
-        self.link.old.forget(reason)
-        self.old_lost(reason)
 
     # ------------------------------------------------------------ ends
 

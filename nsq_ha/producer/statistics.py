@@ -5,36 +5,21 @@ Nothing here changes anything, and each value is read at once, so any thread may
 
 from __future__ import annotations
 
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.sender_life import State
+from nsq_ha.policy.link_life import State
 from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.stats import ProducerPartition, ProducerStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
     from nsq_ha.engine.servers import Silence
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import TopicPublisher
-    from nsq_ha.stats import PartitionState
-
-STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
-    {
-        State.IDLE: "idle",
-        State.CONNECTING: "connecting",
-        State.WRITING: "connected",
-        State.REPLACING: "connected",
-        State.MOVING: "connected",
-        State.EXPIRING: "connected",
-        State.PAUSED: "waiting",
-        State.ENDED: "closed",
-    }
-)
-"""What ``stats()`` calls the states of ``policy.sender_life``."""
 
 
 def producer_stats(
@@ -76,8 +61,7 @@ def producer_stats(
 
 
 def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
-    link, counts, trouble = sender.link, sender.counts, sender.trouble
-    connection, view = link.connection, watch.view
+    link, counts, trouble, view = sender.link, sender.counts, sender.trouble, watch.view
     leader = None if view is None else view.leaders.get(sender.partition)
     return ProducerPartition(
         topic=watch.topic,
@@ -92,7 +76,7 @@ def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
         timed_out=counts.timed_out,
         retries=counts.retries,
         reconnects=counts.reconnects,
-        heartbeat_age=None if connection is None else connection.heartbeat_age,
+        heartbeat_age=link.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
     )
 

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.engine.shared import SharedConnections
+    from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.connections import ConnectionLimit
     from nsq_ha.producer.limits import PendingPublishes, Request
 
 UNKNOWN_KEPT: Final = 10.0
@@ -46,8 +45,7 @@ class TopicPublisher:
     Args:
         watch: The topic's lookups.
         config: The producer's options.
-        connections: The producer's limit of connections.
-        shared: The producer's shared connections.
+        connections: The producer's connections.
         start: Runs a new sender.
         check_open: Raises if the producer is closed or closing.
         pending: Holds the pending publishes.
@@ -65,8 +63,7 @@ class TopicPublisher:
         watch: TopicWatch,
         config: ProducerConfig,
         *,
-        connections: ConnectionLimit,
-        shared: SharedConnections,
+        connections: Connections,
         start: Callable[[Sender], None],
         check_open: Callable[[], object],
         pending: PendingPublishes,
@@ -80,7 +77,6 @@ class TopicPublisher:
         self._queue = AdmissionQueue()
         self._config = config
         self._connections = connections
-        self._shared = shared
         self._start = start
         self.check_open = check_open
         self._pending = pending
@@ -314,7 +310,6 @@ class TopicPublisher:
                 partition,
                 self._config,
                 connections=self._connections,
-                shared=self._shared,
                 on_trouble=self._move_elsewhere,
                 pending=self._pending,
             )

@@ -17,7 +17,7 @@ from nsq_ha.events import (
     Stalled,
 )
 from nsq_ha.message import Message
-from nsq_ha.policy import subscription, timing
+from nsq_ha.policy import link_life, timing
 from nsq_ha.protocol import Finish
 from tests.support.nsqd import Refusing, Subscribe, error
 from tests.support.stage import TOPIC, Stage
@@ -83,7 +83,7 @@ async def test_a_partition_that_stalls_and_recovers(
     stage: Stage, found: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "FIRST_WARNING", 0.5)
-    monkeypatch.setattr(subscription, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(link_life, "LONGEST_SETTLING", 0.5)
     async with stage.consumer(on_event=found.append, lookup_interval=0.1):
         await stage.nsqd.stop()
         await eventually(lambda: found.of(Stalled))

@@ -12,11 +12,9 @@ import pytest
 from nsq_ha import Backoff, ConsumerConfig, tracelog
 from nsq_ha.admin import nsqd_http
 from nsq_ha.admin.nsqd_http import EMPTY_LOG
-from nsq_ha.consumer import opening
 from nsq_ha.consumer import partitions as partitions_module
 from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.opening import Opener
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
@@ -39,10 +37,10 @@ from nsq_ha.observe import SILENT
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.growth import Held
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.protocol import Command, Identity, Layout, Sub, SubAdvanced, SubOrdered
+from nsq_ha.protocol import Identity
 from nsq_ha.protocol.messages import DamagedMessage
 from tests.support.nsqd import message_id
-from tests.support.waiting import dawdle, eventually, turn
+from tests.support.waiting import dawdle, turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -439,15 +437,10 @@ def test_a_refused_secret_may_be_renewed_once_after_each_subscription() -> None:
     assert without.ends(error)
 
 
-def test_each_error_becomes_ours(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_that_a_given_nsqd_does_not_have_is_explained() -> None:
     known = TopicNotExistError("E_TOPIC_NOT_EXIST", "no")
-    assert trouble_of().explain(known) is known
-    assert "topic 'orders' is not on this nsqd" in str(trouble_of(lookupd=(), nsqd=("a:1",)).explain(known))
-    assert caplog.messages == []
-    unknown = trouble_of().explain(ZeroDivisionError("odd"))
-    assert type(unknown) is ConnectionLostError
-    assert str(unknown) == "unexpected error while consuming: ZeroDivisionError('odd')"
-    assert caplog.messages[0].startswith("orders-3: unexpected error, continuing; ")
+    assert trouble_of().explained(known) is known
+    assert "topic 'orders' is not on this nsqd" in str(trouble_of(lookupd=(), nsqd=("a:1",)).explained(known))
 
 
 # ---------------------------------------------------------------- channels of slow partitions
@@ -832,118 +825,3 @@ async def test_deliveries_of_a_traced_topic_are_lines(monkeypatch: pytest.Monkey
     finally:
         tracelog.switch.disable()
     assert lines == [("delivery", message_id(2, 3)), ("delivery", message_id(3, 3))]
-
-
-# ---------------------------------------------------------------- opening
-
-
-class Opened:
-    """A connection that notes its subscription."""
-
-    node = ONE
-    identity = Identity(version="fake", msg_timeout=4_000)
-
-    def __init__(self) -> None:
-        self.subscribed: list[tuple[Any, ...]] = []
-
-    async def subscribe(self, *parts: Any) -> None:  # noqa: ANN401 - what a Connection takes
-        self.subscribed.append(parts)
-
-
-def opener_of(interval: float = 10.0, **options: Any) -> tuple[Opener, Any]:  # noqa: ANN401 - ConsumerConfig's
-    refused: list[bool] = []
-    heartbeats = SimpleNamespace(interval=interval, refused=lambda: refused.append(True), noted=refused)
-    answers: Any = SimpleNamespace(
-        heartbeats=heartbeats,
-        freed=lambda: None,
-        late=lambda *_: None,
-        gives_up=lambda _: True,
-        requeued=lambda *_: None,
-        interrupted=lambda _: True,
-        unsettled=lambda _: None,
-    )
-    return Opener(TOPIC, "ch", 3, config_of(heartbeat_interval=10.0, **options), answers), answers
-
-
-@pytest.mark.parametrize(
-    ("ordered", "meta", "is_ordered"),
-    [
-        ("auto", TopicMeta(1, ordered=True), True),
-        ("auto", TopicMeta(1), False),
-        (True, TopicMeta(1), True),
-        (False, TopicMeta(1, ordered=True), False),
-    ],
-)
-async def test_a_delivery_is_as_ordered_as_the_option_says(
-    ordered: Any,  # noqa: ANN401 - the option's
-    meta: TopicMeta,
-    *,
-    is_ordered: bool,
-) -> None:
-    backoff = Backoff(initial=3.0, maximum=5.0)
-    opener, answers = opener_of(ordered=ordered, requeue_backoff=backoff)
-    delivery = opener.new_delivery(meta)
-    assert (delivery.topic, delivery.channel, delivery.partition, delivery.is_ordered) == (TOPIC, "ch", 3, is_ordered)
-    assert delivery._on_requeued == answers.requeued
-    assert (delivery._on_freed, delivery._on_late, delivery._gives_up, delivery._on_interrupted, delivery._backoff) == (
-        answers.freed,
-        answers.late,
-        answers.gives_up,
-        answers.interrupted,
-        backoff,
-    )
-
-
-@pytest.mark.parametrize(
-    ("meta", "start", "command", "layout"),
-    [
-        (TopicMeta(1), None, SubAdvanced(TOPIC, "ch", 3, None), Layout.DETAIL),
-        (TopicMeta(1), "count:5", SubAdvanced(TOPIC, "ch", 3, "count:5"), Layout.DETAIL),
-        (TopicMeta(1, ordered=True), None, SubOrdered(TOPIC, "ch", 3), Layout.DETAIL),
-        (TopicMeta(1, extend_support=True), None, SubAdvanced(TOPIC, "ch", 3, None), Layout.EXT_DETAIL),
-        (TopicMeta(1, is_partitioned=False), None, Sub(TOPIC, "ch", None), Layout.PLAIN),
-    ],
-)
-async def test_each_kind_of_topic_has_its_command(
-    meta: TopicMeta, start: str | None, command: Command, layout: Layout
-) -> None:
-    opener, _ = opener_of()
-    connection: Any = Opened()
-    delivery = opener.new_delivery(meta)
-    await opener.subscribe(connection, meta, delivery, start)
-    assert connection.subscribed == [(command, delivery, layout)]
-    assert delivery.is_alive
-
-
-async def test_a_connection_asks_for_the_heartbeats_that_the_loop_can_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[Any, ...]] = []
-    error: list[NsqError] = []
-
-    async def open_while(config: ConsumerConfig, *parts: object, **more: object) -> str:
-        calls.append((config.heartbeat_interval, parts, more))
-        if error:
-            raise error[0]
-        return "a connection"
-
-    monkeypatch.setattr(opening, "open_while", open_while)
-    callbacks: Any = object()
-    news, is_wanted, meta = asyncio.Event(), (lambda: True), TopicMeta(1, extend_support=True)
-    opener, answers = opener_of(25.0)
-    found: Any = await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
-    assert found == "a connection"
-    assert calls == [(25.0, (ONE, callbacks), {"extend_support": True, "news": news, "is_wanted": is_wanted})]
-    error.append(ServerError("E_BAD_BODY", "heartbeat_interval is too long"))
-    with pytest.raises(ConnectError) as caught:
-        await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
-    assert str(caught.value) == (
-        "10.0.0.1:4150 refused a heartbeat interval of 25 s: E_BAD_BODY heartbeat_interval is too long"
-    )
-    assert answers.heartbeats.noted == [True]
-    usual, _ = opener_of(10.0)
-    with pytest.raises(ServerError):
-        await usual.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
-    error[0] = ServerError("E_BAD_BODY", "something else")
-    with pytest.raises(ServerError):
-        await opener.open(ONE, meta, callbacks, news=news, is_wanted=is_wanted)
-    assert answers.heartbeats.noted == [True]
-    await eventually(lambda: True)

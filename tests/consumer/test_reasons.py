@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from nsq_ha import Consumer
-from nsq_ha.consumer.subscription import Subscription
-from nsq_ha.errors import ConfigError, LocalProtocolError
+from nsq_ha.engine.link import Link
+from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from tests.support.inside import inbox_of, subscriptions_of
 from tests.support.stage import Stage
-from tests.support.waiting import dawdle, eventually
+from tests.support.waiting import dawdle, eventually, turn
 
 
 @pytest.fixture
 def reasons(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note why connections that were in use are left."""
     noted: list[str] = []
-    leave = Subscription._leave
+    leave = Link._leave
 
-    def note(subscription: Subscription, reason: Any) -> None:  # noqa: ANN401 - an NsqError
-        if subscription._connection is not None:
+    def note(link: Link[Any], reason: Any, **more: Any) -> None:  # noqa: ANN401 - as Link's
+        if link.connection is not None:
             noted.append(str(reason))
-        leave(subscription, reason)
+        leave(link, reason, **more)
 
-    monkeypatch.setattr(Subscription, "_leave", note)
+    monkeypatch.setattr(Link, "_leave", note)
     return noted
 
 
@@ -49,13 +49,14 @@ async def test_a_bug_is_reported_and_the_partition_is_read_again(
     async with stage.consumer() as consumer:
         await stage.nsqd.subscriber()
         subscription = subscriptions_of(consumer)[0]
-        subscription._survive(ZeroDivisionError("odd"))
+        subscription.link.survive(ZeroDivisionError("odd"))
+        await turn(3)
         assert reasons == ["unexpected error while consuming: ZeroDivisionError('odd')"]
         assert str(subscription.trouble) == reasons[0]
         assert (subscription.ready, subscription.in_flight, subscription.unanswered) == (0, 0, 0)
-        assert (subscription.max_ready, subscription.lifetime) == (0, None)
+        assert subscription.max_ready == 0
         assert tuple(subscription.seen) == (0, 0, 0, 0)
-        subscription._wake.set()
+        subscription.link.news.set()
         peer = await stage.nsqd.subscriber(1)
         await eventually(lambda: subscription.trouble is None)
         peer.message(b"x")
@@ -75,16 +76,16 @@ async def test_a_bug_while_leaving_is_reported_too(
             raise KeyError("odd")
 
         with monkeypatch.context() as patched:
-            patched.setattr(subscription._trouble, "failed", fail)
-            subscription._survive(ZeroDivisionError("odd"))
+            patched.setattr(subscription, "looked", fail)
+            patched.setattr(subscription, "failed", fail)
+            subscription.link.news.set()
+            await eventually(lambda: len(caplog.messages) >= 2)
         texts = [text.partition(";")[0] for text in caplog.messages]
-        assert texts == [
+        assert texts[:2] == [
             "orders-0: unexpected error, continuing",
             "orders-0, leaving its connection: unexpected error, continuing",
         ]
-        subscription._life.target = None
-        with pytest.raises(LocalProtocolError, match=r"^internal error: no leader to subscribe to$"):
-            await subscription._attempt()
+        await stage.nsqd.subscriber(1)
 
 
 async def test_fewer_messages_than_handlers_is_a_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from nsq_ha.consumer.statistics import STATES
+from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
-from nsq_ha.policy.subscription import State
+from nsq_ha.policy.link_life import State
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 from tests.support.nsqd import Refusing, Subscribe, message_id

@@ -39,6 +39,19 @@ async def test_an_ordered_topic_is_subscribed_in_order(stage: Stage) -> None:
         assert peer.ready == 1
 
 
+@pytest.mark.parametrize(
+    ("option", "is_ordered", "command"),
+    [(True, False, SubOrdered(TOPIC, "ch", 0)), (False, True, SubAdvanced(TOPIC, "ch", 0))],
+)
+async def test_the_option_decides_whether_it_is_subscribed_in_order(
+    stage: Stage, *, option: bool, is_ordered: bool, command: Command
+) -> None:
+    stage.lead({0: stage.nsqds[0]}, ordered=is_ordered)
+    async with stage.consumer(ordered=option):
+        peer = await stage.nsqd.subscriber()
+        assert peer.of(*Subscribe) == [command]
+
+
 async def test_an_extended_topic_is_announced(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0]}, extended=True)
     async with stage.consumer():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from nsq_ha import TlsConfig
-from nsq_ha.policy import subscription, timing
+from nsq_ha.policy import link_life, timing
 from nsq_ha.protocol import Command
 from tests.engine.lookups.loopback import lookup_body, peer
 from tests.support.certificates import CA_FILE, server_context
@@ -22,7 +22,7 @@ SOON = 0.2
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Warn after a fraction of the real five seconds."""
     monkeypatch.setattr(timing, "FIRST_WARNING", SOON)
-    monkeypatch.setattr(subscription, "LONGEST_SETTLING", 0.5)
+    monkeypatch.setattr(link_life, "LONGEST_SETTLING", 0.5)
 
 
 def warnings(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
@@ -64,7 +64,7 @@ async def test_its_back_off_grows_though_each_subscription_is_accepted(stage: St
     stage.nsqd.script = accept_and_close
     async with stage.consumer(lookup_interval=0.1) as consumer:
         await stage.nsqd.peer(4)
-        await eventually(lambda: subscriptions_of(consumer)[0]._life.failures >= 5)
+        await eventually(lambda: subscriptions_of(consumer)[0].link.life.failures >= 5)
 
 
 async def test_a_frame_that_is_too_large_names_the_option(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -116,11 +116,11 @@ async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
         await stage.nsqds[0].peer(1)
         refused, view = subscriptions_of(consumer)[0], consumer._watch.view  # type: ignore[union-attr]
         assert view is not None
-        refused._wake.clear()
+        refused.link.news.clear()
         refused.view_changed(replace(view, leaders=dict(view.leaders) | {1: stage.nsqds[2].node}))
-        assert not refused._wake.is_set()
+        assert not refused.link.news.is_set()
         refused.view_changed(replace(view, leaders={0: stage.nsqds[2].node, 1: stage.nsqds[2].node}))
-        assert refused._wake.is_set()
+        assert refused.link.news.is_set()
 
 
 async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
@@ -185,6 +185,6 @@ async def test_an_orderly_close_is_no_trouble(stage: Stage, caplog: pytest.LogCa
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     lines = [record for record in caplog.records if record.name.startswith("nsq_ha")]
     assert [record.getMessage() for record in lines if "lost" in record.getMessage()] == []
-    (line,) = [record for record in lines if record.getMessage().startswith("orders-0 at nsqd")]
+    (line,) = [record for record in lines if record.getMessage().endswith("connection ended: closed by this client")]
     assert line.levelno == logging.DEBUG
-    assert line.getMessage().endswith("closed by this client")
+    assert not [record for record in lines if record.getMessage().startswith("orders-0 at nsqd")]

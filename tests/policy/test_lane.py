@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from nsq_ha.errors import LocalProtocolError
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 
@@ -235,8 +234,6 @@ def test_a_ghost_is_never_written_again() -> None:
 def test_a_silent_leader_is_asked_with_each_unanswered_publish_in_turn() -> None:
     lane, made = submitted(("a", ("a",)), ("b", ()), ("c", ()), ("d", ()))
     assert (lane.is_awaited, lane.ask_again()) == (False, None)
-    lane.take(0.0, 3)
-    lane.set_apart()
     lane.take(0.0, 4)
     lane.give_up(made[1])
     asked = [lane.ask_again() for _ in range(4)]
@@ -253,61 +250,6 @@ def test_pending_lists_each_publish_once() -> None:
     lane, made = submitted(("1", ("a",)), ("2", ("a",)), ("3", ()), ("4", ("b", "c")))
     lane.take(0.0, 1)
     assert sorted(names(lane.pending())) == sorted(names(made))
-
-
-def test_what_is_set_apart_is_answered_apart() -> None:
-    lane, _ = submitted(("1", ()), ("2", ()), ("3", ()))
-    lane.take(0.0, 2)
-    lane.set_apart()
-    assert (lane.unanswered, lane.unanswered_apart) == (2, 2)
-    assert names(lane.take(1.0, 10)) == ["3"]
-    assert lane.answered().item == "3"
-    assert names(lane.all_answered(1, apart=True)) == ["1"]
-    assert lane.refused(1.5, retry=True, apart=True).maybe_stored
-    assert (lane.unanswered, lane.unanswered_apart, lane.waiting) == (0, 0, 1)
-
-
-def test_a_key_that_is_unanswered_apart_is_not_written_to_the_next_connection() -> None:
-    lane, _ = submitted(("a1", ("a",)), ("a2", ("a",)), ("b1", ("b",)))
-    lane.take(0.0, 1)
-    lane.set_apart()
-    assert names(lane.take(0.0, 10)) == ["b1"]
-    lane.answered(apart=True)
-    assert names(lane.take(0.0, 10)) == ["a2"]
-
-
-def test_the_window_counts_what_is_set_apart() -> None:
-    lane, _ = submitted(("1", ()), ("2", ()), ("3", ()))
-    lane.take(0.0, 1)
-    lane.set_apart()
-    assert names(lane.take(0.0, 2)) == ["2"]
-
-
-def test_the_end_of_the_connection_before_leaves_the_next_one_alone() -> None:
-    lane, (one, two) = submitted(("1", ()), ("2", ()))
-    lane.take(0.0, 1)
-    lane.set_apart()
-    lane.take(0.0, 10)
-    assert lane.oldest is one
-    assert lane.lost(apart=True) == [one]
-    assert (one.maybe_stored, two.maybe_stored, lane.oldest) == (True, False, two)
-
-
-def test_only_one_connection_before_this_one_may_have_unanswered_publishes() -> None:
-    lane, _ = submitted(("1", ()))
-    lane.take(0.0, 1)
-    lane.set_apart()
-    with pytest.raises(LocalProtocolError, match="1 publishes"):
-        lane.set_apart()
-
-
-def test_what_waits_long_on_either_connection_goes_elsewhere() -> None:
-    lane, (one, two) = submitted(("1", ()), ("2", ()))
-    lane.take(0.0, 1)
-    lane.set_apart()
-    lane.take(0.0, 10)
-    assert lane.divert(0.0) == [one, two]
-    assert all(entry.is_ghost for entry in lane.pending())
 
 
 def test_a_publish_with_a_key_does_not_keep_others_from_being_diverted() -> None:

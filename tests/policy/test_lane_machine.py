@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.errors import LocalProtocolError
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 from nsq_ha.policy.lane_table import STEPS, Doubt, Event, Standing, standing_of
 
@@ -23,11 +22,7 @@ class Item(Entry, eq=False, kw_only=True):
 
 
 class Watched:
-    """A lane of which each step is compared with the table; what it wrote lies on the wire until it is answered.
-
-    There are two wires while one connection takes the place of another one: what was written before lies on the one
-    that is set apart.
-    """
+    """A lane of which each step is compared with the table; what it wrote lies on the wire until it is answered."""
 
     def __init__(self, window: int = 8) -> None:
         self.lane: Lane[Item] = Lane()
@@ -35,27 +30,8 @@ class Watched:
         self.now = 0.0
         self.made: list[Item] = []
         self.inside: list[Item] = []
-        self.current: list[Item] = []
-        self.before: list[Item] = []
+        self.wire: list[Item] = []
         self.rows: set[tuple[Standing, Event]] = set()
-
-    @property
-    def wire(self) -> list[Item]:
-        return self.before + self.current
-
-    def _next(self, *, apart: bool) -> Item:
-        return (self.before if apart else self.current).pop(0)
-
-    def replace_connection(self) -> None:
-        before = self._standings()
-        if self.before:
-            with pytest.raises(LocalProtocolError):
-                self.lane.set_apart()
-        else:
-            self.lane.set_apart()
-            self.before, self.current = self.current, []
-        assert self._standings() == before
-        assert self.lane.unanswered_apart == len(self.before)
 
     def _standings(self) -> dict[Item, tuple[Standing, bool]]:
         return {entry: (standing_of(entry), entry.maybe_stored) for entry in self.inside}
@@ -86,44 +62,41 @@ class Watched:
     def write(self) -> list[Item]:
         before = self._standings()
         taken = self.lane.take(self.now, self.window)
-        self.current += taken
+        self.wire += taken
         self._compare(before, taken, Event.WRITE, late=False)
         return taken
 
-    def answer(self, *, apart: bool = False) -> Item:
+    def answer(self) -> Item:
         before = self._standings()
-        sent = self._next(apart=apart)
-        answered = self.lane.answered(apart=apart)
+        sent = self.wire.pop(0)
+        answered = self.lane.answered()
         assert answered is sent
         self._compare(before, [answered], Event.ANSWER, late=False)
         return answered
 
-    def answer_run(self, count: int, *, apart: bool = False) -> list[Item]:
+    def answer_run(self, count: int) -> list[Item]:
         before = self._standings()
-        wire = self.before if apart else self.current
-        sent = wire[:count]
-        del wire[:count]
-        answered = self.lane.all_answered(count, apart=apart)
+        sent = self.wire[:count]
+        del self.wire[:count]
+        answered = self.lane.all_answered(count)
         assert answered == sent
         self._compare(before, answered, Event.ANSWER, late=False)
         return answered
 
-    def refuse(self, *, again: bool, apart: bool = False) -> Item:
+    def refuse(self, *, again: bool) -> Item:
         before = self._standings()
-        sent = self._next(apart=apart)
-        refused = self.lane.refused(self.now, retry=again, apart=apart)
+        sent = self.wire.pop(0)
+        refused = self.lane.refused(self.now, retry=again)
         assert refused is sent
         late = self.now - sent.sent_at > PROMPT_REFUSAL
         self._compare(before, [refused], Event.REFUSE_AGAIN if again else Event.REFUSE, late=late)
         return refused
 
-    def lose(self, *, apart: bool = False) -> list[Item]:
+    def lose(self) -> list[Item]:
         before = self._standings()
-        lost = self.lane.lost(apart=apart)
-        assert lost == (self.before if apart else self.wire)
-        self.before.clear()
-        if not apart:
-            self.current.clear()
+        lost = self.lane.lost()
+        assert lost == self.wire
+        self.wire.clear()
         again = [entry for entry in lost if not entry.given_up]
         assert list(self.lane._ready)[: len(again)] == again, "the lane's head, in the old order"
         self._compare(before, lost, Event.LOSE, late=False)
@@ -158,8 +131,7 @@ class Watched:
         self.inside = [entry for entry in self.inside if entry not in out]
         ghosts = [entry for entry in self.lane.pending() if entry.is_ghost]
         self.inside += [ghost for ghost in ghosts if ghost not in self.inside]
-        for wire in (self.before, self.current):
-            wire[:] = [ghost_of(entry, ghosts) if entry in out else entry for entry in wire]
+        self.wire = [ghost_of(entry, ghosts) if entry in out else entry for entry in self.wire]
         self._compare(before, out, Event.DIVERT, late=False)
         return out
 
@@ -195,14 +167,9 @@ def acts(lane: Watched) -> Iterator[Callable[[Watched], object]]:
     yield from (Watched.write, Watched.lose, Watched.withdraw, Watched.ask, divert_all, late)
     for place in range(len(lane.inside)):
         yield partial(give_up_at, place)
-    if lane.current:
-        yield Watched.replace_connection
-    for apart in (False, True):
-        if lane.before if apart else lane.current:
-            yield partial(Watched.answer, apart=apart)
-            yield from (partial(Watched.refuse, again=again, apart=apart) for again in (False, True))
-    if lane.before:
-        yield partial(Watched.lose, apart=True)
+    if lane.wire:
+        yield Watched.answer
+        yield from (partial(Watched.refuse, again=again) for again in (False, True))
 
 
 def divert_all(lane: Watched) -> None:
@@ -261,28 +228,22 @@ class LaneMachine(RuleBasedStateMachine):
                     self.first_written.setdefault(key, []).append(entry.item)
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans(), apart=st.booleans())
-    def answer(self, other: bool, apart: bool = False) -> None:
-        lane = self.lanes[other]
-        if wire := lane.before if apart else lane.current:
-            self._store(wire[0])
-            self._acknowledge(lane.answer(apart=apart))
-
-    @precondition(lambda self: self.one.wire or self.other.wire)
     @rule(other=st.booleans())
-    def replace_connection(self, other: bool) -> None:
-        """Another connection to the same leader takes the place of this one, whose answers still come."""
-        self.lanes[other].replace_connection()
+    def answer(self, other: bool) -> None:
+        lane = self.lanes[other]
+        if lane.wire:
+            self._store(lane.wire[0])
+            self._acknowledge(lane.answer())
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans(), count=st.integers(0, 8), apart=st.booleans())
-    def answer_run(self, other: bool, count: int, apart: bool) -> None:
+    @rule(other=st.booleans(), count=st.integers(0, 8))
+    def answer_run(self, other: bool, count: int) -> None:
         """The leader stored some, and all their answers come in one read."""
         lane = self.lanes[other]
-        run = (lane.before if apart else lane.current)[:count]
+        run = lane.wire[:count]
         for entry in run:
             self._store(entry)
-        for entry in lane.answer_run(len(run), apart=apart):
+        for entry in lane.answer_run(len(run)):
             self._acknowledge(entry)
 
     def _acknowledge(self, entry: Item) -> None:
@@ -294,30 +255,30 @@ class LaneMachine(RuleBasedStateMachine):
             self._end(entry.item, None)
 
     @precondition(lambda self: self.one.wire or self.other.wire)
-    @rule(other=st.booleans(), again=st.booleans(), stored=st.booleans(), apart=st.booleans())
-    def refuse(self, other: bool, again: bool, stored: bool, apart: bool) -> None:
+    @rule(other=st.booleans(), again=st.booleans(), stored=st.booleans())
+    def refuse(self, other: bool, again: bool, stored: bool) -> None:
         lane = self.lanes[other]
-        if wire := lane.before if apart else lane.current:
-            entry = wire[0]
+        if lane.wire:
+            entry = lane.wire[0]
             if stored and lane.now - entry.sent_at > PROMPT_REFUSAL:
                 self._store(entry)
                 self._count_loss(entry)
-            lane.refuse(again=again, apart=apart)
+            lane.refuse(again=again)
             if not again and not entry.given_up:
                 self._end(entry.item, entry.maybe_stored)
 
-    @rule(other=st.booleans(), stored=st.integers(0, 8), frozen=st.booleans(), apart=st.booleans())
-    def lose(self, other: bool, stored: int, frozen: bool, apart: bool) -> None:
-        """All connections are gone, or only the one that is set apart: nsqd could not answer in time."""
+    @rule(other=st.booleans(), stored=st.integers(0, 8), frozen=st.booleans())
+    def lose(self, other: bool, stored: int, frozen: bool) -> None:
+        """The connection is gone."""
         lane = self.lanes[other]
-        wire = list(lane.before) if apart else lane.wire
+        wire = list(lane.wire)
         for entry in wire:
             self._count_loss(entry)
         for entry in wire[:stored]:
             self._store(entry)
         if frozen:
             self.limbo += wire[stored:]
-        lane.lose(apart=apart)
+        lane.lose()
 
     @precondition(lambda self: self.one.wire or self.other.wire)
     @rule(other=st.booleans(), answered=st.booleans(), frozen=st.booleans())
@@ -443,7 +404,7 @@ class LaneMachine(RuleBasedStateMachine):
             for other in (False, True):
                 self.write(other)
                 while self.lanes[other].wire:
-                    self.answer(other, apart=bool(self.lanes[other].before))
+                    self.answer(other)
         assert all(self.told[entry.item] is None for entry in waiting)
         for lane in self.lanes:
             assert (lane.lane.pending(), lane.lane.waiting, lane.lane.unanswered) == ([], 0, 0)

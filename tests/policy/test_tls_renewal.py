@@ -35,13 +35,6 @@ def test_every_verdict_takes_every_evidence() -> None:
     assert set(VERDICTS) == set(itertools.product(Verdict, Evidence))
 
 
-@pytest.mark.parametrize("phase", Phase)
-def test_a_connection_is_left_in_doubt_only_when_its_time_is_over(phase: Phase) -> None:
-    for use in Use:
-        if ACTS[use, phase] is Act.LEAVE:
-            assert phase is Phase.STALE
-
-
 def test_nothing_that_has_an_answer_is_asked_when_it_is_late() -> None:
     for use, phase in ACTS:
         if phase in (Phase.LATE, Phase.STALE):
@@ -52,10 +45,9 @@ def test_what_came_over_a_connection_can_be_answered_at_any_age() -> None:
     assert all(ACTS[Use.FINISHING, phase] is Act.KEEP for phase in Phase)
 
 
-@pytest.mark.parametrize("used", [Use.PUBLISHING, Use.READING])
-def test_what_is_used_is_replaced_in_time_and_what_is_not_used_is_closed(used: Use) -> None:
-    assert ACTS[used, Phase.FRESH] is Act.USE
-    assert ACTS[used, Phase.DUE] is Act.REPLACE
+def test_what_is_used_is_replaced_in_time_and_what_is_not_used_is_closed() -> None:
+    assert ACTS[Use.IN_USE, Phase.FRESH] is Act.USE
+    assert ACTS[Use.IN_USE, Phase.DUE] is Act.REPLACE
     assert ACTS[Use.UNUSED, Phase.DUE] is Act.CLOSE
 
 

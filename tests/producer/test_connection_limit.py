@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from nsq_ha import ProducerConfig
+from nsq_ha.engine.shared import Connections
 from nsq_ha.errors import PublishError
-from nsq_ha.producer.connections import ConnectionLimit
 from nsq_ha.protocol import Command
 from tests.support.nsqd import LIMIT, Holding, Peer
 from tests.support.stage import TOPIC, Stage
@@ -31,13 +32,17 @@ class Idle:
         return closed
 
 
+def limit_of(most: int, idle: Idle) -> Connections:
+    return Connections(ProducerConfig(max_connections=most), idle.close)
+
+
 @pytest.fixture
 def idle() -> Idle:
     return Idle()
 
 
 async def test_there_are_places_up_to_the_limit(idle: Idle) -> None:
-    limit = ConnectionLimit(2, idle.close)
+    limit = limit_of(2, idle)
     assert await limit.take()
     assert limit.has_room
     assert await limit.take()
@@ -50,7 +55,7 @@ async def test_there_are_places_up_to_the_limit(idle: Idle) -> None:
 
 
 async def test_a_place_is_free_when_a_closed_connection_has_ended(idle: Idle) -> None:
-    limit = ConnectionLimit(2, idle.close)
+    limit = limit_of(2, idle)
     for _ in range(2):
         await limit.take()
     idle.count = 1
@@ -64,7 +69,7 @@ async def test_a_place_is_free_when_a_closed_connection_has_ended(idle: Idle) ->
 
 
 async def test_those_who_wait_are_served_in_their_order(idle: Idle) -> None:
-    limit = ConnectionLimit(3, idle.close)
+    limit = limit_of(3, idle)
     for _ in range(3):
         await limit.take()
     idle.count = 3
@@ -87,7 +92,7 @@ async def test_those_who_wait_are_served_in_their_order(idle: Idle) -> None:
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["still waiting", "place just given"])
 async def test_whoever_stops_waiting_leaves_the_place_to_the_next(idle: Idle, is_given: bool) -> None:
-    limit = ConnectionLimit(2, idle.close)
+    limit = limit_of(2, idle)
     for _ in range(2):
         await limit.take()
     idle.count = 2
@@ -107,7 +112,7 @@ async def test_whoever_stops_waiting_leaves_the_place_to_the_next(idle: Idle, is
 
 
 async def test_of_many_connections_several_are_closed_at_once(idle: Idle) -> None:
-    limit = ConnectionLimit(320, idle.close)
+    limit = limit_of(320, idle)
     for _ in range(320):
         await limit.take()
     idle.count = 320

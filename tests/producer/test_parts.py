@@ -21,11 +21,9 @@ from nsq_ha.errors import (
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.liveness import STALLED_AFTER
-from nsq_ha.policy.tls_renewal import Act, Lifetime
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position, single_mpub
 from nsq_ha.producer.choice import PartitionChoice
-from nsq_ha.producer.connections import Leader, OldConnections
 from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.repartition import Repartition
@@ -873,45 +871,3 @@ async def test_each_publish_expires_at_its_own_time_once(part: Partition) -> Non
     assert part.expired == [quick_one]
     await dawdle(0.2)
     assert part.expired == [quick_one, usual]
-
-
-# ---------------------------------------------------------------- leaders and replaced connections
-
-
-async def test_the_leader_that_the_lookups_name() -> None:
-    watch: Any = SimpleNamespace(topic=TOPIC, view=None)
-    leader = Leader(watch, 1)
-    text = "orders-1 has no leader that accepts writes now"
-    for view in (None, view_of(NODE)):
-        watch.view = view
-        with pytest.raises(Exception, match=f"^{text}$"):
-            leader.node()
-        assert not leader.differs(NODE)
-        assert leader.word() == 1
-    watch.view = view_of(*NODES[:2])
-    assert leader.node() == NODES[1]
-    assert (leader.differs(NODES[1]), leader.differs(NODES[0])) == (False, True)
-    watch.view = view_of(*NODES[:2], is_partitioned=False)
-    assert leader.word() is None
-    watch.view = TopicView(TOPIC, None, {}, complete=False, exists=True)
-    assert leader.word() == 1
-
-
-class Old:
-    """A connection that was replaced, or will be."""
-
-    def __init__(self, lifetime: Lifetime | None = None) -> None:
-        self.lifetime = lifetime
-        self.node = NODE
-
-
-async def test_a_connection_without_limit_is_never_looked_at_again() -> None:
-    old = OldConnections(Lane(), stored=print, answers=print, refusals=print, lost=print)
-    unlimited: Any = Old()
-    assert old.act(unlimited, is_used=True) is Act.USE
-    assert old.check_in(unlimited, 7.5) == 7.5
-    assert (len(old), old.answering) == (0, None)
-    old.answered()
-    old.forget(ConnectionLostError("no"))
-    old.drop(ConnectionLostError("no"))
-    await old.ended()

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from nsq_ha import OutgoingMessage
+from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, PublishError, ResponseTimeoutError, TopicNotFoundError
-from nsq_ha.policy.sender_life import State
+from nsq_ha.policy.link_life import State
 from nsq_ha.producer import producer as producer_module
-from nsq_ha.producer.statistics import STATES
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
 from tests.support.stage import TOPIC, Stage

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.errors import PublishError
-from nsq_ha.producer.sender import Sender
 from nsq_ha.protocol import Command, Mpub, Pub
 from tests.support.inside import pending_of
 from tests.support.nsqd import OK, Holding, Peer, error
@@ -52,15 +52,15 @@ async def test_a_caller_goes_on_in_the_turn_that_reads_its_answer(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    takes = Sender.stored
+    reads = TcpStream.buffer_updated
 
-    def stored(sender: Sender, count: int, *, apart: bool = False) -> None:
-        takes(sender, count, apart=apart)
+    def read(stream: TcpStream, nbytes: int) -> None:
+        reads(stream, nbytes)
         order.append("read")
 
-    monkeypatch.setattr(Sender, "stored", stored)
-
     async with stage.producer() as producer:
+        await producer.publish(TOPIC, b"x")
+        monkeypatch.setattr(TcpStream, "buffer_updated", read)
         for _ in range(3):
             await producer.publish(TOPIC, b"x")
             order.append("went on")

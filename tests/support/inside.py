@@ -37,7 +37,7 @@ def subscriptions_of(consumer: Consumer) -> dict[int, Subscription]:
 
 def connection_of(subscription: Subscription) -> Connection | None:
     """Return the connection that a subscription reads from."""
-    return subscription._connection
+    return subscription.link.connection
 
 
 def pending_of(producer: Producer) -> PendingPublishes:

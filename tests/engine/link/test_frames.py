@@ -148,9 +148,9 @@ async def test_a_loop_that_was_held_up_does_not_call_its_peer_silent(nsqd: FakeN
         assert isinstance(stream, TcpStream)
         stream.last_received -= 100.0
         # The check comes five seconds late: what the peer said may still lie in the socket.
-        link.connection._check_silence(asyncio.get_running_loop().time() - 5.0)
+        link.connection.look(asyncio.get_running_loop().time() - 5.0)
         assert link.connection.is_open
-        link.connection._check_silence(asyncio.get_running_loop().time())
+        link.connection.look(asyncio.get_running_loop().time())
         assert isinstance(await link.lost(), ResponseTimeoutError)
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from nsq_ha import ProducerConfig
 from nsq_ha.engine import shared as module
 from nsq_ha.engine.connection import Callbacks
-from nsq_ha.engine.shared import Share, SharedConnections
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
+from nsq_ha.engine.shared import Connections, Share
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.policy.topology import Node
-from nsq_ha.producer.connections import ConnectionLimit
 from tests.support.waiting import eventually, turn
 
 NODE = Node("10.0.0.1", 4150, 4151, is_plain=True)
@@ -26,6 +26,7 @@ class FakeConnection:
         self.node, self.name = NODE, "c1 10.0.0.1:4150"
         self.is_open = self.takes_more = True
         self.heartbeat_age = 0.5
+        self.lifetime = None
         self.written: list[object] = []
         self.reasons: list[NsqError] = []
         self.is_closed = False
@@ -64,7 +65,6 @@ class User:
         self.callbacks = Callbacks(
             lambda reason: self.notes.append(str(reason)),
             answers=lambda answers: self.notes.append([str(answer) for answer in answers]),
-            refusals=lambda refusals: self.notes.append(tuple(map(str, refusals))),
             stored=self.notes.append,
         )
 
@@ -77,9 +77,7 @@ class Case:
         self.may_open = asyncio.Event()
         self.may_open.set()
         self.error: NsqError | None = None
-        self.limit = ConnectionLimit(most, lambda _: 0)
-        config: Any = type("Config", (), {"max_connections": most})
-        self.shared = SharedConnections(config, self.limit.take, self.limit.give_back)
+        self.shared = self.limit = Connections(ProducerConfig(max_connections=most), lambda _: 0)
         case = self
 
         class Opens:
@@ -94,7 +92,9 @@ class Case:
         monkeypatch.setattr(module, "Connection", Opens)
 
     async def open(self, user: User, *, is_wanted: bool = True) -> Share:
-        return await self.shared.open(NODE, user.callbacks, news=asyncio.Event(), is_wanted=lambda: is_wanted)
+        share = await self.shared.open(NODE, user.callbacks, news=asyncio.Event(), is_wanted=lambda: is_wanted)
+        assert isinstance(share, Share)
+        return share
 
 
 @pytest.fixture
@@ -157,19 +157,6 @@ async def test_who_leaves_without_one_leaves_alone(case: Case) -> None:
     assert case.opened[0].is_closed
     assert case.limit.count == 0
     assert not case.shared.has(NODE)
-
-
-async def test_errors_that_answer_nothing_are_told_once(case: Case) -> None:
-    one, other = User(), User()
-    await case.open(one)
-    second = await case.open(other)
-    refusal = ServerError("E_INVALID", "x")
-    case.opened[0].callbacks.refusals([refusal])
-    assert (one.notes, other.notes) == ([(str(refusal),)], [])
-    second.write_publishes(b"a", 1)
-    case.opened[0].callbacks.refusals([refusal])
-    assert other.notes == [(str(refusal),)]
-    assert len(one.notes) == 1
 
 
 async def test_all_are_woken_when_the_socket_has_space(case: Case) -> None:

@@ -15,13 +15,8 @@ from tests.support.waiting import turn
 
 
 async def opening(nsqd: FakeNsqd, news: asyncio.Event | None = None, *, is_wanted: bool = True) -> Connection:
-    return await open_while(
-        ClientConfig(),
-        nsqd.node,
-        Recorder().callbacks,
-        news=news or asyncio.Event(),
-        is_wanted=lambda: is_wanted,
-    )
+    opened = Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
+    return await open_while(opened, nsqd.node, news=news or asyncio.Event(), is_wanted=lambda: is_wanted)
 
 
 def attempts() -> list[asyncio.Task[object]]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.options.types import Backoff
+from nsq_ha.policy.link_life import Act, Life, State, settle_time
 from nsq_ha.policy.liveness import is_silent, next_look
-from nsq_ha.policy.subscription import Act, Life, State, settle_time
 from nsq_ha.policy.timing import delay_after
 
 BACKOFF = Backoff()
@@ -61,21 +61,33 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return next((link for link in self.links if link.is_subscribed), None)
 
     def _do(self) -> None:
-        """Begin what the life says; what takes time is ended by a rule or by the clock."""
-        act = self.life.act
-        if act is Act.CONNECT and self.trying is None:
-            assert self.life.target is not None
-            self.trying = Link(self.life.target, self.now, self.now)
-            self.links.append(self.trying)
-        elif act is Act.ASK:
+        """Do what the life says; what takes time is ended by a rule or by the clock."""
+        life = self.life
+        while life.act is Act.WAIT or (life.act is Act.CONNECT and self.trying is None) or self._is_moved():
+            if life.act is Act.WAIT:
+                life.needed()
+            elif life.act is Act.USE:
+                life.look(is_moved=True)
+            elif self.view is None:
+                self.troubles += 1
+                life.failed(None)
+            else:
+                life.aim(self.view)
+                if life.act is Act.CONNECT:
+                    self.trying = Link(self.view, self.now, self.now)
+                    self.links.append(self.trying)
+        if life.act is Act.PAUSE:
             self.asks += 1
             self.asked_at = self.now if self.asked_at is None else self.asked_at
-            self.due = self.now + delay_after(BACKOFF, self.life.failures, lambda: 0.0)
-        elif act in (Act.END, Act.REPORT):
+            self.due = self.now + delay_after(BACKOFF, life.failures, lambda: 0.0)
+        elif life.act is Act.END:
             assert self.told_to_end
             for link in self.links:
                 self._drop(link)
         self.links = [link for link in self.links if link.is_open]
+
+    def _is_moved(self) -> bool:
+        return self.life.state is State.IN_USE and self.view not in (None, self.life.node)
 
     def _drop(self, link: Link) -> None:
         link.is_open = link.is_subscribed = False
@@ -83,8 +95,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self.trying = None
 
     def _check_leader(self) -> None:
-        if self.trying is None and self.life.act in (Act.ASK, Act.READ):
-            self.life.check(self.view)
+        if self.trying is None and self.life.act is Act.PAUSE:
+            self.life.resume()
+            self._do()
+        elif self._is_moved():
             self._do()
 
     def _fail(self, *, for_good: bool = False) -> None:
@@ -109,7 +123,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.asked_at = None
         if changed and view is not None and view != (self.subscribed.node if self.subscribed else None):
             if self.trying is not None and self.life.state in (State.CONNECTING, State.MOVING):
-                if not self.life.is_wanted(view):
+                if view != self.life.target:
                     self._fail()
             else:
                 self._check_leader()
@@ -180,10 +194,10 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self._fail()
         elif accepts == "never":
             self._fail(for_good=True)
-        elif self.life.state is State.SUBSCRIBING:
+        elif self.life.state is State.JOINING:
             if link.node == self.leader:
                 self.trying, link.is_subscribed = None, True
-                self.life.accepted(self.now)
+                self.life.joined(self.now)
                 self._do()
             else:
                 self._fail()
@@ -192,7 +206,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     def _opened(self, link: Link) -> None:
         self.life.opened()
-        if self.life.act is not Act.SUBSCRIBE:
+        if self.life.act is not Act.JOIN:
             self._fail()
             return
         old = self.subscribed
@@ -217,7 +231,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self._news(self.leader)
         if self.trying is not None and self.now - self.trying.opened_at >= LIMIT:
             self._fail()
-        if self.life.act is Act.ASK and self.trying is None and self.now >= self.due:
+        if self.life.act is Act.PAUSE and self.trying is None and self.now >= self.due:
             self._check_leader()
         if self.now >= self.look_at:
             silent = self.subscribed
@@ -251,9 +265,9 @@ class SubscriptionMachine(RuleBasedStateMachine):
         if life.state is State.ENDED:
             assert self.told_to_end
             assert not self.links
-        elif life.act is Act.ASK:
+        elif life.act is Act.PAUSE:
             assert self.due <= self.now + BACKOFF.maximum
-        elif life.act in (Act.CONNECT, Act.SUBSCRIBE):
+        elif life.act in (Act.CONNECT, Act.JOIN):
             assert self.trying is not None
             assert self.now - self.trying.opened_at <= LIMIT
         else:
@@ -288,7 +302,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def _is_home(self) -> bool:
         if self.told_to_end:
             return True
-        return self.life.state is State.SUBSCRIBED and self.life.node == 1
+        return self.life.state is State.IN_USE and self.life.node == 1
 
 
 SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)

@@ -1,0 +1,71 @@
+"""One timer for each event loop that looks whether its connections are silent.
+
+A timer for each connection would often wake a process that has many of them.
+
+The invariant: a connection is looked at when that is due, or ``TOGETHER`` seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Final
+from weakref import WeakKeyDictionary
+
+TOGETHER: Final = 0.1
+"""Seconds between two looks at least. What is due in between is looked at together."""
+
+Look = Callable[[float], float]
+"""Looks at a connection. It gets the time at which that was due, and returns when the next look is due."""
+
+
+class Looks:
+    """The looks at the connections of one event loop."""
+
+    def __init__(self) -> None:
+        self._due: dict[Look, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, look: Look, due: float) -> None:
+        """Call ``look`` when ``due`` has come, and then whenever it says."""
+        self._due[look] = due
+        if self._timer is None or due < self._timer.when():
+            self._plan(due)
+
+    def remove(self, look: Look) -> None:
+        """Call ``look`` no more."""
+        self._due.pop(look, None)
+        if not self._due and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _plan(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(when, self._look, when)
+
+    def _look(self, when: float) -> None:
+        now = max(asyncio.get_running_loop().time(), when)  # timers may fire a tick of the clock early
+        self._timer = None
+        for look, due in [(look, due) for look, due in self._due.items() if due <= now]:
+            following = look(due)
+            if look in self._due:
+                self._due[look] = following
+        if self._due and self._timer is None:
+            self._plan(max(min(self._due.values()), now + TOGETHER))
+
+
+class _Here(threading.local):
+    """The looks of this thread's event loops."""
+
+    def __init__(self) -> None:
+        self.looks: WeakKeyDictionary[asyncio.AbstractEventLoop, Looks] = WeakKeyDictionary()
+
+
+_here: Final = _Here()
+
+
+def looks() -> Looks:
+    """Return those of the running event loop."""
+    return _here.looks.setdefault(asyncio.get_running_loop(), Looks())

@@ -1,0 +1,383 @@
+"""The life of a connection: every state that it can reach in either role. Stories are in ``test_link_life_machine``."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+
+from nsq_ha.options.types import Backoff
+from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Event, Life, State, Step, settle_time
+from nsq_ha.policy.timing import delay_after
+
+NODES = (0, 1, 2)
+CONNECTED = READABLE | {State.LEAVING}
+"""States in which a connection is in use, or was until its answers have come."""
+
+
+# ---------------------------------------------------------------- all that can happen
+
+
+class Seen(Life[int]):
+    """A life that notes the rows of the table that it used."""
+
+    rows: set[tuple[State, Event]]
+
+    def __init__(self, settling: float | None) -> None:
+        super().__init__(settling)
+        self.rows = set()
+
+    def _take(self, event: Event) -> None:
+        self.rows.add((self.state, event))
+        super()._take(event)
+
+
+@dataclass
+class Runner:
+    """Where a link is: between two acts ("idle"), or waiting in an attempt ("open", "join", "replace", "switch")."""
+
+    life: Seen
+    is_publisher: bool
+    at: str = "idle"
+
+    def key(self) -> tuple[object, ...]:
+        life = self.life
+        return life.state, life.act, life.node, life.target, min(life.failures, 2), self.at, self.is_publisher
+
+    def after(self, at: str, call: str, *arguments: object, **options: object) -> Runner:
+        other = copy.deepcopy(self)
+        getattr(other.life, call)(*arguments, **options)
+        other.at = at
+        return other
+
+    def following(self) -> list[Runner]:
+        """Everything that may happen next."""
+        life, found = self.life, [self.after(self.at, "close"), self.after("idle", "broken")]
+        if life.state in CONNECTED and life.node is not None:
+            found.append(self.after(self.at, "lost", 0.0))
+        if not self.is_publisher:
+            found.append(self.after(self.at, "stop"))
+        elif life.state in {State.IN_USE, State.REPLACING, State.SWITCHING, State.LEAVING, State.EXPIRING}:
+            found.append(self.after(self.at, "unused"))
+        return found + (self._acts() if self.at == "idle" else self._attempts())
+
+    def _acts(self) -> list[Runner]:
+        """Return what an act leads to, or how its attempt begins."""
+        life = self.life
+        if life.act is Act.WAIT:
+            return [self.after("idle", "needed")]
+        if life.act is Act.CONNECT:
+            aimed = [self.after("open", "aim", node) for node in NODES]
+            for other in aimed:
+                other.at = "idle" if other.life.state is State.IN_USE else "open"
+            return [*aimed, self.after("idle", "failed", None)]
+        if life.act is Act.USE and life.state is State.IN_USE:
+            looks = [{}, {"is_moved": True}, {"is_due": True, "is_expiring": True}, {"is_expiring": True}]
+            looks += [{"is_unused": True}] if self.is_publisher else []
+            return [self.after("idle", "look", **look) for look in looks]
+        if life.act is Act.REPLACE:
+            return [self.after("replace", "look")]
+        if life.act is Act.SETTLE:
+            needs = (True, False) if self.is_publisher else (True,)
+            return [self.after("idle", "left", is_needed=each) for each in needs]
+        return [self.after("idle", "resume")] if life.act is Act.PAUSE else []
+
+    def _attempts(self) -> list[Runner]:
+        """Return how an attempt that is waited for may go on."""
+        life = self.life
+        if self.at in ("replace", "switch"):
+            if life.state not in (State.REPLACING, State.SWITCHING):
+                return [self.after("idle", "look")]  # it was lost, left or stopped: the attempt is dropped
+            following = self.after("switch", "opened") if self.at == "replace" else self.after("idle", "joined", 0.0)
+            return [following, self.after("idle", "not_replaced")]
+        found = [self.after("idle", "failed", leader) for leader in (None, *NODES)]
+        if not self.is_publisher:
+            found.append(self.after("idle", "failed", None, for_good=True))
+        if self.at == "open":
+            found.append(self.after("join", "opened"))
+            if found[-1].life.act is not Act.JOIN:  # the connection is dropped, and its failure is told
+                found[-1].life.failed(None)
+                found[-1].at = "idle"
+        else:
+            found.append(self.after("idle", "joined", 0.0))
+        return found
+
+
+def everything() -> list[Runner]:
+    known: dict[tuple[object, ...], Runner] = {}
+    todo = deque(Runner(Seen(settling), settling is None) for settling in (4.0, None))
+    rows: set[tuple[State, Event]] = set()
+    while todo:
+        runner = todo.popleft()
+        if runner.key() not in known:
+            known[runner.key()] = runner
+            for other in runner.following():
+                rows |= other.life.rows
+                todo.append(other)
+    found = list(known.values())
+    found[0].life.rows = rows
+    return found
+
+
+@pytest.fixture(scope="module")
+def all_of_them() -> list[Runner]:
+    return everything()
+
+
+def test_each_row_of_the_table_can_happen_and_nothing_else_does(all_of_them: list[Runner]) -> None:
+    assert all_of_them[0].life.rows == set(TRANSITIONS)
+    assert {runner.life.state for runner in all_of_them} == set(State)
+
+
+def test_what_holds_in_every_state(all_of_them: list[Runner]) -> None:
+    for runner in all_of_them:
+        life = runner.life
+        assert life.may_write == (life.state in WRITABLE)
+        assert life.is_reading == (life.state in READABLE)
+        if life.state in READABLE - {State.EXPIRING} or life.state in WRITABLE | {State.JOINING, State.SWITCHING}:
+            assert life.node is not None, runner
+        if life.state in (State.IDLE, State.CONNECTING, State.PAUSED, State.ENDED):
+            assert life.node is None, runner
+        if runner.at == "open" and life.state in (State.CONNECTING, State.MOVING):
+            assert life.target is not None, runner
+        assert life.target is None or life.state in (State.CONNECTING, State.MOVING), runner
+        assert life.target is None or life.target != life.node, "a healthy connection is not left for its like"
+        assert (life.act is Act.END) == (life.state is State.ENDED)
+
+
+def test_the_roles_differ_only_in_how_they_move_and_end(all_of_them: list[Runner]) -> None:
+    states: dict[bool, set[State]] = {True: set(), False: set()}
+    for runner in all_of_them:
+        states[runner.is_publisher].add(runner.life.state)
+    assert set(State) - states[True] == {State.MOVING, State.MOVE_PAUSED, State.DRAINING}
+    assert set(State) - states[False] == {State.LEAVING}
+
+
+def test_a_pause_follows_each_failure(all_of_them: list[Runner]) -> None:
+    for (state, event), step in TRANSITIONS.items():
+        if event is Event.FAILED and state in (State.CONNECTING, State.JOINING, State.MOVING):
+            assert step.act is Act.PAUSE
+        if event is Event.LOST and state in WRITABLE:
+            assert step.act is Act.PAUSE
+        if event is Event.OPENED and step.act is Act.JOIN:
+            assert state in (State.CONNECTING, State.MOVING)
+        if step.state in WRITABLE and state not in WRITABLE:
+            # Only an open connection is written to: no failure and no loss leads there from outside.
+            assert event in (Event.JOINED, Event.SAME) or (state, event) == (State.SWITCHING, Event.FAILED)
+        if step.state is State.CONNECTING and event is not Event.LOST:
+            assert (state, event) == (State.IDLE, Event.NEEDED), "a connection is opened only if it is needed"
+    for runner in all_of_them:
+        life, before = copy.deepcopy(runner.life), runner.life.failures
+        ends = life.state in (State.DRAINING, State.ENDED)
+        life.broken()
+        assert (life.state, life.act) == ((State.ENDED, Act.END) if ends else (State.PAUSED, Act.PAUSE))
+        assert (life.node, life.target, life.failures) == (None, None, before + (not ends))
+
+
+def test_ended_is_final_and_can_always_be_reached() -> None:
+    assert {step for (state, _), step in TRANSITIONS.items() if state is State.ENDED} == {Step(State.ENDED, Act.END)}
+    assert all(TRANSITIONS[state, Event.CLOSE].state is State.ENDED for state in State)
+    assert {event for _, event in TRANSITIONS} == set(Event)
+
+
+def test_it_begins_without_a_connection() -> None:
+    life: Life[int] = Life()
+    assert (life.state, life.act, life.node, life.failures) == (State.IDLE, Act.WAIT, None, 0)
+    assert life.may_write is False
+
+
+# ---------------------------------------------------------------- attempts
+
+
+def connecting(settling: float | None = None, node: int = 0) -> Life[int]:
+    life: Life[int] = Life(settling)
+    life.needed()
+    life.aim(node)
+    return life
+
+
+def again(life: Life[int], now: float, node: int = 0) -> None:
+    """Connect after a pause."""
+    if life.act is Act.PAUSE:
+        life.resume()
+    life.needed()
+    life.aim(node)
+    life.opened()
+    life.joined(now)
+
+
+@pytest.mark.parametrize("settling", [None, 4.0])
+def test_an_attempt_at_the_old_leader_is_followed_at_once_by_one_at_the_new(settling: float | None) -> None:
+    life = connecting(settling)
+    life.failed(1)
+    assert (life.act, life.failures) == (Act.WAIT, 0)
+    life.needed()
+    life.aim(1)
+    life.opened()
+    life.failed(0)
+    assert (life.act, life.failures) == (Act.WAIT, 0)
+
+
+@pytest.mark.parametrize("settling", [None, 4.0])
+def test_the_same_leader_is_tried_again_after_a_pause(settling: float | None) -> None:
+    life = connecting(settling)
+    for failures in (1, 2, 3):
+        life.failed(0)
+        assert (life.act, life.target, life.failures) == (Act.PAUSE, None, failures)
+        life.resume()
+        assert life.act is Act.WAIT
+        life.needed()
+        life.aim(0)
+    life.opened()
+    life.failed(0)
+    assert (life.act, life.failures) == (Act.PAUSE, 4)
+
+
+def test_no_leader_is_a_failure_whatever_else_is_named() -> None:
+    """Publishers may know a leader that accepts no writes."""
+    life: Life[int] = Life()
+    life.needed()
+    life.failed(1)
+    assert (life.act, life.failures) == (Act.PAUSE, 1)
+
+
+def test_a_leader_that_comes_back_keeps_its_connection() -> None:
+    life = connecting(4.0)
+    life.opened()
+    life.joined(0.0)
+    life.look(is_moved=True)
+    life.failed(None)
+    assert (life.state, life.node, life.failures) == (State.MOVE_PAUSED, 0, 1)
+    life.resume()
+    life.aim(0)
+    assert (life.state, life.act, life.node, life.target) == (State.IN_USE, Act.USE, 0, None)
+
+
+# ---------------------------------------------------------------- a connection in use
+
+
+def in_use(settling: float | None = None) -> Life[int]:
+    life = connecting(settling)
+    life.opened()
+    life.joined(0.0)
+    return life
+
+
+@pytest.mark.parametrize(
+    ("facts", "publishing", "subscribing"),
+    [
+        ((), State.IN_USE, State.IN_USE),
+        (("is_moved", "is_unused", "is_expiring"), State.LEAVING, State.MOVING),
+        (("is_unused", "is_expiring"), State.IDLE, State.IDLE),
+        (("is_due", "is_expiring"), State.REPLACING, State.REPLACING),
+        (("is_expiring",), State.EXPIRING, State.EXPIRING),
+    ],
+)
+def test_what_is_decided_about_a_connection_in_use(
+    facts: tuple[str, ...], publishing: State, subscribing: State
+) -> None:
+    for settling, state in ((None, publishing), (4.0, subscribing)):
+        life = in_use(settling)
+        life.look(**dict.fromkeys(facts, True))
+        assert life.state is state
+
+
+def test_a_connection_that_expires_is_followed_by_a_pause_only_if_another_one_is_needed() -> None:
+    for is_needed, act in ((True, Act.PAUSE), (False, Act.WAIT)):
+        life = in_use()
+        life.look(is_expiring=True)
+        life.lost(0.0)
+        assert life.act is Act.SETTLE, "the loss ends the wait for answers"
+        life.left(is_needed=is_needed)
+        assert life.act is act
+    life = in_use()
+    life.look(is_moved=True)
+    life.left(is_needed=True)
+    assert life.act is Act.WAIT, "the new leader is connected to at once"
+
+
+def test_a_replacement_changes_neither_the_node_nor_the_failures() -> None:
+    life = in_use(4.0)
+    life.short_lives = 3
+    life.look(is_due=True, is_expiring=True)
+    life.opened()
+    assert (life.state, life.act, life.node, life.may_write) == (State.SWITCHING, Act.SWITCH, 0, False)
+    life.joined(100.0)
+    assert (life.state, life.node, life.failures, life.settled_at) == (State.IN_USE, 0, 0, 4.0)
+
+
+# ---------------------------------------------------------------- what counts as progress
+
+
+def test_a_publishers_failures_count_until_an_answer() -> None:
+    life: Life[str] = Life()
+    for failures in (1, 2, 3):
+        life.needed()
+        life.aim("a")
+        life.failed("a")
+        assert (life.act, life.failures) == (Act.PAUSE, failures)
+        life.resume()
+    life.needed()
+    life.aim("a")
+    life.opened()
+    life.joined(0.0)
+    assert life.failures == 3, "a connection alone is no progress"
+    life.answered()
+    life.lost(100.0)
+    assert life.failures == 1
+
+
+@pytest.mark.parametrize("lifetime", [0.0, 0.3, 3.9])
+def test_a_node_that_accepts_and_then_fails_is_tried_less_and_less_often(lifetime: float) -> None:
+    """Each accepted SUB used to reset the backoff: 22 reconnects a second without end."""
+    backoff = Backoff()
+    now = 0.0
+    life = in_use(4.0)
+    reconnects = []
+    while now < 60.0:
+        now += lifetime
+        life.lost(now)
+        assert life.act is Act.PAUSE
+        now += delay_after(backoff, life.failures, lambda: 1.0)  # the shortest that chance allows
+        again(life, now)
+        reconnects.append(now)
+    assert all(sum(second <= moment < second + 1 for moment in reconnects) <= 2 for second in range(10, 60)), reconnects
+
+
+def test_one_loss_after_a_long_life_is_followed_at_once_whatever_was_before() -> None:
+    life = in_use(4.0)
+    for now in (1.0, 2.0, 3.0):
+        life.lost(now)
+        again(life, now)
+    assert (life.short_lives, life.failures) == (3, 3)
+    life.lost(7.0)  # four seconds after it was accepted
+    assert (life.short_lives, life.failures) == (0, 1)
+    assert delay_after(Backoff(), life.failures, lambda: 0.0) == 0.05
+
+
+def test_a_long_outage_does_not_slow_the_first_losses_after_it() -> None:
+    """An election ends in a subscription that is closed once or twice more within two seconds."""
+    life: Life[int] = Life(4.0)
+    for _ in range(30):
+        life.needed()
+        life.failed(None)
+        life.resume()
+    assert life.failures == 30
+    again(life, 22.0)
+    assert life.failures == 0
+    life.lost(22.5)
+    assert delay_after(Backoff(), life.failures, lambda: 0.0) <= 0.1
+
+
+def test_a_loss_while_it_moves_waits_for_nothing() -> None:
+    life = in_use(4.0)
+    life.look(is_moved=True)
+    life.aim(1)
+    life.lost(0.1)
+    assert (life.act, life.target, life.failures) == (Act.CONNECT, 1, 0)
+
+
+def test_a_subscription_settles_after_two_heartbeats_and_after_ten_seconds_at_most() -> None:
+    assert [settle_time(interval) for interval in (1.0, 2.0, 60.0)] == [2.0, 4.0, 10.0]
