@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 PAUSE: Final = 0.3
 """Seconds between two checks of a pending change."""
 
-_NUDGE_INTERVAL: Final = 7.0
+NUDGE_INTERVAL: Final = 7.0
 """Seconds between two requests for another check."""
 
 _LONGEST_PAUSE: Final = 2.0
@@ -278,7 +278,7 @@ async def until_usable(
 ) -> TopicView:
     """Wait for all leaders. After a while request another check from the cluster, which may have skipped one."""
     loop = asyncio.get_running_loop()
-    nudge_at = loop.time() + _NUDGE_INTERVAL
+    nudge_at = loop.time() + NUDGE_INTERVAL
     while True:
         usable = await leading.view(topic, "r", call)
         if needs_channels:
@@ -292,7 +292,7 @@ async def until_usable(
         else:
             call.last = unled(usable, partitions)
         if loop.time() >= nudge_at:
-            nudge_at = loop.time() + _NUDGE_INTERVAL
+            nudge_at = loop.time() + NUDGE_INTERVAL
             await _nudge(leading, topic, call)
         await asyncio.sleep(PAUSE)
 

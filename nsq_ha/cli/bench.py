@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import secrets
 import struct
@@ -23,7 +24,7 @@ from nsq_ha.cli.views import nsqds_of_topic, require_topic
 from nsq_ha.errors import ConfigError, PublishError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from nsq_ha import Consumer, Producer
     from nsq_ha.cli.cluster import ClusterAccess
@@ -141,25 +142,18 @@ class Result:
     failed: int
     missing: int
 
-    def sides(self) -> Iterator[tuple[str, Measured]]:
-        """Yield both sides with their names; what is consumed counts from the call of its publish."""
-        yield "publish", self.published
-        if self.consumed is not None:
-            yield "consume", self.consumed
+    def sides(self) -> dict[str, Measured]:
+        """Return both sides by name; what is consumed counts from the call of its publish."""
+        return {"publish": self.published} | ({} if self.consumed is None else {"consume": self.consumed})
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures as a dict for JSON."""
-        return {
-            "topic": self.topic,
-            "size": self.size,
-            "failed": self.failed,
-            "missing": self.missing,
-            **{name: _figures(side) for name, side in self.sides()},
-        }
+        counts = {name: getattr(self, name) for name in ("topic", "size", "failed", "missing")}
+        return counts | {name: _figures(side) for name, side in self.sides().items()}
 
     def show(self) -> None:
         """Print the figures as a table."""
-        rows = [_Row(name, side, _latencies(side)) for name, side in self.sides()]
+        rows = [_Row(name, side, _latencies(side)) for name, side in self.sides().items()]
         print_fitting(_COLUMNS, rows, title=f"{self.topic}: bodies of {self.size} bytes, latencies in ms")
         if self.failed or self.missing:
             click.echo(f"FAILED: {self.failed:,} not acknowledged, {self.missing:,} not delivered")
@@ -176,19 +170,18 @@ class _Row(NamedTuple):
     latencies: list[float]
 
 
-def _percentile_column(name: str, at: int, need: int) -> FigureColumn:
-    return FigureColumn(name, need, lambda row: f"{row.latencies[at]:,.2f}")
+def _milliseconds(at: int, row: _Row) -> str:
+    return f"{row.latencies[at]:,.2f}"
 
 
 _COLUMNS: Final = (
     FigureColumn("", 0, lambda row: row.name, is_number=False),
     FigureColumn("messages", 2, lambda row: f"{len(row.side.seconds):,}"),
     FigureColumn("rate", 0, lambda row: f"{row.side.rate:,.0f}/s"),
-    _percentile_column("50 %", 0, 0),
-    _percentile_column("95 %", 1, 5),
-    _percentile_column("99 %", 2, 1),
-    _percentile_column("99.9 %", 3, 4),
-    _percentile_column("max", 4, 3),
+    *(
+        FigureColumn(name, need, functools.partial(_milliseconds, at))
+        for at, (name, need) in enumerate((("50 %", 0), ("95 %", 5), ("99 %", 1), ("99.9 %", 4), ("max", 3)))
+    ),
 )
 
 

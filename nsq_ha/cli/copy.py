@@ -26,7 +26,7 @@ from nsq_ha.cli.options import (
 )
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import Intake, check_read, losses_reported, reading_options, total_of, wait_for_topic
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
@@ -34,9 +34,9 @@ from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolErr
 from nsq_ha.message import OutgoingMessage
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
-    from nsq_ha import Batch, Message, Producer, Receipt, StartFrom
+    from nsq_ha import Message, Producer, Receipt, StartFrom
     from nsq_ha.policy.topology import TopicMeta
 
 CHANNEL_OF_COPIES: Final = "nsq-ha-copy"
@@ -230,21 +230,19 @@ async def _copy(
     consumer = cluster.consumer(source, channel, **reading)
     producer = to.producer() if options.timeout is None else to.producer(publish_timeout=options.timeout)
     async with producer, consumer, losses_reported(consumer, kind):
-        total = options.count
-        if options.idle is not None:
-            waiting = await depth_of(cluster, source, channel)
-            total = min((each for each in (waiting, options.count) if each is not None), default=None)
+        total = await total_of(cluster, source, channel, options.count, options.idle)
         most = min(max_in_flight, _MOST, options.count or _MOST)
         if options.rate is not None:
             most = max(1, min(most, int(options.rate / 10)))
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, options, progress)
+            intake = Intake(consumer.batches(most, wait), options.count, options.idle)
             try:
-                is_idle = await copier.run(consumer.batches(most, wait))
+                await copier.run(intake)
             finally:
                 click.echo(copier.summary(), err=True)
-        if is_idle:
+        if intake.is_idle:
             await check_read(consumer, kind)
     return 0
 
@@ -275,11 +273,8 @@ class Copier:
         self._began = time.monotonic()
         self._next = self._began
 
-    async def run(self, batches: AsyncIterator[Batch]) -> bool:
-        """Copy until the count is reached, no message comes for the idle time, or the consumer is closed.
-
-        Returns:
-            Whether it was the idle time.
+    async def run(self, intake: Intake) -> None:
+        """Copy all that comes.
 
         Raises:
             ConfigError: A message can never be copied.
@@ -287,24 +282,10 @@ class Copier:
 
         If cancelled, it waits a short time for answers. Messages without one may be stored, and are copied again.
         """
-        options = self._options
-        while options.count is None or self._progress.done < options.count:
-            try:
-                async with asyncio.timeout(options.idle):
-                    batch = await anext(batches, None)
-            except TimeoutError:
-                return True
-            if batch is None:
-                return False
-            messages = list(batch)
-            if options.count is not None:
-                room = options.count - self._progress.done
-                for message in messages[room:]:
-                    message.requeue(0)
-                del messages[room:]
+        while (messages := await intake.next()) is not None:
             await self._pause(len(messages))
             await self.copy(messages)
-        return False
+            intake.go_on()
 
     async def _pause(self, count: int) -> None:
         """Wait until the rate allows this many messages."""

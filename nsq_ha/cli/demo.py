@@ -141,7 +141,7 @@ async def _run(options: DemoOptions) -> Report:
     from nsq_ha.demo.stage import Demo
 
     console = Console(stderr=True, highlight=False)
-    demo_run = Demo(options, show=lambda event: _print_event(console, event))
+    demo_run = Demo(options, show=lambda event: print_event(console, event))
     with progress_bars(console) as progress:
         if progress is None:
             return await demo_run.run()
@@ -153,7 +153,8 @@ async def _run(options: DemoOptions) -> Report:
             await asyncio.wait({display})
 
 
-def _print_event(console: Console, event: DemoEvent) -> None:
+def print_event(console: Console, event: DemoEvent) -> None:
+    """Print an event of the demo on one line."""
     when = f"{event.seconds:6.1f} s" if event.seconds >= 0 else " " * 8
     console.print(f"{when}  {clean(event.text)}", markup=False, soft_wrap=True)
 
@@ -212,13 +213,13 @@ def _print_spark(report: Report, rate: float | None) -> None:
         ["carrier", "flights#", "departure delay, min#", "arrival delay, min#", "over 15 min late#"],
         [
             (
-                entry.carrier,
-                entry.flights,
-                _number(entry.mean_dep_delay),
-                _number(entry.mean_arr_delay),
-                _number(entry.late_share, percent=True),
+                name,
+                each.flights,
+                _number(each.mean_dep_delay),
+                _number(each.mean_arr_delay),
+                _number(each.late_share, percent=True),
             )
-            for entry in found.carriers
+            for name, each in found.carriers.items()
         ],
         title=f"Spark {found.spark_version} read {found.rows:,} messages in one batch ({found.read_seconds:.1f} s)",
     )

@@ -159,7 +159,7 @@ def dev(
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     nodes = nsqds or (1 if plain else 3)
-    ports = _ports(port, nsqd_port, plain=plain)
+    ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
         nsqlookupds=nsqlookupds or (1 if plain else 2),
@@ -168,7 +168,7 @@ def dev(
         lookupd_ports=ports.lookupd,
         nsqd_ports=ports.nsqd,
         retain_bytes=retain_bytes,
-        tls=_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
+        tls=nsqd_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
         tls_required=tls_client_auth_policy is not None,
         auth=_grants(auth_file),
         **limits,
@@ -185,13 +185,13 @@ def dev(
         run(_until_stopped(lambda: _tell(cluster, example, as_json=as_json)), stopped=0)
 
 
-def _ports(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
+def ports_of(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
     """Return the ports that were asked for, and the usual ones that are free."""
     usual = (DEFAULT_PORT - 1, DEFAULT_PORT) if plain else (DEFAULT_PORT,)
-    lookupds = (lookupd,) if lookupd is not None else (DEFAULT_PORT,) if _are_free(usual) else ()
+    lookupds = (lookupd,) if lookupd is not None else (DEFAULT_PORT,) if are_free(usual) else ()
     if nsqd is not None:
         return Ports(lookupds, (nsqd,))
-    return Ports(lookupds, (NSQD_PORT,) if plain and _are_free((NSQD_PORT, NSQD_PORT + 1)) else ())
+    return Ports(lookupds, (NSQD_PORT,) if plain and are_free((NSQD_PORT, NSQD_PORT + 1)) else ())
 
 
 @contextlib.contextmanager
@@ -231,7 +231,8 @@ def _grants(file: str | None) -> dict[str, AuthGrant] | None:
     return grants
 
 
-def _are_free(ports: tuple[int, ...]) -> bool:
+def are_free(ports: tuple[int, ...]) -> bool:
+    """Return whether nobody listens at some ports of the loopback."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -242,7 +243,7 @@ def _are_free(ports: tuple[int, ...]) -> bool:
     return True
 
 
-def _tls(cert: str | None, key: str | None, ca: str | None, policy: str | None) -> ssl.SSLContext | None:
+def nsqd_tls(cert: str | None, key: str | None, ca: str | None, policy: str | None) -> ssl.SSLContext | None:
     """Return the context of the nsqds.
 
     Raises:

@@ -17,12 +17,12 @@ from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import View, agree, ask_all, differing
+from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import new_client
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from typing import TypeVar
 
     import httpx
@@ -130,7 +130,8 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
         names = [topic] if topic is not None else [info.name for info in await admin.topics()]
         chosen = names[:MOST_TOPICS]
         stats = await admin.stats(topic)
-        details = {each.view.topic: each async for each in _described(admin, chosen, strict=topic is not None)}
+        described = await _limited(_described(admin, name, strict=topic is not None) for name in chosen)
+        details = {each.view.topic: each for each in described if each is not None}
     views = (
         {} if state.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
     )
@@ -138,29 +139,25 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
     return Facts(
         reading=Reading(time.time(), stats=stats, cluster=state, details=details),
         left_out=len(names) - len(chosen),
-        differing={name: differing(found) for name, found in views.items() if not agree(_answered(found))},
+        differing={
+            name: differing(found)
+            for name, found in views.items()
+            if not agree([each for each in found if each.error is None])
+        },
         registered=registered,
         unreachable=await _unreachable(stats),
         clocks=await _clocks(cluster, stats, [each.url for each in state.lookupds if not each.error]),
     )
 
 
-def _answered(views: Iterable[View]) -> list[View]:
-    return [view for view in views if view.error is None]
-
-
-async def _described(admin: AdminClient, topics: Iterable[str], *, strict: bool) -> AsyncIterator[TopicDescription]:
-    async def describe(topic: str) -> TopicDescription | None:
-        try:
-            return await admin.describe(topic)
-        except TopicNotFoundError:
-            if strict:
-                raise
-            return None  # it was deleted meanwhile
-
-    for found in await _limited(map(describe, topics)):
-        if found is not None:
-            yield found
+async def _described(admin: AdminClient, topic: str, *, strict: bool) -> TopicDescription | None:
+    """Return a description. None if the topic was deleted meanwhile."""
+    try:
+        return await admin.describe(topic)
+    except TopicNotFoundError:
+        if strict:
+            raise
+        return None
 
 
 async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:

@@ -21,7 +21,7 @@ from nsq_ha.errors import ConfigError, NsqError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
-    from nsq_ha import Consumer, Message
+    from nsq_ha import Batch, Consumer, Message
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.cli.views import FoundTopic
     from nsq_ha.options.keywords import ConsumerOptions
@@ -126,6 +126,59 @@ async def _tell_losses(consumer: Consumer, sources: str) -> None:
                 await consumer.wait_subscribed()
                 click.echo(f"warning: all {sources} of {consumer.topic} are read again", err=True)
             await asyncio.sleep(_LOSS)
+
+
+class Intake:
+    """Takes batches until a count is reached, no message comes for a time, or the consumer is closed.
+
+    Args:
+        batches: Where they come from.
+        count: Number of messages after which it ends. None for no end.
+        idle: Seconds without a message after which it ends. None for no end.
+
+    Attributes:
+        is_idle: No message came for that time.
+    """
+
+    def __init__(self, batches: AsyncIterator[Batch], count: int | None, idle: float | None) -> None:
+        self.is_idle: bool = False
+        self._batches = batches
+        self._left = math.inf if count is None else count
+        self._idle = math.inf if idle is None else idle
+        self._clock = asyncio.get_running_loop().time
+        self._since = self._clock()
+
+    async def next(self, until: float = math.inf) -> list[Message] | None:
+        """Return the next messages. None at the end; an empty list at the time ``until`` of the event loop."""
+        if self._left <= 0:
+            return None
+        end = self._since + self._idle
+        try:
+            async with asyncio.timeout_at(min(until, end) if min(until, end) < math.inf else None):
+                batch = await anext(self._batches, None)
+        except TimeoutError:
+            self.is_idle = self._clock() >= end
+            return None if self.is_idle else []
+        if batch is None:
+            return None
+        messages = list(batch)
+        most = int(min(self._left, len(messages)))
+        for message in messages[most:]:
+            message.requeue(0)
+        self._left -= most
+        return messages[:most]
+
+    def go_on(self) -> None:
+        """Count the idle time from now on, after the messages were worked on."""
+        self._since = self._clock()
+
+
+async def total_of(
+    cluster: ClusterAccess, topic: str, channel: str, count: int | None, idle: float | None
+) -> int | None:
+    """Return how many messages a command will take, for its progress. None if that is unknown."""
+    waiting = None if idle is None else await depth_of(cluster, topic, channel)
+    return min((each for each in (waiting, count) if each is not None), default=None)
 
 
 async def depth_of(cluster: ClusterAccess, topic: str, channel: str) -> int | None:

@@ -88,7 +88,7 @@ def log_to_stderr(level: int) -> None:
     lines = _Lines()
     if level >= logging.WARNING:
         lines.addFilter(lambda record: (record.name, record.levelno) != ("nsq_ha.consumer", logging.ERROR))
-        lines.addFilter(_OnlyOnce())
+        lines.addFilter(OnlyOnce())
     logger.addHandler(lines)
 
 
@@ -100,7 +100,7 @@ class _Lines(logging.Handler):
         click.echo(explained(text), err=True)
 
 
-class _OnlyOnce(logging.Filter):
+class OnlyOnce(logging.Filter):
     """Keeps warnings that differ only in numbers from the one before within a time: other partitions, nsqds, attempts.
 
     One cause, such as a wrong certificate, is otherwise reported by each partition.

@@ -25,15 +25,15 @@ from nsq_ha.cli.options import (
 )
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import Intake, check_read, losses_reported, reading_options, total_of, wait_for_topic
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from nsq_ha import Batch, Message, StartFrom
+    from nsq_ha import Message, StartFrom
     from nsq_ha.cli.archive import Completed, Compressed, Format
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -209,18 +209,18 @@ async def _to_file(
         reading["auto_touch"] = True  # a file may be completed for longer than nsqd waits for an answer
         consumer = cluster.consumer(topic, channel, **reading)
         async with consumer, losses_reported(consumer, kind):
-            waiting = None if options.idle is None else await depth_of(cluster, topic, channel)
-            total = min((each for each in (waiting, options.count) if each is not None), default=None)
+            total = await total_of(cluster, topic, channel, options.count, options.idle)
             with Progress(f"messages of {topic}", total) as progress:
                 writer = Writer(archive, options, show, progress)
                 most = min(max_in_flight, options.count or max_in_flight)
+                intake = Intake(consumer.batches(most, wait), options.count, options.idle)
                 try:
-                    is_idle = await writer.run(consumer.batches(most, wait))
+                    await writer.run(intake)
                 except asyncio.CancelledError:  # the ordinary end
                     await writer.complete()
                     raise
                 await writer.complete()
-            if is_idle:
+            if intake.is_idle:
                 await check_read(consumer, kind)
         return 0
     finally:
@@ -248,38 +248,23 @@ class Writer:
         self._due = math.inf
         self._lines_warned = options.form != "lines"
 
-    async def run(self, batches: AsyncIterator[Batch]) -> bool:
-        """Write until the count is reached, no message comes for the idle time, or the consumer is closed.
-
-        Returns:
-            Whether it was the idle time.
+    async def run(self, intake: Intake) -> None:
+        """Write all that comes.
 
         Raises:
             OSError: The disk cannot be written; the messages go back to nsqd.
         """
-        options = self._options
-        idle = math.inf if options.idle is None else options.idle
-        last = self._clock()
-        while options.count is None or self._progress.done < options.count:
-            now = self._clock()
-            if now >= self._due:
+        while True:
+            if self._clock() >= self._due:
                 await self.complete()
-                continue
-            wake = min(self._due, last + idle)
-            try:
-                async with asyncio.timeout_at(None if wake == math.inf else wake):
-                    batch = await anext(batches, None)
-            except TimeoutError:
-                if self._clock() >= last + idle:
-                    return True
-                continue
-            if batch is None:
-                return False
-            await self._write(batch)
-            last = self._clock()
-            if self._archive.bytes >= options.rotate_bytes:
+            messages = await intake.next(self._due)
+            if messages is None:
+                return
+            if messages:
+                await self._write(messages)
+                intake.go_on()
+            if self._archive.bytes >= self._options.rotate_bytes:
                 await self.complete()
-        return False
 
     async def complete(self) -> None:
         """Complete the current file, if there is one."""
@@ -288,13 +273,7 @@ class Writer:
         if completed is not None:
             self._show(completed)
 
-    async def _write(self, batch: Batch) -> None:
-        messages = list(batch)
-        if self._options.count is not None:
-            room = self._options.count - self._progress.done
-            for message in messages[room:]:
-                message.requeue(0)
-            del messages[room:]
+    async def _write(self, messages: Sequence[Message]) -> None:
         if self._archive.is_empty:
             self._due = self._clock() + self._options.rotate_seconds
         written: list[Message] = []
@@ -306,7 +285,8 @@ class Writer:
         try:
             await whole(append)
         except OSError:
-            batch.requeue(0)
+            for message in messages:
+                message.requeue(0)
             raise
         finally:  # also if this task was cancelled meanwhile
             for message in written:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.letters import MessageId
@@ -24,7 +24,7 @@ from nsq_ha.errors import ConfigError, NsqError, SparkUnavailableError
 from nsq_ha.identity import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from nsq_ha.admin import PartitionDescription, StoredMessage
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.spark.trace.report import TraceReport
-
-
-_EVENTS: Final = frozenset({"publish", "delivery", "finish", "requeue"})
 
 
 @dataclass(slots=True)
@@ -73,26 +70,10 @@ def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace
         by_trace: ``number`` is a trace id.
     """
     name = "trace_id" if by_trace else "internal_id"
-    text = str(number)
-    found = []
-    for path in paths:
-        for line in _lines(path):
-            if text not in line:
-                continue
-            try:
-                entry = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(entry, dict) or entry.get("event") not in _EVENTS or entry.get(name) != number:
-                continue
-            if topic in (None, entry.get("topic")) and isinstance(entry.get("time_ns"), int):
-                found.append(entry)
-    return sorted(found, key=lambda entry: int(entry["time_ns"]))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        yield from stream
+    found = (entry for path in paths for entry in trace_lines(path, name, number))
+    return sorted(
+        (entry for entry in found if topic in (None, entry.get("topic"))), key=lambda entry: int(entry["time_ns"])
+    )
 
 
 @click.command("message")

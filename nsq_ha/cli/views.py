@@ -21,7 +21,7 @@ QUESTION_TIMEOUT = 2.0
 
 NO_NSQD = "no nsqd has the topic yet: the first publish creates it"
 
-_PAUSE = 0.5
+PAUSE = 0.5
 """Seconds between two requests for a topic that no nsqd has."""
 
 
@@ -178,7 +178,7 @@ async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None)
     while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic, leads=False) for url in cluster.lookupd))):
         if loop.time() >= end:
             return False
-        await asyncio.sleep(min(_PAUSE, max(0.0, end - loop.time())))
+        await asyncio.sleep(min(PAUSE, max(0.0, end - loop.time())))
     return True
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.checks import check_topic
 from nsq_ha.dashboard.figures import moment
 from nsq_ha.errors import ConfigError, NsqError
@@ -37,7 +37,6 @@ MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 
 MAX_STEPS: Final = 500
 _AT_ONCE: Final = 8
-_STEPS: Final = ("publish", "delivery", "finish", "requeue")
 _BITS: Final = 50
 """Bits of an internal id below those of the partition."""
 
@@ -362,37 +361,18 @@ def steps_of(files: Iterable[Path], query: Query) -> tuple[TraceStep, ...]:
     if wanted is None:
         return ()
     key = "trace_id" if query.trace_id is not None else "internal_id"
-    needle = str(wanted).encode()
     steps: list[TraceStep] = []
     for file in files:
-        with contextlib.suppress(OSError), file.open("rb") as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - MAX_LOG_BYTES))
-            for line in log:
-                if needle in line and (step := step_of(line)) is not None:
-                    if step.topic == query.topic and getattr(step, key) == wanted:
-                        steps.append(step)
-                    if len(steps) >= MAX_STEPS:
-                        break
+        with contextlib.suppress(OSError):
+            lines = trace_lines(file, key, wanted, most_bytes=MAX_LOG_BYTES)
+            found = (step for line in lines if (step := step_of(line)) is not None and step.topic == query.topic)
+            steps += islice(found, MAX_STEPS - len(steps))
     return tuple(sorted(steps, key=lambda step: step.time_ns))
 
 
-def step_of(line: bytes) -> TraceStep | None:
-    """Return a line of a trace log; None if it is something else. Text before the JSON, as of a logger, is skipped."""
-    begin = line.find(b"{")
-    if begin < 0:
-        return None
-    try:
-        fields: Any = json.loads(line[begin:])
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict) or fields.get("event") not in _STEPS:
-        return None
-    names = ("time_ns", "partition", "attempt", "internal_id", "trace_id")
-    numbers = [fields.get(name) or 0 for name in names]
-    texts = [fields.get(name) or "" for name in ("topic", "channel", "nsqd")]
-    if not all(type(value) is int for value in numbers) or not all(isinstance(text, str) for text in texts):
-        return None
-    time_ns, partition, attempt, internal_id, trace_id = numbers
-    topic, channel, nsqd = texts
-    return TraceStep(time_ns, fields["event"], topic, partition, channel, attempt, nsqd, internal_id, trace_id)
+def step_of(fields: Mapping[str, Any]) -> TraceStep | None:
+    """Return a line of a trace log; None if a field has another type."""
+    kinds = {"time_ns": int, "event": str, "topic": str, "partition": int, "channel": str, "attempt": int}
+    kinds |= {"nsqd": str, "internal_id": int, "trace_id": int}
+    values = {name: fields.get(name) or kind() for name, kind in kinds.items()}
+    return TraceStep(**values) if all(type(values[name]) is kind for name, kind in kinds.items()) else None

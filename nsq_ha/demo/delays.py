@@ -58,6 +58,16 @@ class Delays:
         """Share of the arrived flights that were late, 0..1. None if no flight arrived."""
         return self.late / self.arrived if self.arrived else None
 
+    def as_dict(self) -> dict[str, int | float | None]:
+        """Return the means for JSON, rounded."""
+        means = {"mean_dep_delay": (self.mean_dep_delay, 2), "mean_arr_delay": (self.mean_arr_delay, 2)}
+        rounded = (means | {"late_share": (self.late_share, 4)}).items()
+        return {
+            "flights": self.flights,
+            "arrived": self.arrived,
+            **{name: None if value is None else round(value, digits) for name, (value, digits) in rounded},
+        }
+
 
 ByCarrier = Mapping[str, Delays]
 """Sums by the carrier's two-letter code."""

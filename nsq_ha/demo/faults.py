@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsq_ha.demo.job import Job
 
 
@@ -41,20 +43,13 @@ class Controls(Protocol):
         """Start a node that is not running."""
 
 
-class Tell(Protocol):
-    """Takes what happened as one line, and the short name of its mark in charts."""
-
-    def __call__(self, text: str, mark: str = "", /) -> None:
-        """Note it."""
-
-
 class FaultScript:
     """One run of the script.
 
     Args:
         cluster: The cluster to disturb.
         job: The job whose progress times the steps.
-        tell: Called in the event loop with each step.
+        tell: Called in the event loop with each step, as one line, and the short name of its mark in charts.
 
     Attributes:
         leader_moves: Number of leaders moved.
@@ -62,7 +57,7 @@ class FaultScript:
         nodes_restarted: Number of nodes restarted.
     """
 
-    def __init__(self, cluster: Controls, job: Job, *, tell: Tell) -> None:
+    def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str, str], None]) -> None:
         self.leader_moves: int = 0
         self.nodes_killed: int = 0
         self.nodes_restarted: int = 0
@@ -88,7 +83,7 @@ class FaultScript:
     async def _kill_leader(self, partition: int) -> None:
         victim = await asyncio.to_thread(self._cluster.leader, self._job.topic, partition)
         if victim is None:
-            self._tell(f"partition {partition} has no leader to kill")
+            self._tell(f"partition {partition} has no leader to kill", "")
             return
         await asyncio.to_thread(self._cluster.kill, victim)
         self.nodes_killed += 1

@@ -169,11 +169,11 @@ class Job:
     async def _publish(self, producer: Producer) -> None:
         """Pass everything to the producer in order; tasks start in the order of their creation."""
         room = asyncio.Semaphore(self._options.in_flight)
-        pace = _Pace(self._options.rate, self._clock)
+        pace = Pace(self._options.rate, self._clock)
         sequences: dict[str, int] = {}
         async with asyncio.TaskGroup() as group:
             for flight in self._flights:
-                await pace.turn()
+                await pace.wait()
                 await room.acquire()
                 sequence = sequences[flight.key] = sequences.get(flight.key, -1) + 1
                 number = self.audit.publish(self._clock())
@@ -223,15 +223,21 @@ class _Mark:
         self.passed = asyncio.Event()
 
 
-class _Pace:
-    """Spreads turns evenly over time; after a stall it catches up by at most one second's turns."""
+class Pace:
+    """Spreads messages evenly over time; after a stall it catches up by at most one second's messages.
+
+    Args:
+        rate: Messages a second. None for no limit.
+        clock: Returns the time in seconds.
+    """
 
     def __init__(self, rate: float | None, clock: Callable[[], float]) -> None:
         self._interval = 1 / rate if rate else 0.0
         self._clock = clock
         self._next = clock()
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
+        """Wait until the next message may be published."""
         if not self._interval:
             return
         self._next = max(self._next + self._interval, self._clock() - 1.0)

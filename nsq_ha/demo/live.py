@@ -48,6 +48,11 @@ class LivePage:
         topic: Its topic.
         names: Names of nsqds, by address.
         events: What has happened; the run adds to it.
+
+    Attributes:
+        times: When the samples were taken, in Unix seconds.
+        samples: Counts of acknowledged and consumed messages, of those without receipt, and of those not delivered.
+        gap: Seconds between two samples; it grows, so that memory is bounded.
     """
 
     def __init__(self, audit: Audit, topic: str, names: Mapping[str, str], events: Sequence[DemoEvent]) -> None:
@@ -55,9 +60,9 @@ class LivePage:
         self._topic = topic
         self._names = names
         self._events = events
-        self._times: list[float] = []
-        self._samples: list[tuple[int, int, int, int]] = []
-        self._gap = INTERVAL
+        self.times: list[float] = []
+        self.samples: list[tuple[int, int, int, int]] = []
+        self.gap: float = INTERVAL
         self._is_clean: bool | None = None
         self._clock = asyncio.get_running_loop().time
         self._offset = time.time() - self._clock()
@@ -71,15 +76,15 @@ class LivePage:
     def sample(self) -> None:
         """Note the counts of this moment."""
         audit = self._audit
-        self._times.append(time.time())
-        self._samples.append((audit.acknowledged, audit.consumed, audit.unanswered, audit.lost))
-        if len(self._times) > MAX_SAMPLES:
-            self._times, self._samples, self._gap = self._times[::2], self._samples[::2], self._gap * 2
+        self.times.append(time.time())
+        self.samples.append((audit.acknowledged, audit.consumed, audit.unanswered, audit.lost))
+        if len(self.times) > MAX_SAMPLES:
+            self.times, self.samples, self.gap = self.times[::2], self.samples[::2], self.gap * 2
 
     async def run(self) -> None:
         """Take samples until cancelled."""
         while True:
-            await asyncio.sleep(self._gap)
+            await asyncio.sleep(self.gap)
             self.sample()
 
     def page(self, _: Board) -> Page:
@@ -127,13 +132,13 @@ class LivePage:
         if oldest is not None and now - oldest >= SLOW:
             periods.append(self._period("a partition", oldest, now))
         names = self._marks()
-        rates = [self._rates([sample[index] for sample in self._samples]) for index in (0, 1)]
-        waiting = [[float(sample[index]) for sample in self._samples] for index in (2, 3)]
+        rates = [self._rates([sample[index] for sample in self.samples]) for index in (0, 1)]
+        waiting = [[float(sample[index]) for sample in self.samples] for index in (2, 3)]
         return [
             chart(
                 "demo-rate",
                 "Messages per second",
-                self._times,
+                self.times,
                 [ChartLine("acknowledged", rates[0]), ChartLine("consumed", rates[1])],
                 unit="rate",
                 periods=_merged(periods),
@@ -142,7 +147,7 @@ class LivePage:
             chart(
                 "demo-waiting",
                 "Messages on the way",
-                self._times,
+                self.times,
                 [ChartLine("without receipt", waiting[0]), ChartLine("not delivered", waiting[1])],
                 periods=_merged(periods),
                 names=names,
@@ -151,7 +156,7 @@ class LivePage:
 
     def _rates(self, counts: Sequence[int]) -> list[float]:
         """Return how fast a count grew before each sample."""
-        pairs = zip(pairwise(self._times), pairwise(counts), strict=True)
+        pairs = zip(pairwise(self.times), pairwise(counts), strict=True)
         return [math.nan, *((new - old) / max(after - before, 0.001) for (before, after), (old, new) in pairs)]
 
     def _marks(self) -> list[NameMark]:
@@ -163,7 +168,7 @@ class LivePage:
 
     def _leaders(self, audit: Audit) -> Html:
         """Return a row for each partition: who acknowledged when, and its stalls."""
-        window = (self._times[0], self._times[-1])
+        window = (self.times[0], self.times[-1])
         nodes = list(dict.fromkeys(node for turns in audit.writers.values() for _, node in turns))
         rows = []
         for partition in sorted(audit.writers):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +23,7 @@ from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.report import ReportOptions, trace_report, write_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -69,27 +70,6 @@ def about_latency(rate: float | None, median_ms: float | None) -> str:
             f"the topic: a lower --rate shows latencies without it."
         )
     return f"{published}; what is slow waited for a new leader."
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class CarrierDelay:
-    """Flights of one airline. Delays are in minutes, negative if early.
-
-    Attributes:
-        carrier: The airline's two-letter code.
-        flights: Number of flights, without repeats.
-        arrived: Number of flights with an arrival delay; the others were cancelled or diverted.
-        mean_dep_delay: Mean departure delay. None if no flight departed.
-        mean_arr_delay: Mean arrival delay. None if no flight arrived.
-        late_share: Share of the arrived flights that were over 15 minutes late, 0..1. None if no flight arrived.
-    """
-
-    carrier: str
-    flights: int
-    arrived: int
-    mean_dep_delay: float | None
-    mean_arr_delay: float | None
-    late_share: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,7 +122,7 @@ class SparkReport:
     flights: int
     repeated: int
     foreign: int
-    carriers: tuple[CarrierDelay, ...]
+    carriers: dict[str, Delays]
     latency: tuple[PartitionLatency, ...]
     start_seconds: float
     read_seconds: float
@@ -158,7 +138,8 @@ class SparkReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain dicts, lists and numbers, for JSON."""
-        return dataclasses.asdict(self)
+        carriers = [{"carrier": name, **delays.as_dict()} for name, delays in self.carriers.items()]
+        return dataclasses.asdict(self) | {"carriers": carriers}
 
 
 def run(
@@ -223,7 +204,7 @@ def _report(
         distinct = rows.where("number is not null").dropDuplicates(["run", "number"])
         sums, of_run = _sums(delay_sums(distinct).collect(), run_id)
         flights = sum(delays.flights for delays in sums.values())
-        carriers = tuple(_carrier(name, delays) for name, delays in most_flights_first(sums))
+        carriers = dict(most_flights_first(sums))
         traced = None if trace_log is None else _traced(spark, topic, trace_log, rows)
         latencies = () if traced is None else tuple(_latencies(traced))
         counted = _values(total)
@@ -322,8 +303,8 @@ def contents(messages: int, flights: int, repeated: int, foreign: int) -> str:
     return summary + (f", {foreign:,} without a flight" if foreign else "")
 
 
-def _summary(held: str, carriers: Sequence[CarrierDelay]) -> str:
-    most = ", ".join(f"{carrier.carrier} {carrier.flights:,}" for carrier in carriers[:5])
+def _summary(held: str, carriers: Mapping[str, Delays]) -> str:
+    most = ", ".join(f"{name} {delays.flights:,}" for name, delays in islice(carriers.items(), 5))
     return f"Spark read {held}. Most flights are of {most}."
 
 
@@ -337,20 +318,5 @@ def _latencies(traced: TraceReport) -> Iterator[PartitionLatency]:
             yield PartitionLatency(partition, row["messages"], undelivered, *times)
 
 
-def _carrier(name: str, delays: Delays) -> CarrierDelay:
-    return CarrierDelay(
-        carrier=name,
-        flights=delays.flights,
-        arrived=delays.arrived,
-        mean_dep_delay=_rounded(delays.mean_dep_delay, 2),
-        mean_arr_delay=_rounded(delays.mean_arr_delay, 2),
-        late_share=_rounded(delays.late_share, 4),
-    )
-
-
 def _values(row: Row | None) -> dict[str, Any]:
     return {} if row is None else row.asDict()
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)

@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 4
 REPLICAS: Final = 3
 
+_COUNTS: Final = ("published", "acknowledged", "consumed", "lost", "out_of_order", "repeated")
+_RARE_COUNTS: Final = ("maybe_stored", "unanswered", "foreign", "keys")
+"""Counts of the audit that a report has under the same names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
@@ -103,17 +107,9 @@ class Report:
         audit, faults = self.audit, self.faults
         return {
             "ok": self.is_clean,
-            "published": audit.published,
-            "acknowledged": audit.acknowledged,
-            "consumed": audit.consumed,
-            "lost": audit.lost,
-            "out_of_order": audit.out_of_order,
-            "repeated": audit.repeated,
+            **{name: getattr(audit, name) for name in _COUNTS},
             "errors": audit.failed,
-            "maybe_stored": audit.maybe_stored,
-            "unanswered": audit.unanswered,
-            "foreign": audit.foreign,
-            "keys": audit.keys,
+            **{name: getattr(audit, name) for name in _RARE_COUNTS},
             "seconds": round(audit.seconds, 3),
             "messages_per_second": round(audit.messages_per_second, 1),
             "longest_receipt_wait": round(audit.receipts.longest, 3),
@@ -123,9 +119,7 @@ class Report:
             "topic": self.topic,
             "partitions": self.partitions,
             "replicas": self.replicas,
-            "leader_moves": faults.leader_moves if faults else 0,
-            "nodes_killed": faults.nodes_killed if faults else 0,
-            "nodes_restarted": faults.nodes_restarted if faults else 0,
+            **{name: getattr(faults, name, 0) for name in ("leader_moves", "nodes_killed", "nodes_restarted")},
             "leader_changes_seen": audit.leader_changes,
             "events": [{"seconds": round(event.seconds, 3), "text": event.text} for event in self.events],
             "spark": self.spark.as_dict() if self.spark else None,

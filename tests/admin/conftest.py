@@ -36,7 +36,7 @@ def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Scripted:
     quicken(monkeypatch)
-    monkeypatch.setattr(leading, "_NUDGE_INTERVAL", 0.05)
+    monkeypatch.setattr(leading, "NUDGE_INTERVAL", 0.05)
     return Scripted(await serve(), await serve(), await serve())
 
 

@@ -15,7 +15,7 @@ from nsq_ha.demo.delays import Delays
 from nsq_ha.demo.faults import DemoEvent
 from nsq_ha.demo.flight_stream import StreamReport, StreamState
 from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.spark_step import CarrierDelay, PartitionLatency, SparkReport, about_latency
+from nsq_ha.demo.spark_step import PartitionLatency, SparkReport, about_latency
 from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
@@ -139,7 +139,7 @@ def test_latencies_of_a_consumer_that_is_behind_are_not_blamed_on_leaders() -> N
 
 
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
-    carriers = (CarrierDelay("UA", 2, 1, 1.25, -3.0, 0.5), CarrierDelay("B6", 1, 0, None, None, None))
+    carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
     latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
     ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
     done = invoke("demo").stdout
@@ -156,7 +156,7 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
 def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_with: list[Report]) -> None:
     audit = audit_of((1, 2, 2, 3, 3))
     found = SparkReport(
-        "flights", 1, 5, 3, 1, 1, (), (), 1.0, 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html"
+        "flights", 1, 5, 3, 1, 1, {}, (), 1.0, 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html"
     )
     ends_with.append(report_of(audit, found))
     done = invoke("demo").stdout
@@ -261,8 +261,8 @@ def test_a_low_terminal_shows_the_carriers_with_most_flights_and_the_rest_in_one
 
 def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(stderr=True, width=20)
-    command._print_event(console, DemoEvent(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
-    command._print_event(console, DemoEvent(-1, "created"))
+    command.print_event(console, DemoEvent(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
+    command.print_event(console, DemoEvent(-1, "created"))
     assert capsys.readouterr().err == (
         "  12.3 s  killed [red]nsqd-0[/red]\\x1b[2J, which led partition 0\n          created\n"
     )

@@ -217,8 +217,8 @@ def test_options_of_tls_need_a_certificate(invoke: Invoke, tmp_path: Path) -> No
 
 
 def test_clients_may_have_to_show_a_certificate() -> None:
-    assert dev._tls(None, None, None, None) is None
-    asking, demanding = (dev._tls(CA_FILE, KEY_FILE, CA_FILE, policy) for policy in (None, "require-verify"))
+    assert dev.nsqd_tls(None, None, None, None) is None
+    asking, demanding = (dev.nsqd_tls(CA_FILE, KEY_FILE, CA_FILE, policy) for policy in (None, "require-verify"))
     assert asking is not None
     assert demanding is not None
     assert (asking.verify_mode, demanding.verify_mode) == (ssl.CERT_NONE, ssl.CERT_REQUIRED)
@@ -234,9 +234,9 @@ def test_a_plain_topic_has_no_partitions(invoke: Invoke) -> None:
 def test_the_standard_ports_are_used_when_they_are_free(
     monkeypatch: pytest.MonkeyPatch, taken: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(dev, "_are_free", lambda ports: not set(ports) & set(taken))
-    ports = dev._ports(None, None, plain=True)
+    monkeypatch.setattr(dev, "are_free", lambda ports: not set(ports) & set(taken))
+    ports = dev.ports_of(None, None, plain=True)
     assert ports.lookupd == (() if set(taken) & {4160, 4161} else (4161,))
     assert ports.nsqd == (() if set(taken) & {4150, 4151} else (4150,))
-    assert dev._ports(1, 2, plain=True) == dev.Ports((1,), (2,))
-    assert dev._ports(None, None, plain=False) == dev.Ports(() if 4161 in taken else (4161,), ())
+    assert dev.ports_of(1, 2, plain=True) == dev.Ports((1,), (2,))
+    assert dev.ports_of(None, None, plain=False) == dev.Ports(() if 4161 in taken else (4161,), ())

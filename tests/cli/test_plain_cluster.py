@@ -23,7 +23,7 @@ WAITING = f"waiting for {TOPIC}: no nsqd has the topic yet: the first publish cr
 
 @pytest.fixture(autouse=True)
 def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "_PAUSE", 0.01)
+    monkeypatch.setattr(views, "PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import click
 import pytest
 
-from nsq_ha.cli.running import _OnlyOnce, log_to_stderr, run
+from nsq_ha.cli.running import OnlyOnce, log_to_stderr, run
 from nsq_ha.errors import ConfigError, ConnectError
 from tests.support.waiting import turn
 
@@ -69,7 +69,7 @@ def test_warnings_that_differ_only_in_numbers_are_shown_once(capfd: pytest.Captu
 
 def test_a_warning_is_shown_again_after_a_while() -> None:
     now = [0.0]
-    only_once = _OnlyOnce(lambda: now[0])
+    only_once = OnlyOnce(lambda: now[0])
     record = logging.LogRecord("nsq_ha.consumer", logging.WARNING, __file__, 1, "orders-%d: gone", (1,), None)
     assert only_once.filter(record)
     now[0] = 30.0

@@ -10,7 +10,7 @@ import pytest
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.admin import AdminClient, StoredMessage
 from nsq_ha.admin.reading import Reading
-from nsq_ha.dashboard.search import Query, Scan, fates, query_of, search, step_of, steps_of
+from nsq_ha.dashboard.search import Query, Scan, fates, query_of, search, steps_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NsqError
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -85,18 +85,22 @@ def test_steps_are_those_of_the_message(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "[]",
-        "1",
-        '{"event": "other"}',
-        '{"event": "publish", "time_ns": "x"}',
-        '{"event": "publish", "topic": 3}',
-        "{" * 100000,
+        "5",
+        "{5",
+        "[5]",
+        '{"event": "other", "time_ns": 1, "topic": "a", "internal_id": 5}',
+        '{"event": [5], "time_ns": 1, "topic": "a", "internal_id": 5}',
+        '{"event": "publish", "topic": "a", "internal_id": 5}',
+        '{"event": "publish", "time_ns": "x", "topic": "a", "internal_id": 5}',
+        '{"event": "publish", "time_ns": 1, "topic": "a", "internal_id": 5, "nsqd": 3}',
+        '{"event": "publish", "time_ns": 1, "topic": "a", "internal_id": 6, "attempt": 5}',
+        "5" + "{" * 100000,
     ],
 )
-def test_lines_of_other_programs(text: str) -> None:
-    assert step_of(text.encode()) is None
+def test_lines_of_other_programs(tmp_path: Path, text: str) -> None:
+    log = tmp_path / "trace"
+    log.write_text(f"{text}\n{line('publish', 10)}\n")
+    assert [step.time_ns for step in steps_of([log], Query("a", internal_id=5))] == [10]
 
 
 def test_fates_go_by_the_position_of_each_channel() -> None:

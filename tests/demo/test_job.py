@@ -53,7 +53,7 @@ async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: 
 async def test_faults_leave_every_key_in_order(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     events: list[str] = []
     job = job_of(cluster, topic, rows, events.append, rate=80)  # so slow that it runs on long after the faults
-    faults = FaultScript(cluster, job, tell=lambda text, _="", /: events.append(text))
+    faults = FaultScript(cluster, job, tell=lambda text, _: events.append(text))
     script = asyncio.create_task(faults.run())
     await job.run()
     await script

@@ -39,7 +39,7 @@ async def test_a_run_with_a_stall_and_a_fault() -> None:
     audit.publish(start - 60.0)
     audit.consume(1, "N1", 0, start)
     audit.consume(3, "N1", 2, start)
-    events.append(DemoEvent(1.0, "killed nsqd-0, which led partition 0", "nsqd-0 killed", watch._times[0]))  # noqa: SLF001
+    events.append(DemoEvent(1.0, "killed nsqd-0, which led partition 0", "nsqd-0 killed", watch.times[0]))
     watch.sample()
     text = watch.page(BOARD).content
     assert re.findall(r"<text [^>]*>([^<]+)</text>", text) == ["nsqd-0 killed"] * 3
@@ -67,8 +67,8 @@ async def test_a_long_run_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = LivePage(Audit(1), "flights", {}, [])
     for _ in range(100):
         watch.sample()
-    assert len(watch._times) == len(watch._samples) <= 8  # noqa: SLF001
-    assert watch._gap > live.INTERVAL  # noqa: SLF001
+    assert len(watch.times) == len(watch.samples) <= 8
+    assert watch.gap > live.INTERVAL
 
 
 class Gate:
@@ -76,11 +76,11 @@ class Gate:
 
     def __init__(self, total: int) -> None:
         self._happened = {"moved": asyncio.Event(), "killed": asyncio.Event()}
-        self._turns = iter(range(total))
+        self._numbers = iter(range(total))
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Take the place of the pace: a leader is moved at 30 %, a node is killed at 50 % of 400."""
-        number = next(self._turns)
+        number = next(self._numbers)
         if number == 160:
             await self._happened["moved"].wait()
         if number == 240:
@@ -109,7 +109,7 @@ async def test_the_whole_run_in_a_browser(
 ) -> None:
     gate = Gate(len(rows))
     monkeypatch.setattr(flights, "read", lambda months: rows)
-    monkeypatch.setattr("nsq_ha.demo.job._Pace.turn", gate.turn)
+    monkeypatch.setattr("nsq_ha.demo.job.Pace.wait", gate.wait)
     page = await browser.new_page()
     page.set_default_timeout(LIMIT * 1000)
     heard, urls = listening(page), list[str]()

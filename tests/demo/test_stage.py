@@ -42,7 +42,7 @@ async def topics(cluster: DevCluster) -> set[str]:
 
 
 def spark_report(flights_found: int) -> SparkReport:
-    return SparkReport("t", 4, flights_found, flights_found, 0, 0, (), (), 1.0, 1.0, "4")
+    return SparkReport("t", 4, flights_found, flights_found, 0, 0, {}, (), 1.0, 1.0, "4")
 
 
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
