@@ -48,12 +48,12 @@ def problems(reading: Reading) -> Problems:
         return found
     for address, error in reading.silent.items():
         found["silent", address] = error
-    for place in () if reading.is_plain else reading.holders.keys() | reading.leaders.keys():
-        leader = reading.leaders.get(place)
+    for partition in () if reading.is_plain else reading.holders.keys() | reading.leaders.keys():
+        leader, name = reading.leaders.get(partition), f"{partition[0]}-{partition[1]}"
         if leader is None:
-            found["leaderless", f"{place[0]}-{place[1]}"] = "no nsqd leads it"
+            found["leaderless", name] = "no nsqd leads it"
         elif leader in reading.silent:
-            found["leaderless", f"{place[0]}-{place[1]}"] = f"its leader {leader} does not answer"
+            found["leaderless", name] = f"its leader {leader} does not answer"
     return found
 
 

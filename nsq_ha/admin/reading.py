@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin.description import ChannelStats, Latency, NodeStats, PartitionStats, TopicDescription
     from nsq_ha.engine.answers import NodeInfo, TopicInfo
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A topic and a partition."""
 
 Part = tuple[str, int | None, str | None]
@@ -161,7 +161,7 @@ class Earlier(NamedTuple):
     """
 
     clock: float
-    leaders: Mapping[Place, str]
+    leaders: Mapping[TopicPartition, str]
     parts: Mapping[Part, PartitionStats] | None
 
 
@@ -235,16 +235,16 @@ class Reading:
         return {address: node.error for address, node in self.nodes.items() if node.error}
 
     @cached_property
-    def holders(self) -> Mapping[Place, tuple[str, ...]]:
+    def holders(self) -> Mapping[TopicPartition, tuple[str, ...]]:
         """All nsqds that hold each partition, by address."""
-        found: dict[Place, list[str]] = {}
+        found: dict[TopicPartition, list[str]] = {}
         for address, node in self.nodes.items():
             for entry in node.partitions:
                 found.setdefault((entry.topic, entry.partition), []).append(address)
-        return {place: tuple(addresses) for place, addresses in found.items()}
+        return {partition: tuple(addresses) for partition, addresses in found.items()}
 
     @cached_property
-    def leaders(self) -> Mapping[Place, str]:
+    def leaders(self) -> Mapping[TopicPartition, str]:
         """The nsqd that leads each partition, by address; none on a plain cluster.
 
         A silent nsqd keeps what it led, until another one claims it: whether it still leads is unknown.
@@ -252,19 +252,19 @@ class Reading:
         if self.is_plain:
             return {}
         before = self.earlier.leaders if self.earlier is not None else {}
-        leaders: dict[Place, str] = {}
+        leaders: dict[TopicPartition, str] = {}
         for address, node in self.nodes.items():
             for entry in node.partitions:
-                place = (entry.topic, entry.partition)
-                if entry.is_leader and not (place in leaders and leaders[place] == before.get(place)):
-                    leaders[place] = address
+                partition = (entry.topic, entry.partition)
+                if entry.is_leader and not (partition in leaders and leaders[partition] == before.get(partition)):
+                    leaders[partition] = address
         return leaders | {p: nsqd for p, nsqd in before.items() if p not in leaders and nsqd in self.silent}
 
     @property
-    def moved(self) -> Mapping[Place, str]:
+    def moved(self) -> Mapping[TopicPartition, str]:
         """The partitions that another nsqd leads than in the reading before, with the former leader."""
         before = self.earlier.leaders if self.earlier is not None else {}
-        return {place: old for place, old in before.items() if self.leaders.get(place, old) != old}
+        return {partition: old for partition, old in before.items() if self.leaders.get(partition, old) != old}
 
     @cached_property
     def nsqds(self) -> Mapping[str, NsqdView]:

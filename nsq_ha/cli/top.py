@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import AdminClient, ClusterState, ClusterStats
     from nsq_ha.admin.findings import Trouble
-    from nsq_ha.admin.reading import FigureRow, Place
+    from nsq_ha.admin.reading import FigureRow, TopicPartition
     from nsq_ha.cli.cluster import ClusterAccess
 
 
@@ -199,7 +199,7 @@ class Screen:
     is_typing: bool = False
     first: int = 0
     _reading: Reading | None = None
-    _moved: dict[Place, float] = field(default_factory=dict)
+    _moved: dict[TopicPartition, float] = field(default_factory=dict)
     _trouble: str = ""
 
     # ------------------------------------------------------------ samples

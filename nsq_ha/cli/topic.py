@@ -353,11 +353,11 @@ async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  
     except ServerError as error:
         if _TOO_FEW_NODES not in str(error):
             raise
-        is_apart = options["multi_part"] is False
+        is_spread = options["multi_part"] is False
         raise ConfigError(
-            f"{error}: this takes {replicas * (options['partitions'] if is_apart else 1)} nsqds, and the cluster has"
+            f"{error}: this takes {replicas * (options['partitions'] if is_spread else 1)} nsqds, and the cluster has"
             f" {len(await admin.nodes())}; ask for fewer --replicas"
-            f"{', fewer --partitions, or --multi-part' if is_apart else ''}"
+            f"{', fewer --partitions, or --multi-part' if is_spread else ''}"
         ) from error
 
 

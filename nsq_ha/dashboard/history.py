@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from nsq_ha.admin.findings import Trouble
-    from nsq_ha.admin.reading import Place, Reading
+    from nsq_ha.admin.reading import Reading, TopicPartition
 
 
 MAX_SERIES: Final = 3000
@@ -76,7 +76,7 @@ class History:
         self._open: dict[tuple[Trouble, str], Period] = {}
         self._series: dict[Key, array[float]] = {}
         self._written: dict[Key, int] = {}
-        self._former: dict[Place, str] = {}
+        self._former: dict[TopicPartition, str] = {}
         self._times = array("d", [_NAN]) * self.capacity
         self._count = 0
 
@@ -87,9 +87,9 @@ class History:
             self.events.extend(changes(before, reading, self._former))
             self._remember_gone(before, reading)
         if reading.is_fresh:
-            places = reading.holders.keys() | reading.leaders.keys()
+            partitions = reading.holders.keys() | reading.leaders.keys()
             known = self._former | dict(reading.leaders)
-            self._former = {place: nsqd for place, nsqd in known.items() if place in places}
+            self._former = {partition: nsqd for partition, nsqd in known.items() if partition in partitions}
         self._follow(reading)
         self._write(reading)
 
@@ -238,7 +238,7 @@ class ClusterEvent:
     topic: str = ""
 
 
-def changes(before: Reading, after: Reading, former: Mapping[Place, str] | None = None) -> list[ClusterEvent]:
+def changes(before: Reading, after: Reading, former: Mapping[TopicPartition, str] | None = None) -> list[ClusterEvent]:
     """Return what happened between two readings, except for problems that begin or end.
 
     Args:
@@ -256,18 +256,18 @@ def changes(before: Reading, after: Reading, former: Mapping[Place, str] | None 
     ]
 
 
-def _leaders(before: Reading, after: Reading, former: Mapping[Place, str]) -> Iterator[ClusterEvent]:
-    for place in sorted({*before.leaders, *after.leaders}):
-        old, new = before.leaders.get(place), after.leaders.get(place)
-        topic, partition = place
+def _leaders(before: Reading, after: Reading, former: Mapping[TopicPartition, str]) -> Iterator[ClusterEvent]:
+    for partition in sorted({*before.leaders, *after.leaders}):
+        old, new = before.leaders.get(partition), after.leaders.get(partition)
+        topic, number = partition
         # A new or deleted topic is an event of its own.
         if old == new or topic not in before.names or topic not in after.names:
             continue
-        subject = f"{topic}-{partition}"
+        subject = f"{topic}-{number}"
         if new is None:
             yield ClusterEvent(after.at, "leader", "bad", subject, f"no nsqd leads it any more; {old} led it", topic)
-        elif old is None and former.get(place, new) != new:
-            text = f"the leader moved from {former[place]} to {new}, after a time without one"
+        elif old is None and former.get(partition, new) != new:
+            text = f"the leader moved from {former[partition]} to {new}, after a time without one"
             yield ClusterEvent(after.at, "leader", "warning", subject, text, topic)
         elif old is None:
             yield ClusterEvent(after.at, "leader", "good", subject, f"{new} leads it", topic)

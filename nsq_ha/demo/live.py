@@ -169,20 +169,20 @@ class LivePage:
     def _leaders(self, audit: Audit) -> Html:
         """Return a row for each partition: who acknowledged when, and its stalls."""
         window = (self.times[0], self.times[-1])
-        nodes = list(dict.fromkeys(node for turns in audit.writers.values() for _, node in turns))
+        nodes = list(dict.fromkeys(node for writers in audit.writers.values() for _, node in writers))
         rows = []
         for partition in sorted(audit.writers):
-            turns = [(at + self._offset, node) for at, node in audit.writers[partition]]
-            ends = [*(at for at, _ in turns[1:]), window[1]]
+            writers = [(at + self._offset, node) for at, node in audit.writers[partition]]
+            ends = [*(at for at, _ in writers[1:]), window[1]]
             shapes = [
                 bar((at, until), window, (1, _ROW - 2), self._name(node), f"fill-{nodes.index(node) % _COLORS}")
-                for (at, node), until in zip(turns, ends, strict=True)
+                for (at, node), until in zip(writers, ends, strict=True)
             ]
             for b, e in audit.receipts.bands.get(partition, ()):
                 # A stall is a strip below, so that the leader stays visible.
                 times = (b + self._offset, e + self._offset)
                 shapes.append(bar(times, window, (_ROW - 7, 6), f"stalled for {e - b:.1f} s", "band stalled"))
-            label = f"partition {partition}: {self._names.get(turns[-1][1], turns[-1][1])}"
+            label = f"partition {partition}: {self._names.get(writers[-1][1], writers[-1][1])}"
             rows.append(lane(label, shapes, _ROW, data_key=str(partition)))
         if not rows:
             return tag("p", "No receipt has come yet.", class_="empty", id="leaders")

@@ -365,6 +365,6 @@ def missing(board: Board, text: str, above: tuple[str, tuple[str, ...]]) -> Page
     )
 
 
-def place(row: FigureRow) -> str:
+def part_name(row: FigureRow) -> str:
     """Return the partition of a row, or its nsqd on a plain cluster."""
     return row.nsqd or "" if row.partition is None else str(row.partition)

@@ -34,7 +34,7 @@ from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
     from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
-    from nsq_ha.admin.reading import FigureRow, Place
+    from nsq_ha.admin.reading import FigureRow, TopicPartition
     from nsq_ha.dashboard.markup import Child
 
 
@@ -222,7 +222,7 @@ def _partitions(board: Board, name: str) -> Html:
     note = tag("p", described.note, class_="banner warning") if described and described.note else None
     empty = "No nsqd reports a partition."
     return join(
-        note, table("partitions", _partition_columns(board), rows, key=lambda row: str(row.place[1]), empty=empty)
+        note, table("partitions", _partition_columns(board), rows, key=lambda row: str(row.partition[1]), empty=empty)
     )
 
 
@@ -259,7 +259,7 @@ def _found_at(board: Board, entry: PartitionStats) -> Html:
 class _Partition(NamedTuple):
     """A partition, what is described of it, and what its leader says."""
 
-    place: Place
+    partition: TopicPartition
     detail: PartitionDescription | None
     stats: PartitionStats | None
 
@@ -268,7 +268,7 @@ def _partition_columns(board: Board) -> list[TableColumn]:
     leaders, silent = board.reading.leaders, board.reading.silent
 
     def leader(row: _Partition) -> Child:
-        nsqd = leaders.get(row.place)
+        nsqd = leaders.get(row.partition)
         return (
             join(node_link(nsqd), badge("silent", "bad") if nsqd in silent else None) if nsqd else badge("none", "bad")
         )
@@ -277,11 +277,11 @@ def _partition_columns(board: Board) -> list[TableColumn]:
         return "…" if row.detail is None else "yes" if row.detail.writable else badge("no", "bad")
 
     def move(row: _Partition) -> Child:
-        href = path("confirm", "move-leader") + query(topic=row.place[0], partition=row.place[1])
-        return tag("a", "Move leader", href=href, class_="button") if _others(board, row.place) else ""
+        href = path("confirm", "move-leader") + query(topic=row.partition[0], partition=row.partition[1])
+        return tag("a", "Move leader", href=href, class_="button") if _others(board, row.partition) else ""
 
     columns = [
-        number("partition", lambda row: str(row.place[1])),
+        number("partition", lambda row: str(row.partition[1])),
         TableColumn("leader", leader),
         TableColumn("replicas", lambda row: _replicas(board, row)),
         TableColumn("writable", writable),
@@ -293,15 +293,15 @@ def _partition_columns(board: Board) -> list[TableColumn]:
     return [*columns, TableColumn("change", move)] if board.may_change else columns
 
 
-def _others(board: Board, place: Place) -> list[str]:
+def _others(board: Board, partition: TopicPartition) -> list[str]:
     """Return the nsqds that hold a partition and do not lead it."""
-    leader = board.reading.leaders.get(place)
-    return [address for address in board.reading.holders.get(place, ()) if address != leader]
+    leader = board.reading.leaders.get(partition)
+    return [address for address in board.reading.holders.get(partition, ()) if address != leader]
 
 
 def _replicas(board: Board, row: _Partition) -> Child:
     in_sync = {tcp_address(replica) or replica for replica in row.detail.replicas} if row.detail else set()
-    addresses = {*_others(board, row.place), *(in_sync - {board.reading.leaders.get(row.place, "")})}
+    addresses = {*_others(board, row.partition), *(in_sync - {board.reading.leaders.get(row.partition, "")})}
     replicas = [
         tag("span", node_link(address), " ", _sync(address, in_sync), class_="pair") for address in sorted(addresses)
     ]
