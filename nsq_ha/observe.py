@@ -303,55 +303,26 @@ class PartitionReports:
         """Report that a connection to the leader can be used."""
         self._nsqd = nsqd
         if self._partition is not None:
-            self._observer.event(
-                Connected(topic=self._topic, channel=self._channel, partition=self._partition, nsqd=nsqd)
-            )
+            self._report(Connected, nsqd=nsqd)
 
     def disconnected(self, reason: object) -> None:
         """Report the end of the connection that was reported as connected; without one, do nothing."""
         nsqd, self._nsqd = self._nsqd, None
         if nsqd is not None and self._partition is not None:
-            self._observer.event(
-                Disconnected(
-                    topic=self._topic, channel=self._channel, partition=self._partition, nsqd=nsqd, reason=str(reason)
-                )
-            )
+            self._report(Disconnected, nsqd=nsqd, reason=str(reason))
 
     def refused(self, error: ServerError, nsqd: str) -> None:
         """Report an error of an nsqd."""
         if self._partition is not None:
-            self._observer.event(
-                Refused(
-                    topic=self._topic,
-                    channel=self._channel,
-                    partition=self._partition,
-                    nsqd=nsqd,
-                    code=error.code,
-                    text=str(error),
-                )
-            )
+            self._report(Refused, nsqd=nsqd, code=error.code, text=str(error))
 
     def stalled(self, outage: Warned, reason: object) -> None:
         """Report an outage that was logged."""
-        self._observer.event(
-            Stalled(
-                topic=self._topic,
-                channel=self._channel,
-                partition=self._partition,
-                seconds=outage.seconds,
-                failures=outage.failures,
-                reason=str(reason),
-            )
-        )
+        self._report(Stalled, seconds=outage.seconds, failures=outage.failures, reason=str(reason))
 
     def recovered(self, outage: Warned) -> None:
         """Report the end of an outage that was reported."""
-        self._observer.event(
-            Recovered(
-                topic=self._topic,
-                channel=self._channel,
-                partition=self._partition,
-                seconds=outage.seconds,
-                failures=outage.failures,
-            )
-        )
+        self._report(Recovered, seconds=outage.seconds, failures=outage.failures)
+
+    def _report(self, kind: Callable[..., Event], **facts: object) -> None:
+        self._observer.event(kind(topic=self._topic, channel=self._channel, partition=self._partition, **facts))

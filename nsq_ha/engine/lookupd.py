@@ -8,7 +8,6 @@ Source: server protocol 11.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -65,7 +64,6 @@ class LookupClient(HttpPeer):
             raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
         super().__init__(urls[0], timeout=timeout, client=client, tls=lookupd_tls)
         self.lookupd: str = urls[0]
-        self._asked: asyncio.Future[tuple[NodeInfo, ...]] | None = None
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.
@@ -86,7 +84,7 @@ class LookupClient(HttpPeer):
         params = {"topic": check_topic(topic), "access": access, "metainfo": "true"}
         answer = await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
         if access == "w" and answer.nodes == ():
-            spare = tuple(info.node for info in await self._shared_nodes() if topic not in info.tombstoned)
+            spare = tuple(info.node for info in await self.nodes() if topic not in info.tombstoned)
             answer = dataclasses.replace(answer, spare=spare, exists=answer.exists or bool(spare))
         return answer
 
@@ -114,33 +112,6 @@ class LookupClient(HttpPeer):
             LookupUnavailableError: No usable answer; ask another nsqlookupd, or ask later.
         """
         return await self._ask("/nodes", None, answers.decode_nodes)
-
-    async def _shared_nodes(self) -> tuple[NodeInfo, ...]:
-        """Do as :meth:`nodes`; calls at the same time share one request.
-
-        The answer names all topics of the cluster: asking once for each of many new ones would take a time that grows
-        with their square.
-        """
-        while self._asked is not None:
-            asked = self._asked
-            await asyncio.wait({asked})
-            if asked.cancelled():
-                continue
-            error = asked.exception()
-            if isinstance(error, LookupUnavailableError):
-                raise LookupUnavailableError(_NO_ANSWER, error.causes)
-            return asked.result()
-        self._asked = asked = asyncio.get_running_loop().create_future()
-        try:
-            asked.set_result(await self.nodes())
-        except NsqError as error:
-            asked.set_exception(without_frames(error))
-            asked.exception()  # mark it as retrieved: perhaps nobody waits
-            raise
-        finally:
-            self._asked = None
-            asked.cancel()  # without an effect unless this call was cancelled
-        return asked.result()
 
     async def channels(self, topic: str, partition: int | None = None) -> tuple[str, ...]:
         """Return the channels of ``topic``, or of one of its partitions; none for an unknown topic.

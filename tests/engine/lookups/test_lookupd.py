@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.http import MAX_BODY_BYTES, ask, ask_time, new_client
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import (
@@ -28,7 +27,7 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.waiting import dawdle, eventually, turn
+from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -93,74 +92,6 @@ async def test_every_nsqd_of_a_plain_cluster_takes_a_new_topic(respx_mock: respx
     assert (answer.nodes, answer.spare, answer.exists) == ((), (NODE, SPARE), True)
     assert all(node.is_plain for node in answer.spare)
     assert (without_marked.spare, without_any.spare, without_any.exists) == ((NODE,), (), False)
-
-
-async def many_new(client: LookupClient, count: int = 20) -> list[LookupAnswer | BaseException]:
-    return await asyncio.gather(*(client.lookup(f"t{n}", "w") for n in range(count)), return_exceptions=True)
-
-
-async def test_new_topics_that_are_looked_up_together_share_the_list_of_nsqds(serve: Serve) -> None:
-    fake = await serve()
-    fake.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
-    fake.answer("/nodes", {"producers": [PEER, {**OTHER, "topics": ["t3"], "tombstones": [True]}]})
-    async with LookupClient(fake.url) as client:
-        found = await many_new(client)
-        again = await many_new(client)
-    assert [answer.spare for answer in found if isinstance(answer, LookupAnswer)] == [
-        (NODE,) if number == 3 else (NODE, SPARE) for number in range(20)
-    ]
-    assert again == found
-    assert (fake.count("/lookup"), fake.count("/nodes")) == (40, 2)
-
-
-async def test_a_list_of_nsqds_that_does_not_come_fails_all_that_share_it(serve: Serve) -> None:
-    fake = await serve()
-    fake.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, 404)
-    fake.answer("/nodes", b"broken")
-    async with LookupClient(fake.url) as client:
-        found = await many_new(client)
-        assert {str(error) for error in found} == {f"no usable answer ({fake.url}: {_unexpected(found)})"}
-        assert len({id(error) for error in found}) == 20  # each has frames of its own
-        fake.answer("/nodes", {"producers": [PEER]})
-        assert (await client.lookup("later", "w")).spare == (NODE,)
-    assert fake.count("/nodes") == 2
-
-
-def _unexpected(found: list[LookupAnswer | BaseException]) -> str:
-    assert isinstance(found[0], LookupUnavailableError)
-    ((_, text),) = found[0].causes
-    assert "unexpected answer" in text
-    return text
-
-
-async def test_whoever_is_cancelled_leaves_the_list_of_nsqds_to_the_others(
-    respx_mock: respx.MockRouter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
-    answered = asyncio.Event()
-    asked = 0
-
-    async def nodes() -> tuple[NodeInfo, ...]:
-        nonlocal asked
-        asked += 1
-        await answered.wait()
-        return (NodeInfo(NODE, "here", "1.3.0", {}),)
-
-    async with LookupClient(URL) as client:
-        monkeypatch.setattr(client, "nodes", nodes)
-        first = asyncio.create_task(client.lookup("t0", "w"))
-        await eventually(lambda: asked)
-        others = [asyncio.create_task(client.lookup(f"t{n}", "w")) for n in range(1, 5)]
-        await eventually(lambda: len(respx_mock.calls) == 5)
-        await turn(20)
-        first.cancel()
-        others[0].cancel()
-        await eventually(lambda: asked == 2)
-        answered.set()
-        answers = await asyncio.gather(first, *others, return_exceptions=True)
-    assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [True, True, False, False, False]
-    assert [answer.spare for answer in answers if isinstance(answer, LookupAnswer)] == [(NODE,)] * 3
-    assert asked == 2
 
 
 async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
