@@ -13,6 +13,7 @@ Source: server protocol 11; server failures 2, 5.2.
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import re
 from dataclasses import dataclass
@@ -45,15 +46,6 @@ class _Peer(msgspec.Struct):
     tcp_port: int
     http_port: int = 0
     distributed_id: str = ""
-
-
-class _Meta(msgspec.Struct):
-    partition_num: int
-    replica: int = 1
-    extend_support: bool = False
-    ordered: bool = False
-    multi_part: bool = False
-    disable_channel_auto_create: bool = False
 
 
 class _Lookup(msgspec.Struct):
@@ -166,7 +158,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     if body.status != 200:
         return _refused_lookup(body, lookupd)
     content = decode_json(body.data, _Lookup)
-    meta = try_json(bytes(content.meta), _Meta)
+    meta = try_json(bytes(content.meta), TopicMeta)
     if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
         found = [(_node(raw, is_plain=True), raw) for raw in content.producers]
         nodes = tuple(node for node, _ in found if node is not None)
@@ -194,7 +186,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     return LookupAnswer(
         lookupd,
         leads=False,
-        meta=_meta(meta),
+        meta=_usable(meta),
         partitions=partitions,
         exists=not unknown,
         note="" if unknown else note,
@@ -338,17 +330,10 @@ def _unusable_note(peers: Sequence[tuple[int | None, msgspec.Raw]]) -> str:
     return f"an nsqd{leads} has an address {address}, which is not legal: set nsqd's -broadcast-address"
 
 
-def _meta(meta: _Meta | None) -> TopicMeta | None:
+def _usable(meta: TopicMeta | None) -> TopicMeta | None:
     if meta is None or not 1 <= meta.partition_num <= MAX_PARTITION_ID + 1:
         return None
-    return TopicMeta(
-        partition_num=meta.partition_num,
-        replica=meta.replica,
-        extend_support=meta.extend_support,
-        ordered=meta.ordered,
-        multi_part=meta.multi_part,
-        disable_channel_auto_create=meta.disable_channel_auto_create,
-    )
+    return dataclasses.replace(meta, is_partitioned=True)  # a server has no say in this
 
 
 def _lookupd_url(raw: msgspec.Raw, scheme: str) -> str | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Sequence
 
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.servers import Silence
+    from nsq_ha.engine.servers import LookupdOutage
     from nsq_ha.events import Event
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
@@ -214,7 +214,7 @@ class Lookups:
         self._closer: asyncio.Task[None] | None = None
 
     @property
-    def silence(self) -> Silence | None:
+    def silence(self) -> LookupdOutage | None:
         """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
         engine = self._engine
         return None if engine is None or engine.servers is None else engine.servers.silence

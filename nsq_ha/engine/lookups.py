@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import DiscoveryError
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
-    from nsq_ha.policy.lookup_pace import LookupsInFlight, Slots, Turn
+    from nsq_ha.policy.lookup_pace import LookupsInFlight, PendingLookup, Slots
     from nsq_ha.policy.topology import Node, TopicChange, TopicMeta
 
 _CALM: Final = 1.5
@@ -126,7 +126,7 @@ class TopicLookups:
         self._waiting = 0
         self._round: asyncio.Task[None] | None = None
         self._slot: float | None = None  # of a periodic round
-        self._turn: Turn | None = None
+        self._pending: PendingLookup | None = None
         self._timer: asyncio.Handle | None = None
 
     def add(self, watch: TopicWatch) -> None:
@@ -171,7 +171,7 @@ class TopicLookups:
         if self._round is not None:
             self._round.cancel()
         self._stop_timer()
-        self._give_up_turn()
+        self._withdraw()
 
     def _plan(self) -> None:
         """Begin a round if it is due and others leave room; otherwise set a timer.
@@ -186,15 +186,17 @@ class TopicLookups:
         is_demanded = urgency is not Urgency.PERIODIC
         if is_demanded and now - self._begun_at > _CALM:
             self._streak = 0
-        if (self._turn is not None and self._turn.urgency is not urgency) or (self._slot is not None and is_demanded):
-            self._give_up_turn()
+        if (self._pending is not None and self._pending.urgency is not urgency) or (
+            self._slot is not None and is_demanded
+        ):
+            self._withdraw()
         gap = gap_after(self._streak, lambda: self._chance) if is_demanded else self._pace.gap(self._chance)
         due = now if self._has_newcomer else self._begun_at + gap
         if now >= due and not is_demanded:
             self._slot = due = self._slots.reserve(now) if self._slot is None else self._slot
         if now >= due:
-            self._turn = self._turn or self._in_flight.join(urgency, self._plan_soon)
-            if self._turn.has_begun:
+            self._pending = self._pending or self._in_flight.join(urgency, self._plan_soon)
+            if self._pending.has_begun:
                 self._begin(now, is_demanded=is_demanded)
                 return
             due = math.inf
@@ -209,12 +211,12 @@ class TopicLookups:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _give_up_turn(self) -> None:
+    def _withdraw(self) -> None:
         """Leave the place among those in flight or in the queue, and the time of a periodic round, to others."""
-        turn, self._turn = self._turn, None
+        pending, self._pending = self._pending, None
         slot, self._slot = self._slot, None
-        if turn is not None:
-            self._in_flight.leave(turn)
+        if pending is not None:
+            self._in_flight.leave(pending)
         if slot is not None:
             self._slots.give_back(slot)
 
@@ -241,7 +243,7 @@ class TopicLookups:
             self._survive(error)
         finally:
             self._round = None
-            self._give_up_turn()
+            self._withdraw()
         self._chance = _chance()
         self._plan_soon()  # not at once: waiters whose condition is met leave first, and the pace depends on the others
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import httpcore
 
 
-class Handshake:
+class _Handshake:
     """Closes the connection of a request whose TLS handshake did not come to its end.
 
     httpcore closes it after an error, but not if the request is cancelled, as at its time limit: the event loop would
@@ -76,7 +76,7 @@ class QuietClient(httpx.AsyncClient):
         if self.is_closed:
             raise RuntimeError("Cannot send a request, as the client has been closed.")
         if request.url.scheme == "https":
-            request.extensions["trace"] = Handshake()
+            request.extensions["trace"] = _Handshake()
             if self._server_name:
                 request.extensions["sni_hostname"] = self._server_name
         response = await self._own_transport.handle_async_request(request)

@@ -32,7 +32,7 @@ from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.one_cluster import Sight, apart, may_differ
+from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.topology import LookupAnswer, Node, Round
 from nsq_ha.redaction import harmless, redact
@@ -142,7 +142,7 @@ class Listing:
         )
 
 
-class Silence(NamedTuple):
+class LookupdOutage(NamedTuple):
     """No nsqlookupd answers.
 
     Attributes:
@@ -191,7 +191,7 @@ class Servers:
         self._strays: dict[tuple[str, str, Access], asyncio.Task[LookupAnswer]] = {}
         self.topics: int = 0
         self._list_wanted = asyncio.Event()
-        self.silence: Silence | None = None
+        self.silence: LookupdOutage | None = None
         self.conflict: str | None = None
         self._listed = asyncio.Event()
         self._compared = asyncio.Event()
@@ -366,7 +366,7 @@ class Servers:
         sights = [sight for server in servers if (sight := _sight(server)) is not None]
         if may_differ(sights):
             sights = list(await asyncio.gather(*map(self._with_nsqds, sights)))
-        found = [sight.lookupd for sight in apart(sights)]
+        found = [sight.lookupd for sight in separate_clusters(sights)]
         if found:
             text = (
                 f"lookupd names nsqlookupds of {len(found)} clusters, which list different nsqlookupds and different"
@@ -401,7 +401,7 @@ class Servers:
             self.silence = None
             return
         since = self._loop.time() if self.silence is None else self.silence.since
-        self.silence = Silence(LookupUnavailableError("no nsqlookupd gave a usable answer", causes), since)
+        self.silence = LookupdOutage(LookupUnavailableError("no nsqlookupd gave a usable answer", causes), since)
         self._list_wanted.set()
 
     def _choose(self, topic: str, access: Access, now: float) -> tuple[list[Server], list[Server]]:

@@ -35,7 +35,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.events import ChannelsMissing
 from nsq_ha.observe import SILENT
-from nsq_ha.policy.growth import Held, is_new, lacking, lasting
+from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Siblings:
         self._overdue: set[int] = set()
         self._unled: dict[int, float] = {}
         self._asking: dict[Node, asyncio.Lock] = {}
-        self._answers: dict[Node, tuple[float, Mapping[int, Held] | str]] = {}
+        self._answers: dict[Node, tuple[float, Mapping[int, LedPartition] | str]] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._has_warned = False
 
@@ -175,7 +175,7 @@ class Siblings:
         elif not check.cancelled() and (error := check.result()) is not None:
             raise error
 
-    async def held(self, node: Node) -> Mapping[int, Held]:
+    async def held(self, node: Node) -> Mapping[int, LedPartition]:
         """Return what a node has of the topic, for the partitions that it leads. Calls within a second share an answer.
 
         Raises:
@@ -283,7 +283,7 @@ class Siblings:
         if not listed <= here.paused.keys() and is_new(partition, here, self._first or 0):
             await self._copy(partition, node, await self._missing(partition, here, view), view)
 
-    async def _missing(self, partition: int, here: Held, view: TopicView) -> Mapping[str, bool]:
+    async def _missing(self, partition: int, here: LedPartition, view: TopicView) -> Mapping[str, bool]:
         """Return the channels that the leaders of the other partitions have, and whether they are paused."""
         leaders = dict.fromkeys(node for number, node in view.leaders.items() if number != partition)
         answers = await asyncio.gather(*(self.held(node) for node in leaders), return_exceptions=True)
@@ -295,7 +295,7 @@ class Siblings:
             if number != partition
         ]
         if len(view.leaders) < view.partition_num or any(isinstance(answer, BaseException) for answer in answers):
-            siblings.append(Held(1, dict.fromkeys(view.channels, False)))
+            siblings.append(LedPartition(1, dict.fromkeys(view.channels, False)))
         return {name: paused for name, paused in lacking(here, siblings).items() if name != self._channel}
 
     async def _copy(self, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView) -> None:
@@ -363,11 +363,11 @@ class Siblings:
             params["order"] = "true"
         await self._ask("POST", node, f"/channel/{action}", params)
 
-    async def _ask_held(self, node: Node) -> Mapping[int, Held]:
+    async def _ask_held(self, node: Node) -> Mapping[int, LedPartition]:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
         stats = decode_json(await self._ask("GET", node, "/stats", params), _Stats)
         return {
-            int(entry.topic_partition): Held(
+            int(entry.topic_partition): LedPartition(
                 entry.message_count,
                 {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
             )

@@ -20,7 +20,7 @@ import msgspec
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 
 
-class Held(msgspec.Struct, frozen=True):
+class LedPartition(msgspec.Struct, frozen=True):
     """What the leader of a partition has.
 
     Attributes:
@@ -37,7 +37,7 @@ def lasting(channels: Iterable[str]) -> frozenset[str]:
     return frozenset(name for name in channels if not name.endswith(EPHEMERAL_SUFFIX))
 
 
-def is_new(partition: int, here: Held, first: int) -> bool:
+def is_new(partition: int, here: LedPartition, first: int) -> bool:
     """Return whether channels may be created on a partition.
 
     Args:
@@ -48,7 +48,7 @@ def is_new(partition: int, here: Held, first: int) -> bool:
     return partition >= first or not here.messages or not lasting(here.paused)
 
 
-def lacking(here: Held, siblings: Iterable[Held]) -> Mapping[str, bool]:
+def lacking(here: LedPartition, siblings: Iterable[LedPartition]) -> Mapping[str, bool]:
     """Return the lasting channels that a partition lacks, and whether each is paused wherever it exists.
 
     Args:

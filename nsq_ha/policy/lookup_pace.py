@@ -199,51 +199,51 @@ class LookupsInFlight:
 
     def __init__(self, most: float = LOOKUPS_AT_ONCE) -> None:
         self._most = most
-        self._waiting: dict[Urgency, OrderedDict[Turn, None]] = {urgency: OrderedDict() for urgency in Urgency}
+        self._waiting: dict[Urgency, OrderedDict[PendingLookup, None]] = {urgency: OrderedDict() for urgency in Urgency}
         self.count: int = 0
 
-    def join(self, urgency: Urgency, on_turn: Callable[[], object]) -> Turn:
+    def join(self, urgency: Urgency, on_begin: Callable[[], object]) -> PendingLookup:
         """Begin a lookup, or queue it until another one leaves.
 
         Args:
             urgency: Decides which of the queued ones is next.
-            on_turn: Called when it may begin, if it was queued.
+            on_begin: Called when it may begin, if it was queued.
         """
-        turn = Turn(urgency, on_turn)
+        pending = PendingLookup(urgency, on_begin)
         if self.count < self._most:
             self.count += 1
-            turn.has_begun = True
+            pending.has_begun = True
         else:
-            self._waiting[urgency][turn] = None
-        return turn
+            self._waiting[urgency][pending] = None
+        return pending
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, pending: PendingLookup) -> None:
         """End a lookup, or remove it from the queue; a second call does nothing."""
-        if not turn.has_begun:
-            self._waiting[turn.urgency].pop(turn, None)
+        if not pending.has_begun:
+            self._waiting[pending.urgency].pop(pending, None)
             return
-        turn.has_begun = False
+        pending.has_begun = False
         queue = next(filter(None, self._waiting.values()), None)
         if queue is None:
             self.count -= 1
             return
         following, _ = queue.popitem(last=False)
         following.has_begun = True
-        following.on_turn()
+        following.on_begin()
 
 
-class Turn:
+class PendingLookup:
     """The place of one lookup, among those in flight or in the queue.
 
     Attributes:
         urgency: Why the topic is looked up.
-        on_turn: See :meth:`LookupsInFlight.join`.
+        on_begin: See :meth:`LookupsInFlight.join`.
         has_begun: Whether it is in flight.
     """
 
-    __slots__ = ("has_begun", "on_turn", "urgency")
+    __slots__ = ("has_begun", "on_begin", "urgency")
 
-    def __init__(self, urgency: Urgency, on_turn: Callable[[], object]) -> None:
+    def __init__(self, urgency: Urgency, on_begin: Callable[[], object]) -> None:
         self.urgency: Urgency = urgency
-        self.on_turn: Callable[[], object] = on_turn
+        self.on_begin: Callable[[], object] = on_begin
         self.has_begun: bool = False

@@ -32,7 +32,7 @@ class Sight(msgspec.Struct, frozen=True):
     nsqds: frozenset[str] = frozenset()
 
 
-def apart(sights: Sequence[Sight]) -> Sequence[Sight]:
+def separate_clusters(sights: Sequence[Sight]) -> Sequence[Sight]:
     """Return the first given nsqlookupd of each cluster if there are several, else nothing.
 
     Without nsqds, nobody is known to belong to another cluster: the answers of two clusters can be told from those of

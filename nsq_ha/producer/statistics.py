@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsq_ha.engine.lookups import LookupCounts, TopicWatch
-    from nsq_ha.engine.servers import Silence
+    from nsq_ha.engine.servers import LookupdOutage
     from nsq_ha.producer.sender import Sender
     from nsq_ha.producer.topic import TopicPublisher
 
@@ -81,7 +81,7 @@ def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
     )
 
 
-def producer_troubles(publishers: Sequence[TopicPublisher], silence: Silence | None, now: float) -> list[Trouble]:
+def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOutage | None, now: float) -> list[Trouble]:
     """Return what does not work for the topics in use, at the loop's time ``now``.
 
     Args:

@@ -39,7 +39,7 @@ class Spans:
     def __init__(self, provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("nsq_ha", __version__, provider)
 
-    def begin_publish(self, topic: str, messages: Sequence[object]) -> PublishSpan:
+    def begin_publish(self, topic: str, messages: Sequence[object]) -> _PublishSpan:
         """Begin the span of one call of ``publish`` or ``publish_many``."""
         span = self._tracer.start_span(
             f"publish {topic}",
@@ -49,7 +49,7 @@ class Spans:
                 **conventions.of_bodies(messages),
             },
         )
-        return PublishSpan(span)
+        return _PublishSpan(span)
 
     def delivered(self, topic: str, messages: Sequence[Message]) -> None:
         """Make the span of messages that arrived together."""
@@ -65,7 +65,7 @@ class Spans:
         )
         span.end()
 
-    def begin_process(self, topic: str, messages: Sequence[Message]) -> ProcessSpan:
+    def begin_process(self, topic: str, messages: Sequence[Message]) -> _ProcessSpan:
         """Begin the span of messages that are being processed, and make it the current one."""
         creators = [_context_of(message) for message in messages[:MOST_LINKS]]
         # Many messages have many publishes, of which none is the parent.
@@ -80,10 +80,10 @@ class Spans:
                 **conventions.of_messages(messages),
             },
         )
-        return ProcessSpan(span, parent)
+        return _ProcessSpan(span, parent)
 
 
-class PublishSpan:
+class _PublishSpan:
     """The span of one call.
 
     Args:
@@ -121,7 +121,7 @@ class PublishSpan:
         self._span.end()
 
 
-class ProcessSpan:
+class _ProcessSpan:
     """The span of messages that are being processed; it is the current one until its end.
 
     Args:
@@ -162,5 +162,5 @@ def _context_of(message: Message) -> Context:
 def _links(creators: Iterable[Context]) -> list[Link]:
     found = (trace.get_current_span(creator).get_span_context() for creator in creators)
     # The messages of one batch name the same span.
-    apart = {(each.trace_id, each.span_id): each for each in found if each.is_valid}
-    return [Link(each) for each in apart.values()]
+    distinct = {(each.trace_id, each.span_id): each for each in found if each.is_valid}
+    return [Link(each) for each in distinct.values()]

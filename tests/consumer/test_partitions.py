@@ -35,7 +35,7 @@ from nsq_ha.errors import (
 from nsq_ha.message import Message
 from nsq_ha.observe import SILENT
 from nsq_ha.options.start_from import StartFrom
-from nsq_ha.policy.growth import Held
+from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Identity
 from nsq_ha.protocol.messages import DamagedMessage
@@ -88,9 +88,9 @@ class FakeSiblings:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.error: NsqError | None = None
-        self.there: dict[int, Held] = {}
+        self.there: dict[int, LedPartition] = {}
 
-    async def held(self, node: Node) -> dict[int, Held]:
+    async def held(self, node: Node) -> dict[int, LedPartition]:
         await self._called("held", node)
         return self.there
 
@@ -667,7 +667,7 @@ async def test_a_new_ordered_channel_is_made_known_to_the_replicas_once() -> Non
 
 async def test_an_operators_pause_is_not_taken_back() -> None:
     siblings = FakeSiblings()
-    siblings.there = {3: Held(0, {"ch": True})}
+    siblings.there = {3: LedPartition(0, {"ch": True})}
     await start_of(siblings=siblings).replicate(ONE)
     assert siblings.calls == [("held", ONE)]
 

@@ -21,8 +21,8 @@ from nsq_ha.policy.lookup_pace import (
     LOOKUPS_AT_ONCE,
     LookupPace,
     LookupsInFlight,
+    PendingLookup,
     Slots,
-    Turn,
     Urgency,
     calm_rate,
     longest_interval,
@@ -195,7 +195,7 @@ class Lookups:
         self.all = LookupsInFlight(most)
         self.begun: list[str] = []
 
-    def join(self, name: str, urgency: Urgency = Urgency.DEMANDED) -> Turn:
+    def join(self, name: str, urgency: Urgency = Urgency.DEMANDED) -> PendingLookup:
         turn = self.all.join(urgency, lambda: self.begun.append(name))
         if turn.has_begun:
             self.begun.append(name)

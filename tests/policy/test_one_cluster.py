@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from nsq_ha.policy.one_cluster import Sight, apart, may_differ
+from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 
 
 def sight(name: str, lookupds: str = "", nsqds: str = "") -> Sight:
@@ -15,7 +15,7 @@ def sight(name: str, lookupds: str = "", nsqds: str = "") -> Sight:
 
 
 def names(*sights: Sight) -> list[str]:
-    return [found.lookupd for found in apart(sights)]
+    return [found.lookupd for found in separate_clusters(sights)]
 
 
 def test_two_clusters_are_named_by_the_first_nsqlookupd_of_each() -> None:
@@ -45,7 +45,7 @@ def test_a_partitioned_and_a_plain_cluster_are_two() -> None:
 )
 def test_what_belongs_together_in_any_order(together: list[Sight]) -> None:
     for order in itertools.permutations(together):
-        assert apart(order) == []
+        assert separate_clusters(order) == []
 
 
 def test_the_nsqds_are_needed_only_where_the_lists_differ() -> None:

@@ -17,7 +17,7 @@ from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT, Siblings
 from nsq_ha.errors import ConnectError, NoLeaderError, ResponseTimeoutError, TransportError
 from nsq_ha.events import ChannelsMissing, Event
 from nsq_ha.observe import Observer
-from nsq_ha.policy.growth import Held
+from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.engine.lookups.loopback import Fake, hang
 from tests.support.waiting import dawdle, eventually
@@ -408,7 +408,7 @@ async def test_closing_ends_the_checks(cluster: Cluster) -> None:
 
 async def test_calls_within_a_second_share_an_answer(cluster: Cluster) -> None:
     siblings = cluster.siblings()
-    held = {0: Held(5, {"billing": False})}
+    held = {0: LedPartition(5, {"billing": False})}
     assert await asyncio.gather(*(siblings.held(cluster.nodes[0]) for _ in range(3))) == [held] * 3
     await dawdle(0.9)
     await siblings.held(cluster.nodes[0])
@@ -428,7 +428,10 @@ async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
         partition(4) | {"channels": None},
     ]
     cluster.has(0, *strange)
-    assert await cluster.siblings().held(cluster.nodes[0]) == {0: Held(5, {"billing": False}), 4: Held(5, {})}
+    assert await cluster.siblings().held(cluster.nodes[0]) == {
+        0: LedPartition(5, {"billing": False}),
+        4: LedPartition(5, {}),
+    }
 
 
 async def test_a_port_that_drops_everything_is_asked_less_often_than_one_that_refuses(cluster: Cluster) -> None:
