@@ -336,7 +336,7 @@ class NsqdHttp(HttpPeer):
 
     async def clock(self) -> float | None:
         """Return the node's time in whole seconds since 1970. None if the answer has no time."""
-        return await self._time("/ping")
+        return (await self._exchange("GET", "/ping")).clock
 
     async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
         try:

@@ -9,6 +9,7 @@ Source: server protocol 11.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
 import msgspec
@@ -43,12 +44,22 @@ class Body:
         data: The content as JSON; empty for a refusal.
         message: The text of a refusal, shortened; empty for a success.
         https_port: The port that a plain nsqd names in its refusal of plain HTTP. None in other answers.
+        date: The header of this name; empty without one.
     """
 
     status: int
     data: bytes
     message: str = ""
     https_port: int | None = None
+    date: str = ""
+
+    @property
+    def clock(self) -> float | None:
+        """The time of the server's clock, in whole seconds since 1970. None if ``date`` is not readable."""
+        try:
+            return parsedate_to_datetime(self.date).timestamp()
+        except ValueError:
+            return None
 
 
 def unwrap(status: int, body: bytes) -> Body:

@@ -10,10 +10,9 @@ Source: server failures 2, 5.2.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
 import os
 import ssl
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.engine.body import Body, unwrap
@@ -32,7 +31,7 @@ from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
 
     import httpx
@@ -129,40 +128,13 @@ async def ask(
 
     If cancelled, it closes the connection; a change may have been made.
     """
-    async with _exchange(client, method, url, timeout=timeout, params=params, content=content) as response:
-        return unwrap(response.status_code, await _read(response))
-
-
-async def ask_time(client: httpx.AsyncClient, url: str, *, timeout: float) -> float | None:
-    """Return the time of a server's clock, in whole seconds since 1970; see :func:`ask`.
-
-    Returns:
-        None if the answer has no readable time.
-    """
-    async with _exchange(client, "GET", url, timeout=timeout) as response:
-        await _read(response)
-        try:
-            return parsedate_to_datetime(response.headers.get("date", "")).timestamp()
-        except ValueError:
-            return None
-
-
-@contextlib.asynccontextmanager
-async def _exchange(
-    client: httpx.AsyncClient,
-    method: str,
-    url: str,
-    *,
-    timeout: float,
-    params: Mapping[str, str] | None = None,
-    content: bytes | None = None,
-) -> AsyncIterator[httpx.Response]:
     try:
         async with (
             time_limit(timeout),
             client.stream(method, url, params=params, content=content) as response,
         ):
-            yield response
+            body = unwrap(response.status_code, await _read(response))
+            return dataclasses.replace(body, date=response.headers.get("date", ""))
     except TimeoutError as error:
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
     except NsqError:
@@ -222,11 +194,6 @@ class HttpPeer:
         if self._client is None:
             raise ClosedError(f"the {type(self).__name__} was closed")
         return await ask(self._client, method, self._url + path, timeout=self._timeout, params=params, content=content)
-
-    async def _time(self, path: str) -> float | None:
-        if self._client is None:
-            raise ClosedError(f"the {type(self).__name__} was closed")
-        return await ask_time(self._client, self._url + path, timeout=self._timeout)
 
 
 async def _read(response: httpx.Response) -> bytes:

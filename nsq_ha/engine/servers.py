@@ -35,7 +35,7 @@ from nsq_ha.options.types import Backoff
 from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.topology import LookupAnswer, Node, Round
-from nsq_ha.redaction import harmless, redact
+from nsq_ha.redaction import redact
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -296,12 +296,9 @@ class Servers:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _channels(self, server: Server, topic: str, partition: int) -> frozenset[str] | None:
-        try:
-            async with server.slots:
-                return frozenset(await server.client.channels(topic, partition))
-        except NsqError as error:
-            _log.debug("channels of %s-%d: %s", topic, partition, without_frames(error))
-            return None
+        async with server.slots:
+            found = await _tried(server, server.client.channels(topic, partition))
+        return None if isinstance(found, NsqError) else frozenset(found)
 
     async def keep_lists(self, interval: float, jitter: float) -> None:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
@@ -380,13 +377,8 @@ class Servers:
 
     async def _with_nsqds(self, sight: Sight) -> Sight:
         server = next(server for server in self._servers if server.url == sight.lookupd)
-        try:
-            nodes = await server.client.nodes()
-        except NsqError as error:
-            _log.debug("nsqds of nsqlookupd %s: %s", sight.lookupd, without_frames(error))
-            return sight
-        except Exception as error:  # noqa: BLE001 - as in _question
-            report_unexpected(_log, f"nsqds of nsqlookupd {sight.lookupd}", error)
+        nodes = await _tried(server, server.client.nodes())
+        if isinstance(nodes, NsqError):
             return sight
         return Sight(sight.lookupd, sight.lookupds, frozenset(info.node.address for info in nodes))
 
@@ -434,25 +426,22 @@ class Servers:
             task.exception()  # else asyncio would log it; the failure is already counted
 
     async def _question(self, server: Server, topic: str, access: Access, since: float) -> LookupAnswer:
-        try:
-            answer = None
-            if server.is_plain and self.topics > MANY_TOPICS:
-                answer = (await self._listing(server, since)).answer(topic, access)
-            if answer is None:
-                async with server.slots:
-                    answer = await self._ask(server, lambda: server.client.lookup(topic, access))
-        except NsqError as error:
-            self._failed(server, error)
-            raise without_frames(error)  # noqa: B904 - the same error: its frames hold the whole answer
-        except Exception as error:  # noqa: BLE001 - mapped to ours
-            # An error caused by a server's answer counts as that server's failure and must not end anything else.
-            report_unexpected(_log, f"nsqlookupd {server.url}", error)
-            self._failed(server, error)
-            without_frames(error)
-            raise LookupUnavailableError("no usable answer", ((server.url, repr(error)),)) from harmless(error)
+        answer = await _tried(server, self._answer(server, topic, access, since))
+        if isinstance(answer, NsqError):
+            self._failed(server, answer)
+            raise answer
         self._succeeded(server)
         server.is_plain = answer.nodes is not None
         return dataclasses.replace(answer, leads=server.leads)
+
+    async def _answer(self, server: Server, topic: str, access: Access, since: float) -> LookupAnswer:
+        answer = None
+        if server.is_plain and self.topics > MANY_TOPICS:
+            answer = (await self._listing(server, since)).answer(topic, access)
+        if answer is not None:
+            return answer
+        async with server.slots:
+            return await self._ask(server, lambda: server.client.lookup(topic, access))
 
     async def _ask(self, server: Server, ask: Callable[[], Awaitable[T]]) -> T:
         began = self._loop.time()
@@ -489,7 +478,7 @@ class Servers:
         began_at = self._loop.time()
         return Listing(began_at, server.url, await self._ask(server, server.client.nodes))
 
-    def _failed(self, server: Server, error: Exception) -> None:
+    def _failed(self, server: Server, error: NsqError) -> None:
         server.failures += 1
         server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
         if server.failures == 1:
@@ -520,19 +509,12 @@ class Servers:
 
     async def _ask_list(self, server: Server) -> tuple[str, str] | None:
         """Request the list of one server; return its base URL and why it gave none, or None."""
-        try:
-            async with server.slots:
-                server.list = await server.client.list_lookupd()
-            self._learn(server, server.list)
-        except NsqError as error:
-            _log.debug("nsqlookupd list: %s", without_frames(error))
-            return server.url, _reason_of(error)
-        except Exception as error:  # noqa: BLE001 - as in _question
-            report_unexpected(_log, f"list of nsqlookupd {server.url}", error)
-            return server.url, repr(error)
-        return None
+        failure = await _tried(server, self._learn(server))
+        return (server.url, _reason_of(failure)) if isinstance(failure, NsqError) else None
 
-    def _learn(self, server: Server, listed: LookupdList) -> None:
+    async def _learn(self, server: Server) -> None:
+        async with server.slots:
+            server.list = listed = await server.client.list_lookupd()
         now = self._loop.time()
         for url in listed.nodes:
             known = self._find(url)
@@ -577,6 +559,21 @@ class Servers:
         server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
 
 
+async def _tried(server: Server, asking: Awaitable[T]) -> T | NsqError:
+    """Return what a server answers, or its failure, without frames: they hold the whole answer.
+
+    An error that an answer causes counts as that server's failure and must not end anything else.
+    """
+    try:
+        return await asking
+    except NsqError as error:
+        _log.debug("nsqlookupd %s: %s", server.url, error)
+        return without_frames(error)
+    except Exception as error:  # noqa: BLE001 - mapped to ours
+        report_unexpected(_log, f"nsqlookupd {server.url}", error)
+        return LookupUnavailableError("no usable answer", ((server.url, repr(error)),))
+
+
 def _sight(server: Server) -> Sight | None:
     """Return what a server says of its cluster. None if it lists no nsqlookupd, as one without etcd may do."""
     if server.list is None or (server.list.supported and not server.list.nodes):
@@ -584,9 +581,9 @@ def _sight(server: Server) -> Sight | None:
     return Sight(server.url, frozenset(server.list.nodes))
 
 
-def _reason_of(error: Exception) -> str:
+def _reason_of(error: NsqError) -> str:
     causes = error.causes if isinstance(error, LookupUnavailableError) else ()
-    return "; ".join(text for _, text in causes) or redact(str(error))
+    return redact("; ".join(text for _, text in causes) or str(error))
 
 
 def _collect(

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from nsq_ha.engine.fixed import FixedNodes, explained
-from nsq_ha.engine.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, ask_time, new_client
+from nsq_ha.engine.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     ClosedError,
@@ -115,9 +115,7 @@ async def test_each_request_has_its_own_time_limit(serve: Serve, seconds: float)
     async with new_client() as client:
         for question in (
             lambda: ask(client, "GET", f"{fake.url}/x", timeout=seconds),
-            lambda: ask_time(client, f"{fake.url}/x", timeout=seconds),
             lambda: HttpPeer(fake.url, timeout=seconds, client=client)._exchange("GET", "/x"),
-            lambda: HttpPeer(fake.url, timeout=seconds, client=client)._time("/x"),
             lambda: LookupClient(fake.url, timeout=seconds, client=client).nodes(),
         ):
             began = clock()
@@ -139,8 +137,8 @@ async def test_the_usual_limit_of_a_lookup_is_a_second(serve: Serve) -> None:
 async def test_a_peer_asks_below_its_url_and_tells_its_time(respx_mock: respx.MockRouter) -> None:
     route = respx_mock.get(f"{URL}/ping").respond(200, headers={"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, text="{}")
     async with HttpPeer(URL, timeout=1.0, client=None) as peer:
-        assert await peer._time("/ping") == 1795348807.0
-        assert (await peer._exchange("GET", "/ping", {"a": "b"})).data == b"{}"
+        answer = await peer._exchange("GET", "/ping", {"a": "b"})
+        assert (answer.clock, answer.data) == (1795348807.0, b"{}")
     assert dict(route.calls.last.request.url.params) == {"a": "b"}
 
 
@@ -152,9 +150,8 @@ async def test_a_closed_peer_says_so_and_closes_its_own_client_only() -> None:
             await peer.aclose()
             assert used is not None
             assert used.is_closed == (client is None)
-            for question in (peer._exchange("GET", "/x"), peer._time("/x")):
-                with pytest.raises(ClosedError, match=r"^the HttpPeer was closed$"):
-                    await question
+            with pytest.raises(ClosedError, match=r"^the HttpPeer was closed$"):
+                await peer._exchange("GET", "/x")
 
 
 def test_a_client_of_one_nsqlookupd_says_how_many_it_was_given() -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from nsq_ha.engine.http import MAX_BODY_BYTES, ask, ask_time, new_client
+from nsq_ha.engine.http import MAX_BODY_BYTES, ask, new_client
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import (
     ClosedError,
@@ -435,7 +435,7 @@ async def test_the_clock_of_a_server_is_read(
 ) -> None:
     respx_mock.get(f"{URL}/ping").respond(200, headers=headers)
     async with new_client() as client:
-        assert await ask_time(client, f"{URL}/ping", timeout=1.0) == seconds
+        assert (await ask(client, "GET", f"{URL}/ping", timeout=1.0)).clock == seconds
 
 
 async def test_a_refused_connection_says_so() -> None:

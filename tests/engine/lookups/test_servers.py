@@ -475,7 +475,7 @@ async def test_an_error_that_no_rule_foresees_counts_as_a_failure_of_that_server
     unexpected, failed = (record.getMessage() for record in caplog.records)
     assert unexpected.startswith(f"nsqlookupd {first.url}: unexpected error, continuing; ")
     assert unexpected.endswith(": ZeroDivisionError('odd')")
-    assert failed == f"nsqlookupd {first.url} gave no usable answer: odd; asking the others"
+    assert failed == f"nsqlookupd {first.url} gave no usable answer: ZeroDivisionError('odd'); asking the others"
 
 
 async def test_lists_that_fail_unexpectedly_are_asked_for_again(
