@@ -1,44 +1,13 @@
-"""Choose the partition of a message without key, and the number of partitions to use while a topic grows.
+"""Choose the number of partitions to use while a topic grows.
 
 The invariant: a larger number of partitions is used only after a delay, in which consumers can subscribe to the new
 ones. A channel starts at the end of a partition, so messages published there earlier would reach nobody.
 ``policy.topology`` has confirmed the number, and ``policy.sharding`` maps keys to partitions.
 
-Source: ``PubRR`` and ``PubDynamicLoad`` of youzan/go-nsq ``producer.go``; server failures 3.8, 4.2, 4.3.
+Source: server failures 3.8, 4.2, 4.3.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-
-def round_robin(partitions: Sequence[int], turn: int) -> int:
-    """Return the ``turn``-th of ``partitions``, starting again after the last.
-
-    Args:
-        partitions: At least one, in a fixed order.
-        turn: Grows by one for each message.
-    """
-    return partitions[turn % len(partitions)]
-
-
-def least_loaded(partitions: Sequence[int], turn: int, load: Callable[[int], int]) -> int:
-    """Return the less loaded of the ``turn``-th partition and the next one; the first if they are equal.
-
-    It compares two partitions, not all: a partition that looks idle because it
-    refuses quickly must not attract every message.
-
-    Args:
-        partitions: At least one, in a fixed order.
-        turn: Grows by one for each message.
-        load: Returns the number of queued and unanswered publishes of a partition.
-    """
-    first = round_robin(partitions, turn)
-    second = round_robin(partitions, turn + 1)
-    return second if load(second) < load(first) else first
 
 
 class PartitionCount:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
+    from nsq_ha.producer.choice import PartitionChoice
     from nsq_ha.producer.limits import PendingPublishes, Request
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.topic import TopicPublisher
@@ -221,18 +222,20 @@ class BatchPlan:
             ConfigError: The topic does not accept a message; the text names its position.
         """
         check_compression(view, self._config)
-        for part in self._rich_parts(publisher, view) if self._sizes is None else self._plain_parts(publisher, view):
+        publisher.choice.follow(view)
+        for part in (
+            self._rich_parts(publisher.choice, view) if self._sizes is None else self._plain_parts(publisher.choice)
+        ):
             if part is not None:
                 self._parts.append(part.positions)
                 yield None  # it has been encoded, and queueing it takes time again
             yield part
 
-    def _plain_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part]:
-        if view.meta is not None and view.meta.ordered:
-            try:
-                publisher.choice.partition_for(None, None, view)
-            except ConfigError as error:
-                raise at_position(0, error) from error
+    def _plain_parts(self, choice: PartitionChoice) -> Iterator[Part]:
+        try:
+            choice.bound_to(None, None)
+        except ConfigError as error:
+            raise at_position(0, error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
         for cut in _cuts(self._sizes or (), self._room):
@@ -242,10 +245,10 @@ class BatchPlan:
             else:
                 yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
 
-    def _rich_parts(self, publisher: TopicPublisher, view: TopicView) -> Iterator[Part | None]:
+    def _rich_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part | None]:
         by_partition: dict[int | None, list[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
-        partition_for, room = publisher.choice.partition_for, self._room
+        room = self._room
         for position, message in enumerate(cast("list[OutgoingMessage]", self._given)):
             if position % _SLICE == _SLICE - 1:
                 yield None
@@ -254,18 +257,18 @@ class BatchPlan:
                 checked = in_context(checked, self._context, self._largest)
             try:
                 check_kind(view, checked.trace_id, checked.ext)
-                chosen, is_free = partition_for(message.key, message.partition, view)
+                partition = choice.bound_to(message.key, message.partition)
             except ConfigError as error:
                 raise at_position(position, error) from error
             except PublishError as error:
                 self._refused[position] = error
                 continue
-            cut = by_partition.setdefault(None if is_free else chosen, [])
+            cut = by_partition.setdefault(partition, [])
             kind = checked.kind
             if not cut or not cut[-1].takes(kind, checked, room):
                 cut.append(_Chunk(kind, checked))
             cut[-1].add(position, checked)
-            if not is_free:
+            if partition is not None:
                 cut[-1].keys[lane_key(message.key)] = None
             self._given[position] = _ANY
             self._checked[position] = _CHECKED
@@ -377,7 +380,7 @@ class BatchCall:
             if (view := publisher.usable_view()) is not None:
                 for part in plan.parts(publisher, view):
                     if part is not None:
-                        self._admit(part, view, self._limit)
+                        self._admit(part, self._limit)
                 return None
         try:
             async with publisher.admitted(self._deadline, is_quick=plan.is_small):
@@ -398,7 +401,7 @@ class BatchCall:
                 await self._let_others_run()
             if part is None:
                 continue
-            self._admit(part, view, max(self._deadline - self._clock(), 0.0))
+            self._admit(part, max(self._deadline - self._clock(), 0.0))
             if not self._plan.is_small:
                 await self._pending.until_queued(part.request)
                 self._check_alive()
@@ -427,10 +430,10 @@ class BatchCall:
         if self._pending.is_closed:  # a publish queued now would never end
             self._publisher.check_open()
 
-    def _admit(self, part: Part, view: TopicView, timeout: float) -> None:
+    def _admit(self, part: Part, timeout: float) -> None:
         partition = part.partition
         if partition is None:
-            partition, _ = self._publisher.choice.partition_for(None, None, view)
+            partition = self._publisher.choice.any_partition()
         self._publisher.submit(part.request, partition)
         self._pending.add(part.request, timeout)
         self._queued.append(part.request)

@@ -1,27 +1,35 @@
-"""Choose the partition of a topic for each message."""
+"""Choose the partition of each message of a topic, and handle changes of the topic's number of partitions.
+
+Owns the number that keys are hashed over and the option ``partition_change``. ``policy.choice`` decides when a new
+number is due, ``policy.sharding`` hashes keys.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import random
 from typing import TYPE_CHECKING
 
-from nsq_ha.errors import ConfigError, LookupUnavailableError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, PublishError
 from nsq_ha.policy import sharding
-from nsq_ha.policy.choice import least_loaded, round_robin
+from nsq_ha.policy.choice import PartitionCount
+from nsq_ha.policy.lookup_pace import partition_delay
+from nsq_ha.policy.topology import TopicMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.limits import Request
-    from nsq_ha.producer.repartition import Repartition
     from nsq_ha.producer.sender import Sender
+
+log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
 class PartitionChoice:
-    """Chooses partitions for one topic.
+    """Chooses partitions for one topic, by the view that :meth:`follow` got last.
 
     Args:
         topic: The topic.
@@ -30,7 +38,7 @@ class PartitionChoice:
         senders: The topic's senders, by partition. A partition without a sender counts as healthy.
 
     Attributes:
-        routes: The partitions in use that accept writes, according to the last view.
+        routes: The partitions in use that accept writes.
     """
 
     def __init__(
@@ -38,38 +46,43 @@ class PartitionChoice:
     ) -> None:
         self.routes: tuple[int, ...] = ()
         self._topic = topic
-        self._is_round_robin = config.strategy == "round_robin"
-        self._is_own_hash = callable(config.sharding)
+        self._strategy = config.strategy
         self._hash = sharding.hasher(config.sharding)
         self._repartition = repartition
         self._senders = senders
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
-        self._is_plain = False
-        self._routes_of: TopicView | None = None
-        self._routes_used = 0
-        self._takes_keyless = self._takes_keys = False
-        self._calm_view: TopicView | None = None
+        self._view: TopicView | None = None
+        self._meta = TopicMeta(1)
+        self._used = 1
+        self._picks_by_load = False
 
-    def partition_for(self, key: Key | None, partition: int | None, view: TopicView) -> tuple[int, bool]:
-        """Choose the partition of a message.
-
-        Args:
-            key: The message's key.
-            partition: The partition that the message names.
-            view: The topic's view.
-
-        Returns:
-            The partition, and whether the message may go to another one.
+    def follow(self, view: TopicView) -> None:
+        """Choose by ``view`` from now on, and by the number of partitions that is in use now.
 
         Raises:
-            ConfigError: The partition does not exist, the sharding function does
-                not accept the key, or the topic is ordered and gets neither.
+            LookupUnavailableError: The view names no partition.
+        """
+        used = self._repartition.count.used or view.partition_num
+        if view is self._view and used == self._used:
+            return
+        if view.meta is None:
+            raise LookupUnavailableError(f"no nsqlookupd named a partition of topic {self._topic!r}")
+        self._view, self._meta, self._used = view, view.meta, used
+        self.routes = tuple(sorted(p for p in view.publishable if p < used))
+        # The nsqds of a plain cluster are machines of different load, not equal shares of one topic.
+        self._picks_by_load = self._strategy == "least_loaded" or (
+            not view.meta.is_partitioned and len(self.routes) > 1
+        )
+
+    def partition_for(self, key: Key | None, partition: int | None) -> int:
+        """Return the partition that a message names, or the one of its key; it must have one of both.
+
+        Raises:
+            ConfigError: The partition does not exist, or the sharding function does not accept the key.
             PublishError: The number of partitions changed, and keys are refused since then.
         """
-        meta = view.meta
-        if meta is None:
-            raise LookupUnavailableError(f"no nsqlookupd named a partition of topic {self._topic!r}")
-        if not meta.is_partitioned and (partition is not None or key is not None):
+        meta = self._meta
+        if not meta.is_partitioned:
             raise ConfigError(
                 "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish"
                 " without them"
@@ -80,92 +93,62 @@ class PartitionChoice:
                     f"partition {partition} of {self._topic!r} does not exist: "
                     f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
                 )
-            return partition, False
-        if key is not None:
-            number: object = self._hash(key)
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
-            self._repartition.check_key()
-            return number % (self._repartition.used or meta.partition_num), False
-        if meta.ordered:
-            raise ConfigError(f"topic {self._topic!r} is ordered: give key= or partition=")
-        return self.any_partition(view, meta.partition_num), True
+            return partition
+        number: object = self._hash(key)
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
+        if (refusal := self._repartition.refusal) is not None:
+            raise PublishError(refusal, topic=self._topic, partition=None, attempts=0, maybe_stored=False)
+        return number % self._used
 
-    def any_partition(self, view: TopicView, partition_num: int, avoid: int | None = None) -> int:
+    def bound_to(self, key: Key | None, partition: int | None) -> int | None:
+        """Return the only partition that a message may go to. None if it may go to any.
+
+        Raises:
+            ConfigError: As for :meth:`partition_for`; or the topic is ordered, and the message may go to any.
+            PublishError: As for :meth:`partition_for`.
+        """
+        if key is not None or partition is not None:
+            return self.partition_for(key, partition)
+        if self._meta.ordered:
+            raise ConfigError(f"topic {self._topic!r} is ordered: give key= or partition=")
+        return None
+
+    def any_partition(self) -> int:
         """Choose a partition for a message that may go to any; prefer a healthy one.
 
-        Args:
-            view: The topic's view.
-            partition_num: Its number of partitions.
-            avoid: Choose another partition than this, if possible.
+        Raises:
+            ConfigError: The topic is ordered.
         """
-        used = self._repartition.used or partition_num
-        self._look_up_routes(view, used)
-        candidates: Sequence[int] = self.routes
-        if avoid is not None or self._any_in_trouble():
-            candidates = [p for p in self.routes if p != avoid and self.is_healthy(p)]
-            if avoid is None and candidates and (probed := self._probed()) is not None:
-                return probed
-        if not candidates:
-            candidates = [p for p in self.routes if p != avoid] or range(used)
-        self._turn += 1
-        if not self._is_round_robin or self._is_plain:
-            return least_loaded(candidates, self._turn, self._load)
-        return round_robin(candidates, self._turn)
-
-    def quick(self, request: Request, view: TopicView | None) -> Sender | None:
-        """Choose the sender of a plain request that names no partition, in the usual case.
-
-        This gives the same result as :meth:`partition_for` in a fraction of the time.
-
-        Returns:
-            The sender. None if the case is not usual: call :meth:`partition_for`.
-        """
-        if view is not self._calm_view or request.partition is not None or not request.is_plain:
-            return None
-        key = request.key
-        if key is not None:
-            return self._senders.get(self._hash(key) % self._routes_used) if self._takes_keys else None
-        if not self._takes_keyless:
-            return None
-        turn, routes = self._turn + 1, self.routes
-        sender = self._senders.get(routes[turn % len(routes)])
-        if sender is None or sender.trouble is not None:
-            return None
+        if self._meta.ordered:
+            self.bound_to(None, None)  # raises
+        routes, turn = self.routes, self._turn + 1
         self._turn = turn
-        return sender
+        if not routes:
+            return turn % self._used
+        chosen = self._pick(routes) if self._picks_by_load else routes[turn % len(routes)]
+        sender = self._senders.get(chosen)
+        if sender is None or sender.trouble is None:
+            return chosen
+        healthy = [each for each in routes if self.is_healthy(each)]
+        if not healthy or sender.may_probe():
+            return chosen
+        return self._pick(healthy)
 
-    def prepare_quick(self, view: TopicView) -> None:
-        """Let :meth:`quick` use ``view``, which is usable, unless there is something unusual in it."""
-        if view is self._calm_view:
-            return
-        self._calm_view = None
-        if view.meta is None or not self._repartition.is_calm:
-            return
-        self._look_up_routes(view, self._repartition.used)
-        is_round_robin = self._is_round_robin and not self._is_plain
-        self._takes_keyless = not view.meta.ordered and is_round_robin and bool(self.routes)
-        # The result of a caller's function has to be checked each time.
-        self._takes_keys = view.meta.is_partitioned and not self._is_own_hash and self._routes_used > 0
-        self._calm_view = view
+    def other_partition(self, avoid: int) -> int:
+        """Choose another partition than ``avoid``, if possible a healthy one."""
+        self._turn += 1
+        others = [each for each in self.routes if each != avoid]
+        return self._pick([each for each in others if self.is_healthy(each)] or others or range(self._used))
 
-    def _look_up_routes(self, view: TopicView, used: int) -> None:
-        if self._routes_of is not view or self._routes_used != used:
-            self._routes_of, self._routes_used = view, used
-            self.routes = tuple(sorted(p for p in view.publishable if p < used))
-            # The nsqds of a plain cluster are machines of different load, not equal shares of one topic.
-            self._is_plain = view.meta is not None and not view.meta.is_partitioned and len(self.routes) > 1
+    def _pick(self, candidates: Sequence[int]) -> int:
+        """Return the one whose turn it is; by load, the next one if that is less loaded.
 
-    def _any_in_trouble(self) -> bool:
-        for sender in self._senders.values():  # noqa: SIM110 - a third of the time of any(), once for each publish
-            if sender.trouble is not None:
-                return True
-        return False
-
-    def _probed(self) -> int | None:
-        """Choose a partition in trouble that a single message should probe now."""
-        probed = (p for p in self.routes if not self.is_healthy(p) and self._senders[p].may_probe())
-        return next(probed, None)
+        Two are compared, not all: a partition that looks idle because it refuses quickly must not attract every
+        message.
+        """
+        first, second = (candidates[turn % len(candidates)] for turn in (self._turn, self._turn + 1))
+        return second if self._picks_by_load and self._load(second) < self._load(first) else first
 
     def is_healthy(self, partition: int) -> bool:
         """Return whether a partition has no known problem."""
@@ -174,4 +157,93 @@ class PartitionChoice:
 
     def _load(self, partition: int) -> int:
         sender = self._senders.get(partition)
-        return sender.load if sender is not None else 0
+        return 0 if sender is None else sender.load
+
+
+class Repartition:
+    """The number of partitions that a producer uses for one topic.
+
+    Args:
+        topic: The topic.
+        config: The producer's options.
+        with_keys: Returns the futures of all pending publishes with a key.
+
+    Attributes:
+        count: The number to hash over, and the one that follows it.
+        refusal: Why keys are refused. None if they are not.
+    """
+
+    def __init__(
+        self, topic: str, config: ProducerConfig, with_keys: Callable[[], Iterable[asyncio.Future[object]]]
+    ) -> None:
+        self._topic = topic
+        self._config = config
+        given = config.new_partition_delay
+        default = partition_delay(config.lookup_interval, config.max_lookup_interval)
+        self._delay = default if given is None else given
+        self._with_keys = with_keys
+        self._loop = asyncio.get_running_loop()
+        self.count: PartitionCount = PartitionCount()
+        self.refusal: str | None = None
+        self._is_partitioned = True
+        self._draining: set[asyncio.Future[object]] = set()
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no change is due, draining or refused. Only a new view can end this."""
+        return not (self.count.is_pending or self._draining or self.refusal is not None)
+
+    def view_changed(self, view: TopicView) -> None:
+        """Use the newest view of the topic."""
+        if view.meta is None:
+            if not view.exists:
+                # A re-created topic is a new topic: nothing in it can be out of order.
+                self.count = PartitionCount()
+            return
+        self._is_partitioned = view.meta.is_partitioned
+        delay = self._delay if self._is_partitioned else 0.0
+        self.count.found(view.meta.partition_num, self._loop.time(), delay)
+        if not self.count.used:
+            self.count.take(self._loop.time())
+
+    def is_settled(self) -> bool:
+        """Use a new number if it is due; return whether publishing may continue."""
+        if self.count.is_pending and (change := self.count.take(self._loop.time())) is not None:
+            self._changed(*change)
+        if self._draining:
+            self._draining = {future for future in self._draining if not future.done()}
+        return not self._draining
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether earlier publishes with keys are unanswered. Unlike :meth:`is_settled`, this changes nothing."""
+        return any(not future.done() for future in self._draining)
+
+    async def settled(self) -> None:
+        """Wait until publishing may continue. Cancelling leaves nothing behind."""
+        while not self.is_settled():
+            await asyncio.wait(self._draining)
+
+    def _changed(self, old: int, new: int) -> None:
+        if not self._is_partitioned:
+            return
+        policy = self._config.partition_change
+        log.warning(
+            "%s: the number of partitions changed from %d to %d, so keys move (partition_change=%r)",
+            self._topic,
+            old,
+            new,
+            policy,
+        )
+        if policy == "drain":
+            self._draining = set(self._with_keys())
+        elif policy == "refuse":
+            self.refusal = (
+                f"the topic has {new} partitions now, {old} before, and partition_change='refuse': "
+                "create a new producer when all messages with keys are consumed"
+            )
+        if self._config.on_partition_change is not None:
+            try:
+                self._config.on_partition_change(self._topic, old, new)
+            except Exception:
+                log.exception("on_partition_change failed for %s", self._topic)

@@ -289,11 +289,6 @@ class PartitionBuffer:
         self._submit = submit
         self._give_up = give_up
 
-    def has_room(self, size: int) -> bool:
-        """Return whether the partition may hold ``size`` more bytes; those that wait for space are not counted."""
-        held, pending = self.held_bytes, self._pending
-        return not held or held + pending.total_bytes + size <= pending.max_bytes
-
     def take_in(self, request: Request, *, is_first: bool = False) -> bool:
         """Queue a publish if there is space; return whether it was queued.
 
@@ -301,11 +296,11 @@ class PartitionBuffer:
             request: The publish.
             is_first: Whether it goes before those that wait for space; any other one waits behind them.
         """
-        size, pending = request.size, self._pending
-        if (self.waiting and not is_first) or not self.has_room(size):
+        size, held, pending = request.size, self.held_bytes, self._pending
+        if (held and held + pending.total_bytes + size > pending.max_bytes) or (self.waiting and not is_first):
             return False
         request.buffer = self
-        self.held_bytes += size
+        self.held_bytes = held + size
         pending.total_bytes += size
         self._submit(request)
         return True

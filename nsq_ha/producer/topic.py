@@ -16,9 +16,8 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.producer.choice import PartitionChoice
+from nsq_ha.producer.choice import PartitionChoice, Repartition
 from nsq_ha.producer.outcomes import PublishCounts
-from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.requests import check_compression, lane_key, suit
 from nsq_ha.producer.sender import Sender
 
@@ -81,6 +80,7 @@ class TopicPublisher:
         self.check_open = check_open
         self._pending = pending
         self._was_known = False
+        self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
         self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
         self.choice: PartitionChoice = PartitionChoice(watch.topic, config, self._repartition, self.senders)
         watch.add_listener(self._view_changed)
@@ -94,24 +94,34 @@ class TopicPublisher:
         view = self.watch.view
         return view if not self.queued and self.is_usable(view) else None
 
-    def try_admit(self, request: Request) -> bool:
-        """Queue a request at its partition if it need not wait; return whether it was queued.
+    def try_admit(self, request: Request, *, is_first: bool = False) -> bool:
+        """Choose the partition of a request and queue it there, if it need not wait; return whether it was queued.
+
+        Args:
+            request: The request.
+            is_first: Whether it is at the front of the topic's queue; any other one waits behind those in the queue.
 
         Raises:
             ConfigError: The request does not suit the topic.
             PublishError: The number of partitions changed, and keys are refused since then.
         """
-        if self.queued:
-            return False
         view = self.watch.view
-        sender = self.choice.quick(request, view)
-        if sender is None:
+        if self.queued and not is_first:
+            return False
+        if view is None or view is not self._calm_view:
             if not self.is_usable(view):
                 return False
-            self._admit(request, view)
-            return True
-        if request.key is not None:
+            check_compression(view, self._config)
+            self.choice.follow(view)
+            self._calm_view = view if self._repartition.is_calm else None
+        if not request.is_plain:
+            suit(request, view)
+        if request.key is None and request.partition is None:
+            partition = self.choice.any_partition()
+        else:
+            partition = self.choice.partition_for(request.key, request.partition)
             request.keys = (lane_key(request.key),)
+        sender = self.senders.get(partition) or self.sender(partition)
         if not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
         return True
@@ -125,9 +135,9 @@ class TopicPublisher:
         """
         try:
             async with self.admitted(request.deadline, is_quick=True):
-                view = await self.view()
+                await self.view()
                 self.check_open()
-                self._admit(request, view)
+                self.try_admit(request, is_first=True)
         except PublishError:
             self.count_unsent(request.count, request.deadline)
             raise
@@ -174,19 +184,8 @@ class TopicPublisher:
         """Return the error of a publish that was never queued at a partition."""
         return PublishError(str(error), topic=self.watch.topic, partition=None, attempts=0, maybe_stored=False)
 
-    def _admit(self, request: Request, view: TopicView) -> None:
-        """Choose the partition of a request and queue it there."""
-        check_compression(view, self._config)
-        self.choice.prepare_quick(view)
-        if not request.is_plain:
-            suit(request, view)
-        partition, is_free = self.choice.partition_for(request.key, request.partition, view)
-        if not is_free:
-            request.keys = (lane_key(request.key),)
-        self.submit(request, partition)
-
     def submit(self, request: Request, partition: int) -> None:
-        """Queue a request at ``partition``; its keys are set."""
+        """Queue a request at ``partition``, which was chosen for it; its keys are set."""
         sender = self.sender(partition)
         if not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
@@ -324,16 +323,14 @@ class TopicPublisher:
             return
         if not any(p != sender.partition and self.choice.is_healthy(p) for p in view.publishable):
             return
+        self.choice.follow(view)
         for request in sender.take_movable():
-            target = self._other(sender, view, view.meta.partition_num)
+            target = self.sender(self.choice.other_partition(sender.partition))
             sender.buffer.move(request, target.buffer)
             target.submit(request)
         for request in sender.buffer.withdraw():
-            self._other(sender, view, view.meta.partition_num).buffer.admit(request)
+            self.sender(self.choice.other_partition(sender.partition)).buffer.admit(request)
         self._pending.free(0)  # queue waiting publishes: this partition has more space now
-
-    def _other(self, sender: Sender, view: TopicView, partition_num: int) -> Sender:
-        return self.sender(self.choice.any_partition(view, partition_num, avoid=sender.partition))
 
     def _futures_with_keys(self) -> list[asyncio.Future[Any]]:
         senders = self.senders.values()

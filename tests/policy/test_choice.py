@@ -1,22 +1,11 @@
-"""Which partition gets a message without key, and when a topic that grows is spread over more partitions."""
+"""When a topic that grows is spread over more partitions."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.choice import PartitionCount, least_loaded, round_robin
-
-
-def test_round_robin_goes_round() -> None:
-    assert [round_robin([3, 5, 7], turn) for turn in range(5)] == [3, 5, 7, 3, 5]
-
-
-def test_least_loaded_looks_at_two_neighbours() -> None:
-    loads = {0: 5, 1: 1, 2: 0}
-    assert [least_loaded([0, 1, 2], turn, loads.__getitem__) for turn in range(3)] == [1, 2, 2]
-    assert least_loaded([0, 1], 0, {0: 3, 1: 3}.__getitem__) == 0, "equally loaded: the one whose turn it is"
-    assert least_loaded([4], 9, {4: 3}.__getitem__) == 4
+from nsq_ha.policy.choice import PartitionCount
 
 
 def counting(number: int) -> PartitionCount:

@@ -47,16 +47,20 @@ class Choice:
     """Chooses the partition that a message names, or the one of its key, or any."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[object, object, TopicView]] = []
+        self.view: TopicView | None = None
+        self.asked: list[tuple[object, object, TopicView | None]] = []
         self.errors: dict[object, Exception] = {}
 
-    def partition_for(self, key: Any, partition: int | None, view: TopicView) -> tuple[int, bool]:  # noqa: ANN401
-        self.asked.append((key, partition, view))
+    def follow(self, view: TopicView) -> None:
+        self.view = view
+
+    def bound_to(self, key: Any, partition: int | None) -> int | None:  # noqa: ANN401
+        self.asked.append((key, partition, self.view))
         if key in self.errors:
             raise self.errors[key]
         if partition is not None:
-            return partition, False
-        return (int(key), False) if key is not None else (9, True)
+            return partition
+        return None if key is None else int(key)
 
 
 CONFIG = ProducerConfig()
@@ -106,7 +110,7 @@ async def test_a_plain_batch_is_cut_by_number_and_size() -> None:
         (None, range(BATCH_COUNT)),
         (None, range(BATCH_COUNT, BATCH_COUNT + 2)),
     ]
-    assert (parts[0].request.topic, parts[1].request.size, case.choice.asked) == (TOPIC, 2, [])
+    assert (parts[0].request.topic, parts[1].request.size, case.choice.asked) == (TOPIC, 2, [(None, None, case.view)])
     large = Planned([b"x" * (BATCH_BYTES // 8)] * 9)
     assert (large.plan.is_small, [len(part.positions) for part in large.parts()]) == (False, [7, 2])
     small = Planned([b"x"] * BATCH_COUNT)

@@ -67,13 +67,17 @@ async def test_what_has_no_room_waits_and_nothing_passes_it(pending: PendingPubl
     assert (front.buffer.held_bytes, pending.total_bytes, pending.full_buffers) == (31, 31, {})
 
 
-async def test_there_is_room_where_it_fits_and_nothing_waits(pending: PendingPublishes, front: Front) -> None:
-    assert front.buffer.has_room(MOST)
+async def test_there_is_room_where_it_fits_and_nothing_waits(front: Front) -> None:
+    assert put(front, 40)
+    assert not put(front, 21)
+    assert put(front, 20)
+
+
+async def test_what_fits_does_not_pass_what_waits(pending: PendingPublishes, front: Front) -> None:
     front.admit(pending, 40)
-    assert (front.buffer.has_room(20), front.buffer.has_room(21)) == (True, False)
     front.admit(pending, 21)
-    assert front.buffer.has_room(20)  # beside the one that waits, which goes first
-    assert not front.buffer.take_in(Request(topic="orders", future=pending.new_future(), size=1))
+    assert not put(front, 1)
+    assert front.sizes() == [40]
 
 
 async def test_another_partition_has_room(pending: PendingPublishes, front: Front) -> None:
@@ -184,7 +188,6 @@ async def test_when_a_partition_has_room(held: int, others: int, size: int, expe
     front, other = fronts(2, 100)
     for each, given_bytes in ((front, held), (other, others)):
         assert not given_bytes or put(each, given_bytes)
-    assert front.buffer.has_room(size) is expected
     assert put(front, size) is expected
 
 

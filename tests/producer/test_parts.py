@@ -23,10 +23,9 @@ from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position, single_mpub
-from nsq_ha.producer.choice import PartitionChoice
+from nsq_ha.producer.choice import PartitionChoice, Repartition
 from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
-from nsq_ha.producer.repartition import Repartition
 from nsq_ha.producer.requests import (
     CheckedMessage,
     MpubRequest,
@@ -327,21 +326,23 @@ class FakeSender:
 
 
 class Count:
-    """A number of partitions."""
+    """A number of partitions, in place of a Repartition."""
 
-    def __init__(self) -> None:
-        self.used = 0
-        self.is_calm = True
-        self.checks = 0
-
-    def check_key(self) -> None:
-        self.checks += 1
+    def __init__(self, used: int = 0, refusal: str | None = None) -> None:
+        self.count = SimpleNamespace(used=used)
+        self.refusal = refusal
 
 
-def choice_of(senders: dict[int, Any], count: Count | None = None, **options: Any) -> PartitionChoice:  # noqa: ANN401
+def choice_of(
+    senders: dict[int, Any],
+    view: TopicView,
+    count: Count | None = None,
+    **options: Any,  # noqa: ANN401 - of a producer
+) -> PartitionChoice:
     config = ProducerConfig(lookupd=("http://a:1",), **options)
     choice = PartitionChoice(TOPIC, config, count or Count(), senders)  # type: ignore[arg-type]
     choice._turn = 0
+    choice.follow(view)
     return choice
 
 
@@ -349,145 +350,98 @@ NODES = tuple(Node(f"10.0.0.{number}", 4150, 4151) for number in range(4))
 
 
 async def test_a_partition_that_is_named_is_used_if_it_exists() -> None:
-    choice, view = choice_of({}), view_of(*NODES)
-    assert [choice.partition_for(None, each, view) for each in (0, 3)] == [(0, False), (3, False)]
+    choice = choice_of({}, view_of(*NODES))
+    assert [choice.partition_for(None, each) for each in (0, 3)] == [0, 3]
     for wrong in (-1, 4):
         with pytest.raises(ConfigError) as caught:
-            choice.partition_for(None, wrong, view)
+            choice.partition_for(None, wrong)
         assert str(caught.value) == f"partition {wrong} of 'orders' does not exist: it has 4 (0..3)"
 
 
 async def test_a_key_chooses_among_the_partitions_in_use() -> None:
-    count = Count()
-    choice = choice_of({}, count, sharding=int)
-    view = view_of(*NODES)
-    assert choice.partition_for("7", None, view) == (3, False)
-    count.used = 2
-    assert choice.partition_for("7", None, view) == (1, False)
-    assert count.checks == 2
+    count, view = Count(), view_of(*NODES)
+    choice = choice_of({}, view, count, sharding=int)
+    assert choice.partition_for("7", None) == 3
+    count.count.used = 2
+    choice.follow(view)
+    assert choice.partition_for("7", None) == 1
+    count.refusal = "it grew"
+    with pytest.raises(PublishError, match=r"^publish to orders not sent: it grew$") as refused:
+        choice.partition_for("7", None)
+    assert not refused.value.maybe_stored
     for wrong in (-1, True, 1.5, None):
-        bad = choice_of({}, sharding=lambda _, number=wrong: number)
+        bad = choice_of({}, view, sharding=lambda _, number=wrong: number)
         with pytest.raises(ConfigError) as caught:
-            bad.partition_for("k", None, view)
+            bad.partition_for("k", None)
         assert str(caught.value) == f"sharding function must return an int of 0 or more, not {wrong!r}"
-    assert choice_of({}, sharding=lambda _: 0).partition_for("k", None, view) == (0, False)
+    assert choice_of({}, view, sharding=lambda _: 0).partition_for("k", None) == 0
 
 
 async def test_what_a_topic_does_not_offer_is_refused() -> None:
-    choice = choice_of({})
     with pytest.raises(LookupUnavailableError, match=r"^no nsqlookupd named a partition of topic 'orders'$"):
-        choice.partition_for(None, None, TopicView(TOPIC, None, {}, complete=False, exists=True))
-    with pytest.raises(ConfigError, match=r"^topic 'orders' is ordered: give key= or partition=$"):
-        choice.partition_for(None, None, view_of(*NODES, ordered=True))
-    assert choice.partition_for(None, 1, view_of(*NODES, ordered=True)) == (1, False)
-    plain = view_of(*NODES, is_partitioned=False)
+        choice_of({}, TopicView(TOPIC, None, {}, complete=False, exists=True))
+    ordered = choice_of({}, view_of(*NODES, ordered=True))
+    text = r"^topic 'orders' is ordered: give key= or partition=$"
+    with pytest.raises(ConfigError, match=text):
+        ordered.any_partition()
+    with pytest.raises(ConfigError, match=text):
+        ordered.bound_to(None, None)
+    assert ordered.bound_to(None, 1) == 1
+    plain = choice_of({}, view_of(*NODES, is_partitioned=False))
+    assert plain.bound_to(None, None) is None
     for key, partition in (("k", None), (None, 1)):
         with pytest.raises(ConfigError) as caught:
-            choice.partition_for(key, partition, plain)
+            plain.bound_to(key, partition)
         assert str(caught.value) == (
             "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish"
             " without them"
         )
 
 
-def free(choice: PartitionChoice, view: TopicView, count: int) -> list[int]:
-    found = [choice.partition_for(None, None, view) for _ in range(count)]
-    assert all(is_free for _, is_free in found)
-    return [partition for partition, _ in found]
+def free(choice: PartitionChoice, count: int) -> list[int]:
+    return [choice.any_partition() for _ in range(count)]
 
 
 async def test_messages_without_key_take_turns_over_what_accepts_writes() -> None:
-    choice = choice_of({})
-    assert free(choice, view_of(*NODES[:2], leaderless=1), 5) == [2, 1, 2, 1, 2]
+    choice = choice_of({}, view_of(*NODES[:2], leaderless=1))
+    assert free(choice, 5) == [2, 1, 2, 1, 2]
     assert choice.routes == (1, 2)
-    assert free(choice, view_of(leaderless=3), 3) == [0, 1, 2]  # none: each waits for its leader
+    choice.follow(view_of(leaderless=3))
+    assert free(choice, 3) == [0, 1, 2]  # none: each waits for its leader
 
 
 async def test_only_partitions_in_use_get_messages_without_key() -> None:
-    count = Count()
-    choice = choice_of({}, count)
-    view = view_of(*NODES)
-    count.used = 2
-    assert set(free(choice, view, 6)) == {0, 1}
-    count.used = 3
-    assert set(free(choice, view, 6)) == {0, 1, 2}
+    count, view = Count(2), view_of(*NODES)
+    choice = choice_of({}, view, count)
+    assert set(free(choice, 6)) == {0, 1}
+    count.count.used = 3
+    choice.follow(view)
+    assert set(free(choice, 6)) == {0, 1, 2}
 
 
 async def test_the_less_loaded_of_two_is_chosen_where_that_is_asked_for_or_the_cluster_is_plain() -> None:
     senders = {0: FakeSender(5), 1: FakeSender(3), 2: FakeSender(9)}
-    assert free(choice_of(senders, strategy="least_loaded"), view_of(*NODES[:3]), 3) == [1, 0, 1]
-    assert free(choice_of(senders), view_of(*NODES[:3], is_partitioned=False), 3) == [1, 0, 1]
-    assert free(choice_of(senders), view_of(*NODES[:3]), 3) == [1, 2, 0]
-    assert free(choice_of({1: FakeSender(1)}, strategy="least_loaded"), view_of(*NODES[:2]), 2) == [0, 0]
+    assert free(choice_of(senders, view_of(*NODES[:3]), strategy="least_loaded"), 3) == [1, 0, 1]
+    assert free(choice_of(senders, view_of(*NODES[:3], is_partitioned=False)), 3) == [1, 0, 1]
+    assert free(choice_of(senders, view_of(*NODES[:3])), 3) == [1, 2, 0]
+    assert free(choice_of({1: FakeSender(1)}, view_of(*NODES[:2]), strategy="least_loaded"), 2) == [0, 0]
+    equal = {number: FakeSender(3) for number in range(3)}
+    assert free(choice_of(equal, view_of(*NODES[:3]), strategy="least_loaded"), 3) == [1, 2, 0]
 
 
 async def test_a_partition_in_trouble_is_left_out_and_probed() -> None:
     ill = FakeSender(trouble=OSError())
-    choice, view = choice_of({1: ill, 2: FakeSender()}), view_of(*NODES[:3])
+    senders: dict[int, Any] = {1: ill, 2: FakeSender()}
+    choice = choice_of(senders, view_of(*NODES[:3]))
     assert (choice.is_healthy(0), choice.is_healthy(1), choice.is_healthy(2)) == (True, False, True)
-    assert set(free(choice, view, 6)) == {0, 2}
+    assert set(free(choice, 6)) == {0, 2}
     ill.probes = True
-    assert set(free(choice, view, 6)) == {1}
-    assert {choice.any_partition(view, 3, avoid=0) for _ in range(6)} == {2}  # a moved one probes nothing
+    assert 1 in free(choice, 3)  # when its turn comes
+    assert {choice.other_partition(0) for _ in range(6)} == {2}  # a moved one probes nothing
     for number in (0, 2):
-        choice._senders[number] = FakeSender(trouble=OSError())  # type: ignore[index]
-    assert {choice.any_partition(view, 3, avoid=0) for _ in range(6)} == {1, 2}
-    ill.probes = False
-    assert set(free(choice, view, 6)) == {0, 1, 2}
-
-
-def quick(choice: PartitionChoice, view: TopicView, request: PubRequest) -> Any:  # noqa: ANN401 - a FakeSender
-    choice.prepare_quick(view)
-    return choice.quick(request, view)
-
-
-async def test_the_quick_way_chooses_the_same_partition() -> None:
-    senders = {number: FakeSender() for number in range(4)}
-    count = Count()
-    count.used = 4
-    view = view_of(*NODES)
-    for request in (pub(), pub(key="k"), pub(key="other")):
-        choice, slow = choice_of(senders, count), choice_of(senders, count)
-        for _ in range(5):
-            partition, _ = slow.partition_for(request.key, None, view)
-            assert quick(choice, view, request) is senders[partition]
-    one = Count()
-    one.used = 1
-    assert quick(choice_of(senders, one), view_of(NODE), pub(key="k")) is senders[0]
-
-
-async def test_the_quick_way_is_only_for_the_usual_case() -> None:
-    count = Count()
-    count.used = 2
-    senders: dict[int, Any] = {0: FakeSender(), 1: FakeSender()}
-    view, key = view_of(*NODES[:2]), pub(key="k")
-    assert quick(choice_of(senders, count), view, pub(partition=1)) is None
-    assert quick(choice_of(senders, count), view, pub(is_plain=False)) is None
-    assert quick(choice_of(senders, count, sharding=lambda _: 0), view, key) is None
-    assert quick(choice_of(senders, count, sharding=lambda _: 0), view, pub()) is not None
-    assert quick(choice_of(senders, count, strategy="least_loaded"), view, pub()) is None
-    assert quick(choice_of(senders, count, strategy="least_loaded"), view, key) is not None
-    ordered = view_of(*NODES[:2], ordered=True)
-    assert quick(choice_of(senders, count), ordered, pub()) is None
-    assert quick(choice_of(senders, count), ordered, key) is not None
-    plain = view_of(*NODES[:2], is_partitioned=False)
-    assert quick(choice_of(senders, count), plain, pub()) is None
-    assert quick(choice_of(senders, count), plain, key) is None
-    assert quick(choice_of({}, count), view, pub()) is None
-    assert quick(choice_of({}, count), view, key) is None
-    nowhere = view_of(leaderless=2)
-    assert quick(choice_of(senders, count), nowhere, pub()) is None
-    assert choice_of(senders, count).quick(pub(), view) is None  # not prepared
-    unknown = TopicView(TOPIC, None, {}, complete=False, exists=True)
-    assert quick(choice_of(senders, count), unknown, pub()) is None
-    choice = choice_of(senders, count)
-    choice._turn = 0
-    assert quick(choice, view, pub()) is senders[1]
-    senders[0] = FakeSender(trouble=OSError())
-    assert quick(choice, view, pub()) is None
-    assert quick(choice, view, pub()) is None  # no turn was taken
-    count.is_calm = False
-    assert quick(choice, view_of(*NODES[:2]), key) is None
+        senders[number] = FakeSender(trouble=OSError())
+    assert {choice.other_partition(0) for _ in range(6)} == {1, 2}
+    assert set(free(choice, 6)) == {0, 1, 2}  # none is better than another
 
 
 # ---------------------------------------------------------------- a change of the number of partitions
@@ -501,12 +455,12 @@ def repartition_of(futures: list[asyncio.Future[object]], **options: Any) -> Rep
 async def changed(repartition: Repartition, *, is_partitioned: bool = True) -> None:
     """Let the number grow from 2 to 3."""
     repartition.view_changed(view_of(*NODES[:2], is_partitioned=is_partitioned))
-    assert (repartition.used, repartition.is_calm, repartition.is_settled()) == (2, True, True)
+    assert (repartition.count.used, repartition.is_calm, repartition.is_settled()) == (2, True, True)
     repartition.view_changed(view_of(*NODES[:3], is_partitioned=is_partitioned))
-    assert (repartition.used, repartition.is_calm) == (2, False)
+    assert (repartition.count.used, repartition.is_calm) == (2, False)
     if is_partitioned:
         assert repartition.is_settled()
-        assert repartition.used == 2
+        assert repartition.count.used == 2
         await dawdle(1.0)
 
 
@@ -515,19 +469,19 @@ async def test_a_change_is_a_warning_and_a_call(caplog: pytest.LogCaptureFixture
     repartition = repartition_of([], on_partition_change=lambda *change: told.append(change))
     await changed(repartition)
     assert repartition.is_settled()
-    assert (repartition.used, repartition.is_calm, told) == (3, True, [(TOPIC, 2, 3)])
+    assert (repartition.count.used, repartition.is_calm, told) == (3, True, [(TOPIC, 2, 3)])
     assert caplog.messages == [
         "orders: the number of partitions changed from 2 to 3, so keys move (partition_change='follow')"
     ]
-    repartition.check_key()
+    assert repartition.refusal is None
 
 
 async def test_plain_nsqds_come_and_go_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
     repartition = repartition_of([], partition_change="refuse")
     await changed(repartition, is_partitioned=False)
     assert repartition.is_settled()
-    assert (repartition.used, caplog.messages) == (3, [])
-    repartition.check_key()
+    assert (repartition.count.used, caplog.messages) == (3, [])
+    assert repartition.refusal is None
 
 
 async def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -545,14 +499,10 @@ async def test_keys_are_refused_after_a_change_where_that_is_asked_for() -> None
     await changed(repartition)
     assert repartition.is_settled()
     assert not repartition.is_calm
-    with pytest.raises(PublishError) as caught:
-        repartition.check_key()
-    assert str(caught.value) == (
-        "publish to orders not sent: the topic has 3 partitions now, 2 before, and partition_change='refuse': create a"
-        " new producer when all messages with keys are consumed"
+    assert repartition.refusal == (
+        "the topic has 3 partitions now, 2 before, and partition_change='refuse': create a new producer when all"
+        " messages with keys are consumed"
     )
-    error = caught.value
-    assert (error.topic, error.partition, error.attempts, error.maybe_stored) == (TOPIC, None, 0, False)
 
 
 async def test_earlier_keys_drain_where_that_is_asked_for() -> None:
@@ -561,7 +511,7 @@ async def test_earlier_keys_drain_where_that_is_asked_for() -> None:
     await changed(repartition)
     assert not repartition.is_draining
     assert not repartition.is_settled()
-    assert (repartition.is_draining, repartition.is_calm, repartition.used) == (True, False, 3)
+    assert (repartition.is_draining, repartition.is_calm, repartition.count.used) == (True, False, 3)
     waiting = asyncio.create_task(repartition.settled())
     unanswered[0].set_result(None)
     await turn(3)
@@ -576,11 +526,11 @@ async def test_a_topic_that_disappears_is_a_new_one_when_it_comes_back(caplog: p
     repartition = repartition_of([])
     repartition.view_changed(view_of(*NODES[:2]))
     repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=True))
-    assert repartition.used == 2
+    assert repartition.count.used == 2
     repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=False))
-    assert repartition.used == 0
+    assert repartition.count.used == 0
     repartition.view_changed(view_of(*NODES))
-    assert (repartition.used, repartition.is_settled(), caplog.messages) == (4, True, [])
+    assert (repartition.count.used, repartition.is_settled(), caplog.messages) == (4, True, [])
 
 
 # ---------------------------------------------------------------- pauses and stalls
