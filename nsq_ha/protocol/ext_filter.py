@@ -113,7 +113,7 @@ class Filter:
 
     def passes(self, header: bytes | None) -> bool:
         """Return whether to deliver a message with this header; None for none, which no rule matches."""
-        return (header is not None and self._matches(_decoded(header))) is not self._inverse
+        return (header is not None and self._matches(decoded(header))) is not self._inverse
 
 
 def _keys(rule: FilterRule) -> list[str]:
@@ -150,7 +150,8 @@ class _Object(list[tuple[str, object]]):
     """The pairs of a JSON object, in order and with repeated keys."""
 
 
-def _decoded(header: bytes) -> object:
+def decoded(header: bytes) -> object:
+    """Return the value of a header, in which an object is a list of pairs. None if it is not JSON."""
     try:
         return json.loads(header.decode("utf-8", "replace"), object_pairs_hook=_Object)
     except (ValueError, RecursionError):

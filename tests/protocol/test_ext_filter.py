@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from nsq_ha import ExtFilter
-from nsq_ha.protocol.ext_filter import Filter, FilterRule, Pair, path_of, rule_of, text_at
-from nsq_ha.protocol.ext_filter import _decoded as decoded
+from nsq_ha.protocol.ext_filter import Filter, FilterRule, Pair, decoded, path_of, rule_of, text_at
 from tests.golden import load
 
 BODIES = {

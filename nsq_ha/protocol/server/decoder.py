@@ -186,9 +186,7 @@ class CommandDecoder(StreamDecoder[Event]):
 
     def _read_batch(self, header: PublishHeader) -> _Reading:
         word = header.word
-        count = yield from self._take_size()
-        if not 0 < count <= (self._limits.max_body_bytes - 4) // 5:
-            yield refusal(word, "E_BAD_BODY", f"MPUB invalid message count {count}")
+        count = yield from self._take_count(word)
         bodies: list[bytes] = []
         pairs: list[tuple[bytes, bytes]] = []
         kept = 0
@@ -213,17 +211,10 @@ class CommandDecoder(StreamDecoder[Event]):
         yield _batch_of(header, bodies, pairs)
 
     def _complaint_of_size(self, word: bytes, number: int, size: int, kept: int) -> Malformed | None:
-        largest = self._limits.max_message_bytes
-        if size <= 0:
-            return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size}")
-        if size > largest:
-            return refusal(word, "E_BAD_MESSAGE", f"MPUB message too big {size} > {largest}")
-        if kept > self._limits.max_body_bytes:
-            # nsqd ignores the outer size and continues reading; here memory is limited.
-            return refusal(word, "E_BAD_BODY", f"body too big {kept} > {self._limits.max_body_bytes}")
-        if word == b"MPUB_TRACE" and size <= 8:
+        complaint = super()._complaint_of_size(word, number, size, kept)
+        if complaint is None and word == b"MPUB_TRACE" and size <= 8:
             return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size} for tracing")
-        return None
+        return complaint
 
     def _unsupported(self, header: PublishHeader) -> Malformed | None:
         if self._extended:

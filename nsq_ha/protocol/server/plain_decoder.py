@@ -123,22 +123,15 @@ class PlainDecoder(StreamDecoder[PlainEvent]):
             yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB invalid body size {size}")
         if size > largest:
             yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB body too big {size} > {largest}")
-        count = yield from self._take_size()
-        if not 0 < count <= (largest - 4) // 5:
-            yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB invalid message count {count}")
+        count = yield from self._take_count(b"MPUB")
         bodies: list[bytes] = []
         kept = 0
         for number in range(count):
             size = yield from self._take_size()
             kept += size
-            if size <= 0:
-                yield refusal(b"MPUB", "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size}")
-            if size > self._limits.max_message_bytes:
-                too_big = f"MPUB message too big {size} > {self._limits.max_message_bytes}"
-                yield refusal(b"MPUB", "E_BAD_MESSAGE", too_big)
-            if kept > largest:
-                # nsqd ignores the outer size and reads on; here memory is limited.
-                yield refusal(b"MPUB", "E_BAD_BODY", f"MPUB body too big {kept} > {largest}")
+            complaint = self._complaint_of_size(b"MPUB", number, size, kept)
+            if complaint is not None:
+                yield complaint
             bodies.append((yield from self._take(size)))
         yield commands.Mpub(topic, None, tuple(bodies))
 

@@ -150,3 +150,22 @@ class StreamDecoder(ABC, Generic[AnyEvent]):
             yield refusal(word, "E_BAD_BODY", f"{name} invalid body size {size}")
         body = yield from self._take(size)
         yield commands.Auth(body) if word == b"AUTH" else commands.Identify(body)
+
+    def _take_count(self, word: bytes) -> Generator[BodyEvent | None, None, int]:
+        """Read the number of messages of a batch."""
+        count = yield from self._take_size()
+        if not 0 < count <= (self._limits.max_body_bytes - 4) // 5:
+            yield refusal(word, "E_BAD_BODY", f"MPUB invalid message count {count}")
+        return count
+
+    def _complaint_of_size(self, word: bytes, number: int, size: int, kept: int) -> Malformed | None:
+        """Return the complaint about the size of a message of a batch, of which ``kept`` bytes are announced."""
+        largest, largest_batch = self._limits.max_message_bytes, self._limits.max_body_bytes
+        if size <= 0:
+            return refusal(word, "E_BAD_MESSAGE", f"MPUB invalid message({number}) body size {size}")
+        if size > largest:
+            return refusal(word, "E_BAD_MESSAGE", f"MPUB message too big {size} > {largest}")
+        if kept > largest_batch:
+            # nsqd ignores the outer size and continues reading; here memory is limited.
+            return refusal(word, "E_BAD_BODY", f"MPUB body too big {kept} > {largest_batch}")
+        return None
