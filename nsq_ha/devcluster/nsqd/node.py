@@ -126,10 +126,12 @@ class PlainNsqd(QueueNode):
     def leave(self) -> None:
         """Exit cleanly, with all messages written to the backends."""
         self.keep_stored(lambda stored: stored.flush())
-        for connection in tuple(self.connections):
+        closing = tuple(self.connections)
+        for connection in closing:
             connection.close()
-        self.connections.clear()  # they end once what was written to them is read
+        self.connections.clear()  # they are not reset: they end once what was written to them is read
         super().kill()
+        self.connections.update(closing)
 
     def kill(self) -> None:
         """End the process at once and reset its connections; lose what was in memory."""
