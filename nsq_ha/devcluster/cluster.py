@@ -447,21 +447,13 @@ class DevCluster:
 
     def leader(self, topic: str, partition: int = 0) -> str | None:
         """Return the name of the elected leader. None while there is none."""
-
-        def find() -> str | None:
-            leader = self._partition(topic, partition).leader
-            return leader.name if leader is not None else None
-
-        return self._call(find)
+        leader = self._call(lambda: self._partition(topic, partition).leader)
+        return None if leader is None else leader.name
 
     def followers(self, topic: str, partition: int = 0) -> list[str]:
         """Return the names of the other nodes that hold the partition."""
-
-        def find() -> list[str]:
-            found = self._partition(topic, partition)
-            return [node.name for node in found.replicas if node is not found.leader]
-
-        return self._call(find)
+        found = self._call(lambda: self._partition(topic, partition))
+        return self._call(lambda: [node.name for node in found.replicas if node is not found.leader])
 
     def move_leader(self, topic: str, partition: int = 0, to: str | None = None) -> str:
         """Move a leader, and wait until it leads and the nsqlookupds know it.

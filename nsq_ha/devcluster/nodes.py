@@ -358,9 +358,6 @@ def _bound(port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise OSError(error.errno, f"port {port} of {HOST}: {error.strerror}") from error
-    except BaseException:
-        bound.close()
-        raise
     return bound
 
 

@@ -81,9 +81,8 @@ class Control(ABC, Generic[_Nsqd, _Nsqlookupd]):
     def _came(self, node: ClusterNode) -> None:
         """Plan the effects of a process that started."""
 
-    @abstractmethod
     def _froze(self, node: ClusterNode) -> None:
-        """Plan the effects of a process that froze."""
+        """Plan the effects of a process that froze; none until somebody notices."""
 
     @abstractmethod
     def _thawed(self, node: ClusterNode) -> None:

@@ -214,12 +214,8 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         else:
             self.host.after(link, while_away(self._unlink))
         self.host.after(self._timing.replica_reported, while_away(self._report))
-        self.host.after(
-            key, while_away(lambda away: self.host.after(self._election_delay(key), lambda: self._remove(away)))
-        )
-
-    def _election_delay(self, key: float) -> float:
-        return self._timing.election if key >= self._timing.key_expires else 0.0
+        election = self._timing.election if key >= self._timing.key_expires else 0.0
+        self.host.after(key, while_away(lambda away: self.host.after(election, lambda: self._remove(away))))
 
     def _followed_by(self, node: Nsqd) -> list[Partition]:
         return [p for p in self.placement.partitions() if node in p.isr and p.leader is not node]
@@ -291,7 +287,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         """Make a node the leader, and announce it."""
         _log.info("%s: leads %s-%d", node.name, *partition.key)
         partition.leader = partition.registered = node
-        node.replica_of(partition).lead(partition.followers, writable=False)
+        node.replica_of(partition).lead(partition.followers)
         if self._timing.slow_leader > 0:
             partition.stops += 1
             self.host.after(self._timing.slow_leader, lambda: self._end_stop(partition))

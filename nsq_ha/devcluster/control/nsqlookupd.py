@@ -95,10 +95,6 @@ class Nsqlookupd(ClusterNode):
         for key in self.registered.keys() | {partition.key for partition in self._placement.partitions()}:
             self.learn(*key)
 
-    def is_tombstoned(self, topic: str, node: Nsqd) -> bool:
-        """Return whether publishers of a topic should no longer find an nsqd."""
-        return (topic, node) in self.tombstones
-
     # ------------------------------------------------------------ process
 
     def start(self) -> None:

@@ -169,9 +169,6 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
             for link in self._links[node]:
                 link.ping()
 
-    def _froze(self, node: ClusterNode) -> None:
-        """Do nothing: nobody notices before the next PING."""
-
     def _thawed(self, node: ClusterNode) -> None:
         for links in self._links.values():
             for link in links:

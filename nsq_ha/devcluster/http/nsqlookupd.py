@@ -143,7 +143,7 @@ class _LookupdRoutes:
         for (name, number), entry in self._lookupd.registered.items():
             if name != topic or (only and only != str(number)):
                 continue
-            if access == "w" and (not entry.writable or self._lookupd.is_tombstoned(topic, entry.leader)):
+            if access == "w" and (not entry.writable or (topic, entry.leader) in self._lookupd.tombstones):
                 continue
             partition = self._placement.partition(topic, number)
             if consistent and (partition is None or partition.leader is not entry.leader):
@@ -207,7 +207,7 @@ class _LookupdRoutes:
             producers.append(
                 {
                     **{key: value for key, value in known.items() if key not in ("id", "distributed_id")},
-                    "tombstones": [self._lookupd.is_tombstoned(topic, node) for topic in topics],
+                    "tombstones": [(topic, node) in self._lookupd.tombstones for topic in topics],
                     "topics": topics,
                     "partitions": partitions,
                 }
@@ -241,18 +241,17 @@ class _LookupdRoutes:
         answers.valid_name(name, "INVALID_ARG_TOPIC")
         partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
         replicas = _number(request, "replicator", "TOPIC_REPLICATOR", _MAX_REPLICAS)
-        self._must_lead(400, _NOT_LEADING)
-        asked = request.query_params
-        options = TopicOptions(
-            partitions=partitions,
-            replicas=replicas,
-            ordered=asked.get("orderedmulti") == _TRUE,
-            multi_part=asked.get("multipart") == _TRUE,
-            extended=asked.get("extend") == _TRUE,
-            disable_channel_auto_create=asked.get("disable_channel_auto_create") == _TRUE,
-            sync_every=min(_integer(asked.get("syncdisk") or "0", "INVALID_ARG_TOPIC_SYNC_DISK"), _MAX_SYNC_EVERY),
-        )
-        with _refusing(400):
+        with self._leading(400, _NOT_LEADING):
+            asked = request.query_params
+            options = TopicOptions(
+                partitions=partitions,
+                replicas=replicas,
+                ordered=asked.get("orderedmulti") == _TRUE,
+                multi_part=asked.get("multipart") == _TRUE,
+                extended=asked.get("extend") == _TRUE,
+                disable_channel_auto_create=asked.get("disable_channel_auto_create") == _TRUE,
+                sync_every=min(_integer(asked.get("syncdisk") or "0", "INVALID_ARG_TOPIC_SYNC_DISK"), _MAX_SYNC_EVERY),
+            )
             self._changes.create(name, options)
 
     async def delete(self, request: Request) -> None:
@@ -260,33 +259,30 @@ class _LookupdRoutes:
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         if require(request, "partition", "MISSING_ARG_TOPIC_PARTITION") != "**":
             raise HttpError(400, "REMOVE_SINGLE_PARTITION_NOT_ALLOWED")
-        self._must_lead(500, _NO_LEADER)
-        with _refusing(500):
+        with self._leading(500, _NO_LEADER):
             self._changes.delete(name)
 
     async def expand(self, request: Request) -> None:
         """``/topic/partition/expand``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
-        self._must_lead(500, _NO_LEADER)
-        with _refusing(500):
+        with self._leading(500, _NO_LEADER):
             self._changes.expand(name, partitions)
 
     async def move(self, request: Request) -> None:
         """``/topic/partition/move``."""
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         number = require(request, "partition", "MISSING_ARG_TOPIC_PARTITION")
-        self._must_lead(400, _NOT_LEADING)
-        partition = self._partition(name, number)
-        to = self._node(require(request, "move_to", "MISSING_ARG"))
-        former = self._node(require(request, "move_from", "MISSING_ARG"))
-        if former not in partition.replicas:
-            raise HttpError(400, "the move source node is not in the replicas")
-        if not self._coordinator.stable:
-            raise HttpError(400, "the cluster is unstable")
-        if request.query_params.get("move_leader") != _TRUE:
-            raise HttpError(400, "moving a replica that does not lead is not supported here")
-        with _refusing(400):
+        with self._leading(400, _NOT_LEADING):
+            partition = self._partition(name, number)
+            to = self._node(require(request, "move_to", "MISSING_ARG"))
+            former = self._node(require(request, "move_from", "MISSING_ARG"))
+            if former not in partition.replicas:
+                raise HttpError(400, "the move source node is not in the replicas")
+            if not self._coordinator.stable:
+                raise HttpError(400, "the cluster is unstable")
+            if request.query_params.get("move_leader") != _TRUE:
+                raise HttpError(400, "moving a replica that does not lead is not supported here")
             self._changes.move(partition, to)
 
     async def update_meta(self, request: Request) -> None:
@@ -298,30 +294,29 @@ class _LookupdRoutes:
             replicas = _number(request, "replicator", "TOPIC_REPLICATOR", _MAX_REPLICAS)
         sync_every = _integer(asked.get("syncdisk") or "-1", "INVALID_ARG_TOPIC_SYNC_DISK")
         retention = _integer(asked.get("retention") or "-1", "strconv.Atoi: invalid syntax")
-        self._must_lead(400, _NO_LEADER)
-        for value, largest, text in (
-            (retention, _MAX_RETENTION_DAYS, "max retention days allowed exceed"),
-            (sync_every, _MAX_SYNC_EVERY, "max sync every allowed exceed"),
-        ):
-            if value > largest:
-                raise HttpError(400, text)
-        topic = self._placement.topics.get(name)
-        if topic is None:
-            raise HttpError(400, "topic is not created")
-        present = topic.options
-        options = replace(
-            present,
-            replicas=replicas or present.replicas,
-            sync_every=sync_every if sync_every >= 0 else present.sync_every,
-            extended=present.extended or asked.get("upgradeext") == _TRUE,
-            disable_channel_auto_create={_TRUE: True, "false": False}.get(
-                asked.get("disable_channel_auto_create", ""), present.disable_channel_auto_create
-            ),
-        )
-        with _refusing(400):
+        with self._leading(400, _NO_LEADER):
+            for value, largest, text in (
+                (retention, _MAX_RETENTION_DAYS, "max retention days allowed exceed"),
+                (sync_every, _MAX_SYNC_EVERY, "max sync every allowed exceed"),
+            ):
+                if value > largest:
+                    raise HttpError(400, text)
+            topic = self._placement.topics.get(name)
+            if topic is None:
+                raise HttpError(400, "topic is not created")
+            present = topic.options
+            options = replace(
+                present,
+                replicas=replicas or present.replicas,
+                sync_every=sync_every if sync_every >= 0 else present.sync_every,
+                extended=present.extended or asked.get("upgradeext") == _TRUE,
+                disable_channel_auto_create={_TRUE: True, "false": False}.get(
+                    asked.get("disable_channel_auto_create", ""), present.disable_channel_auto_create
+                ),
+            )
             self._changes.update(topic, options)
-        host = self._coordinator.host
-        host.after(host.timing.create, self._coordinator.check)
+            host = self._coordinator.host
+            host.after(host.timing.create, self._coordinator.check)
 
     async def tombstone(self, request: Request) -> None:
         """``/topic/tombstone``: only this nsqlookupd remembers it; a node without the topic is ignored."""
@@ -364,6 +359,15 @@ class _LookupdRoutes:
         self._coordinator.refuse_writes(None, refuse=kind == "all")
 
     # ------------------------------------------------------------ arguments
+
+    @contextmanager
+    def _leading(self, status: int, text: str) -> Iterator[None]:
+        """Refuse a change if this nsqlookupd does not lead, or if the cluster refuses it."""
+        self._must_lead(status, text)
+        try:
+            yield
+        except ChangeRefusedError as error:
+            raise HttpError(status, str(error)) from None
 
     def _must_lead(self, status: int, text: str) -> None:
         if self._coordinator.leading is not self._lookupd:
@@ -416,12 +420,3 @@ def _number(request: Request, name: str, what: str, largest: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and 1 <= int(text) <= largest):
         raise HttpError(400, f"INVALID_ARG_{what}")
     return int(text)
-
-
-@contextmanager
-def _refusing(status: int) -> Iterator[None]:
-    """Answer a change that the cluster refuses."""
-    try:
-        yield
-    except ChangeRefusedError as error:
-        raise HttpError(status, str(error)) from None

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 _CLOSE_WAIT_FRAME: Final = encode_frame(FrameType.RESPONSE, CLOSE_WAIT)
 _NO_MAGIC: Final = Malformed(b"", b"E_BAD_PROTOCOL")
-_WORDS_BEFORE_SUB: Final = frozenset((b"IDENTIFY", b"AUTH", b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"))
+_SUBS: Final = frozenset((b"SUB", b"SUB_ADVANCED", b"SUB_ORDERED"))
+_WORDS_BEFORE_SUB: Final = frozenset((b"IDENTIFY", b"AUTH")) | _SUBS
 _WORDS_OF_CONSUMERS: Final = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 
@@ -70,13 +71,12 @@ class AnySession(ServerConnection):
     def __init__(
         self, node: ClusterNode, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
     ) -> None:
-        super().__init__(node, connections, client_id, manner)
+        super().__init__(node, connections, client_id, decoder, manner)
         self.credentials: Credentials = Credentials(node.host.auth, node.host.now, capital=self.is_partitioned)
         self._security = node.host.security
         self._limits = node.host.limits
         self.stage = SessionStage.OPEN
         self._subscriber: AnySubscriber[Any, Any] | None = None
-        self._decoder = decoder
         self._changed: list[Replica | PlainNsqdTopic] = []  # those that got messages in this turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
@@ -88,18 +88,10 @@ class AnySession(ServerConnection):
             commands.Requeue: self._requeue,
             commands.Touch: self._touch,
             commands.Close: self._close,
-            commands.Nop: self._nop,
+            commands.Nop: lambda _: None,  # receiving the bytes is enough
         }
 
     # ------------------------------------------------------------ ServerConnection
-
-    def _feed(self, data: bytes) -> None:
-        """Take bytes; :meth:`_run` interprets them."""
-        self._decoder.feed(data)
-
-    def _forget_unread(self) -> None:
-        """Drop the bytes that were not read yet, as nsqd does: its reader belongs to the old layer."""
-        self._decoder.take_buffered()
 
     def _run(self) -> None:
         """Execute all complete commands, until one waits."""
@@ -166,6 +158,9 @@ class AnySession(ServerConnection):
             forbidden = False
         if forbidden:
             self.fail(forbidden_now(word).data)
+        elif word in _SUBS and self.settings.heartbeat_interval <= 0:
+            self.fail(b"E_INVALID cannot SUB with heartbeats disabled")
+            return True
         return forbidden
 
     def _announced(self, announced: Announced) -> None:
@@ -257,9 +252,6 @@ class AnySession(ServerConnection):
         self._decoder.after_close = True
         self._subscriber.set_ready(0)
         self.send(_CLOSE_WAIT_FRAME)
-
-    def _nop(self, _command: commands.Nop) -> None:
-        """Do nothing: receiving the bytes is enough."""
 
 
 class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message]):

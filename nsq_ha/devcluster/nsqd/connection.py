@@ -16,7 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from nsq_ha.devcluster.nodes import Accepted
 from nsq_ha.errors import RemoteProtocolError
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.server.identify import SessionSettings
+    from nsq_ha.protocol.server.stream import StreamDecoder
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
@@ -59,6 +60,7 @@ class ServerConnection(Accepted, ABC):
         node: The nsqd.
         connections: The open connections of the node.
         client_id: Number of the connection on its node.
+        decoder: Reads the commands.
         manner: How the node treats its connections.
 
     Attributes:
@@ -71,13 +73,16 @@ class ServerConnection(Accepted, ABC):
         is_secured: The connection has switched to TLS.
     """
 
-    def __init__(self, node: ClusterNode, connections: set[Self], client_id: int, manner: Manner) -> None:
+    def __init__(
+        self, node: ClusterNode, connections: set[Self], client_id: int, decoder: StreamDecoder[Any], manner: Manner
+    ) -> None:
         super().__init__(node, connections)
         self.client_id = client_id
         self.peer: str = ""
         self.connected_time: float = time.time()
         self.is_secured: bool = False
         self._host = node.host
+        self._decoder = decoder
         self._manner = manner
         self._codec: Codec | None = None
         self._out: list[bytes] = []
@@ -110,16 +115,8 @@ class ServerConnection(Accepted, ABC):
     # ------------------------------------------------------------ what the sessions do
 
     @abstractmethod
-    def _feed(self, data: bytes) -> None:
-        """Take bytes; :meth:`_run` interprets them."""
-
-    @abstractmethod
     def _run(self) -> None:
         """Execute all complete commands, until one waits."""
-
-    @abstractmethod
-    def _forget_unread(self) -> None:
-        """Drop the bytes that were not read yet."""
 
     @abstractmethod
     def _fall_silent(self) -> None:
@@ -179,7 +176,7 @@ class ServerConnection(Accepted, ABC):
             except RemoteProtocolError:
                 self.abort()
                 return
-        self._feed(data)
+        self._decoder.feed(data)
         self.work()
 
     def work(self) -> None:
@@ -340,7 +337,7 @@ class ServerConnection(Accepted, ABC):
         """Switch to TLS, then to compression; send ``OK`` inside each new layer."""
         self.flush()
         self._delayed.clear()
-        self._forget_unread()
+        self._decoder.take_buffered()  # dropped, as by nsqd: its reader belongs to the old layer
         if not tls:
             self._switch_codec(codec)
             return

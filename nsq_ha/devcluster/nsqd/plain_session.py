@@ -33,7 +33,6 @@ PLAIN_MANNER: Final = Manner(
     flushes_at_zero=False,
     has_write_deadline=True,
 )
-_NO_HEARTBEATS: Final = b"E_INVALID cannot SUB with heartbeats disabled"
 _HEAD: Final = struct.Struct(">iiqH16s")
 
 
@@ -74,14 +73,6 @@ class PlainSession(AnySession):
         return identity, encode_plain_identity(identity)
 
     # ------------------------------------------------------------ SUB
-
-    def _is_forbidden(self, word: bytes) -> bool:
-        if super()._is_forbidden(word):
-            return True
-        if word == b"SUB" and self.settings.heartbeat_interval <= 0:
-            self.fail(_NO_HEARTBEATS)
-            return True
-        return False
 
     def _subscribe(self, command: commands.Sub) -> None:
         if self._is_forbidden(command.word) or self._is_unauthorized("SUB", command.topic, command.channel):

@@ -48,7 +48,6 @@ _NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _PUB_FAILED: Final = b"E_PUB_FAILED "
 _MPUB_FAILED: Final = b"E_MPUB_FAILED "
 _PARTITION_NEEDED: Final = b"E_BAD_PARTITION topic partition is not valid for multi partition: -1"
-_NO_HEARTBEATS: Final = b"E_INVALID cannot SUB with heartbeats disabled"
 _ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
 _EXTEND_NEED: Final = b"E_SUB_EXTEND_NEED this topic is extended and should identify as extend support."
 _EXTEND_FORBIDDEN: Final = (
@@ -172,12 +171,7 @@ class Session(AnySession):
 
     def _subscribe(self, command: commands.Sub) -> None:
         """Check in nsqd's order, wait for the replicas if they do not answer, then subscribe."""
-        if self._is_forbidden(command.word):
-            return
-        if self.settings.heartbeat_interval <= 0:
-            self.fail(_NO_HEARTBEATS)
-            return
-        if self._is_unauthorized("SUB", command.topic, command.channel):
+        if self._is_forbidden(command.word) or self._is_unauthorized("SUB", command.topic, command.channel):
             return
         replica = self._node.find(command.topic, command.partition if _start_of(command) is None else None)
         if replica is None:

@@ -254,8 +254,8 @@ class Replica:
 
     # ------------------------------------------------------------ role
 
-    def lead(self, followers: list[Replica], *, writable: bool) -> None:
-        """Become the leader; the followers copy this log."""
+    def lead(self, followers: list[Replica]) -> None:
+        """Become the leader, which cannot write yet; the followers copy this log."""
         self.drop_consumers()
         self.leads = True
         self.log.commit()
@@ -265,7 +265,7 @@ class Replica:
             self._open(name, cursor)
         self.flushing.turn()
         self.set_followers(followers)
-        self.set_writable(writable)
+        self.set_writable(False)
         self.sync_registered()
 
     def set_followers(self, followers: list[Replica]) -> None:
