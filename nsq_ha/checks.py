@@ -35,6 +35,9 @@ _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?")
 DEFAULT_PORT: Final = 4161
 """Default port of nsqlookupd's HTTP."""
 
+DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+"""Address of an nsqlookupd on this machine, which the command line uses if none is given."""
+
 _MAX_HOST_NAME: Final = 253
 _NO_HOST: Final = frozenset("/?#@ \t\r\n\\")
 _LABELS: Final = "a host name consists of labels of 1..63 characters with single dots between them"

@@ -26,7 +26,8 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
-from nsq_ha.options.environment import FILE_VARIABLE, config_of, context_names, settings_of
+from nsq_ha.options import FILE_VARIABLE
+from nsq_ha.options.environment import config_of, context_names, settings_of
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.types import Backoff as BackoffFields
 

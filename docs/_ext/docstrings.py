@@ -3,12 +3,15 @@
 - The type of an attribute stands behind its name, as that of a property does, and not in a paragraph of its own.
 - What stands before a colon in the first line of an attribute or of "Returns:" is text, and not a type.
 - A dash stands between an argument and its meaning. Sphinx writes two hyphens, and curly quotes alone leave them.
+- The types of options are shown without their ranges.
 - A default that is made for each object is shown as ``...``.
 """
 
 from __future__ import annotations
 
 import re
+import types
+import typing
 from typing import TYPE_CHECKING, Final
 
 from docutils import nodes
@@ -58,10 +61,17 @@ def plain_defaults(
     return (signature.replace("<factory>", "..."), returns) if signature and "<factory>" in signature else None
 
 
+def plain_types(_: Sphinx, described: object, __: bool) -> None:
+    """Show the types of options without their ranges and checks, which the table of options shows."""
+    if isinstance(described, types.FunctionType) and "Annotated[" in str(described.__annotations__):
+        described.__annotations__ = typing.get_type_hints(described)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register it: the colons before napoleon reads them, the types behind it."""
     app.connect("autodoc-process-docstring", keep_colons, priority=400)
     app.connect("autodoc-process-docstring", types_of_attributes, priority=600)
+    app.connect("autodoc-before-process-signature", plain_types)
     app.connect("autodoc-process-signature", plain_defaults)
     app.connect("doctree-read", dashes)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

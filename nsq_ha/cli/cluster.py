@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
-from nsq_ha.checks import DEFAULT_PORT
+from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
 from nsq_ha.options.environment import admin_from_env, config_from_env, settings_from_env
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ClientOptions, ConsumerOptions, ProducerOptions
 
 _Result = TypeVar("_Result")
-
-DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
 
 
 def _nothing() -> ClientOptions:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.cli.options import LOOKUPD_VARIABLE, TOPIC, Number, addresses
+from nsq_ha.cli.options import TOPIC, Number, addresses
 from nsq_ha.cli.output import cell, clean, print_json, print_table
 from nsq_ha.cli.running import run
 from nsq_ha.demo.delays import Delays, most_flights_first, total
 from nsq_ha.errors import NsqError
+from nsq_ha.options import LOOKUPD_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

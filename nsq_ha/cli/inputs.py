@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from nsq_ha.checks import is_whole
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
 
@@ -144,10 +145,10 @@ def _of_tail(data: bytes, options: InputOptions) -> OutgoingMessage:
     body = _body(entry)
     key = options.key if options.key_field is None else key_of(body, options.key_field)
     if key is None and options.partition is None:
-        key = _checked(entry, "key", "text or an integer", lambda value: isinstance(value, str) or _is_whole(value))
+        key = _checked(entry, "key", "text or an integer", lambda value: isinstance(value, str) or is_whole(value))
     partition = options.partition
     if partition is None and key is None and options.keeps_partition:
-        partition = _checked(entry, "partition", "an integer", _is_whole)
+        partition = _checked(entry, "partition", "an integer", is_whole)
     if options.body_only:
         return OutgoingMessage(body, key, partition, None, options.headers or None, options.tag)
     return OutgoingMessage(body, key, partition, _trace_id(entry), *_described(entry, options))
@@ -173,8 +174,8 @@ def _trace_id(entry: dict[str, Any]) -> int | None:
         entry,
         "trace_id",
         f"0..{_MAX_TRACE_ID}",
-        lambda value: _is_whole(value) and 0 <= value <= _MAX_TRACE_ID,
-        shown=lambda value: str(value)[:30] if _is_whole(value) else _kind(value),
+        lambda value: is_whole(value) and 0 <= value <= _MAX_TRACE_ID,
+        shown=lambda value: str(value)[:30] if is_whole(value) else _kind(value),
     )
     return found or None
 
@@ -200,10 +201,6 @@ def _checked(
     if value is not None and not is_right(value):
         raise ConfigError(f"field {name!r} must be {wanted}, not {shown(value)}")
     return value
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 # ---------------------------------------------------------------- CSV

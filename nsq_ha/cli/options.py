@@ -11,14 +11,9 @@ from typing import Any, Final, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
+from nsq_ha.checks import DEFAULT_LOOKUPD, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 from nsq_ha.errors import ConfigError, NsqError
-
-# As in `settings` and `cluster`, which take longer to load than click; a test compares them.
-LOOKUPD_VARIABLE: Final = "NSQ_HA_LOOKUPD"
-FILE_VARIABLE: Final = "NSQ_HA_CONFIG"
-CONTEXT_VARIABLE: Final = "NSQ_HA_CONTEXT"
-DEFAULT_LOOKUPD: Final = f"http://127.0.0.1:{DEFAULT_PORT}"
+from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -204,8 +199,8 @@ def confirm(question: str, *, yes: bool, reason: str = "this cannot be undone") 
     click.confirm(question, abort=True, err=True)
 
 
-IN_FLIGHT: Final = click.IntRange(1, 1_000_000)
-"""The type of ``--max-in-flight``: the range of the option ``max_in_flight``, without the 0 that pauses."""
+IN_FLIGHT: Final = click.IntRange(1)
+"""The type of ``--max-in-flight``: not the 0 that pauses. The option ``max_in_flight`` has an upper bound, too."""
 
 
 def idle_option(command: _Command) -> _Command:

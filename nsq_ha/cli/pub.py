@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import io
 import os
 import stat
@@ -246,7 +247,7 @@ class LinePublisher:
         self._producer = producer
         self._topic = topic
         self._options = options
-        self._inputs = options.inputs(keeps_partition=is_ordered)
+        self._inputs = dataclasses.replace(options, keeps_partition=is_ordered)
         self._is_plain = is_plain
         self._reading: asyncio.Task[None] | None = None
         self._is_refused = False

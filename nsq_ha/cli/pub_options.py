@@ -21,16 +21,10 @@ def parse_headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PubOptions:
+class PubOptions(InputOptions):
     """The options of the command, by their names."""
 
-    jsonl: bool
-    key: str | None
-    key_field: str | None
-    partition: int | None
     trace: bool
-    headers: dict[str, object]
-    tag: str | None
     timeout: float | None
     in_flight: int
     receipts: bool
@@ -40,30 +34,12 @@ class PubOptions:
     whole: bool = False
     csv: bool = False
     csv_separator: str = ","
-    from_tail: bool = False
-    body_only: bool = False
-    key_delimiter: bytes | None = None
 
     @property
     def has_keys(self) -> bool:
         """Whether each message has a key or a partition."""
         given = (self.key, self.key_field, self.partition, self.key_delimiter)
         return self.from_tail or any(value is not None for value in given)
-
-    def inputs(self, *, keeps_partition: bool) -> InputOptions:
-        """Return how a piece of the input becomes a message."""
-        return InputOptions(
-            jsonl=self.jsonl,
-            from_tail=self.from_tail,
-            body_only=self.body_only,
-            key_delimiter=self.key_delimiter,
-            key=self.key,
-            key_field=self.key_field,
-            partition=self.partition,
-            headers=self.headers,
-            tag=self.tag,
-            keeps_partition=keeps_partition,
-        )
 
 
 def parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> bytes | None:

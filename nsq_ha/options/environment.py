@@ -21,19 +21,11 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.language import FLAGS, Option, declared
 from nsq_ha.options.suggestions import did_you_mean, own_name
-
-PREFIX: Final = "NSQ_HA_"
-"""Begins the names of all variables."""
-
-FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
-"""Names the TOML file."""
-
-CONTEXT_VARIABLE: Final = f"{PREFIX}CONTEXT"
-"""Names the context in the file."""
 
 _CONTEXTS: Final = "contexts"
 """The table of the file that holds the contexts."""
@@ -175,7 +167,7 @@ def _error_of(kind: type[ClientConfig], options: Mapping[str, object]) -> str | 
 
 def _no_address() -> ConfigError:
     return ConfigError(
-        f"no nsqlookupd is given: set {PREFIX}LOOKUPD, or lookupd in the file that {FILE_VARIABLE} names"
+        f"no nsqlookupd is given: set {LOOKUPD_VARIABLE}, or lookupd in the file that {FILE_VARIABLE} names"
     )
 
 

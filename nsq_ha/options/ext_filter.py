@@ -5,8 +5,6 @@ nsqd ignores a wrong filter silently and delivers everything, so everything is c
 Source: youzan/nsq ``nsqd/ext_filter.go`` ``NewExtFilter``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
@@ -22,6 +20,33 @@ _SEVERAL: Final = frozenset(("all_of", "any_of"))
 _MOST_PAIRS: Final = 1000
 _MOST_BYTES: Final = 4096
 _text: Final = utf8(_MOST_BYTES, "nsqd ignores a filter with an empty key or value")
+
+
+def _header_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"must be text, not {shown(value)}: nsqd compares no other values")
+    return _text(value)
+
+
+def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:
+    """Return pairs of text; one may also be written ``name=value``, as in a variable."""
+    items = pairs.items() if isinstance(pairs, Mapping) else pairs
+    if isinstance(items, str) or not isinstance(items, Iterable):
+        raise ConfigError(f"must be a mapping or pairs of text, not {shown(pairs)}")
+    found: list[tuple[str, str]] = []
+    for item in items:
+        pair: object = item
+        if isinstance(item, str):
+            key, equals, value = item.partition("=")
+            pair = (key, value) if equals else None
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ConfigError(f"must consist of a name and a value each, not {shown(item)}")
+        found.append((_NAME.check(pair[0]), _VALUE.check(pair[1])))
+    return tuple(found)
+
+
+_NAME: Final = option("the name of a header", Annotated[str, _header_text])
+_VALUE: Final = option("the value of a header", Annotated[str, _header_text])
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +154,6 @@ class ExtFilter:
         return cls("any_of", pairs=pairs, inverse=inverse)  # type: ignore[arg-type]  # as above
 
 
-def _header_text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"must be text, not {shown(value)}: nsqd compares no other values")
-    return _text(value)
-
-
 def _check_pattern(kind: str, pattern: str) -> None:
     try:
         from nsq_ha.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
@@ -144,24 +163,3 @@ def _check_pattern(kind: str, pattern: str) -> None:
         (compile_regexp if kind == "regexp" else compile_glob)(pattern)
     except ValueError as error:
         raise ConfigError(f"{kind} {shown(pattern)} is not one that nsqd knows: {error}") from error
-
-
-def _pairs(pairs: object) -> tuple[tuple[str, str], ...]:
-    """Return pairs of text; one may also be written ``name=value``, as in a variable."""
-    items = pairs.items() if isinstance(pairs, Mapping) else pairs
-    if isinstance(items, str) or not isinstance(items, Iterable):
-        raise ConfigError(f"must be a mapping or pairs of text, not {shown(pairs)}")
-    found: list[tuple[str, str]] = []
-    for item in items:
-        pair: object = item
-        if isinstance(item, str):
-            key, equals, value = item.partition("=")
-            pair = (key, value) if equals else None
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ConfigError(f"must consist of a name and a value each, not {shown(item)}")
-        found.append((_NAME.check(pair[0]), _VALUE.check(pair[1])))
-    return tuple(found)
-
-
-_NAME: Final = option("the name of a header", Annotated[str, _header_text])
-_VALUE: Final = option("the value of a header", Annotated[str, _header_text])

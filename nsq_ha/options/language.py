@@ -216,11 +216,10 @@ _declared: Final[dict[type[Any], Mapping[str, Option]]] = {}
 
 
 def declared(owner: type[Any]) -> Mapping[str, Option]:
-    """Return the options that a dataclass declares, by name."""
+    """Return the options that a dataclass declares, by name; its annotations must not be texts."""
     if owner not in _declared:
-        hints = typing.get_type_hints(owner, include_extras=True)
         fields = dataclasses.fields(owner)
-        _declared[owner] = {field.name: option(field.name, hints[field.name], field.default) for field in fields}
+        _declared[owner] = {field.name: option(field.name, field.type, field.default) for field in fields}
     return _declared[owner]
 
 

@@ -14,9 +14,10 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from nsq_ha import ConfigError, TlsConfig
+from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.cli import options
 from nsq_ha.cli.app import app
-from nsq_ha.cli.cluster import DEFAULT_LOOKUPD, ClusterAccess
+from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE, server_context
 

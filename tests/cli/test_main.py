@@ -5,9 +5,6 @@ import sys
 import pytest
 
 from nsq_ha._version import __version__
-from nsq_ha.cli import options
-from nsq_ha.cli.cluster import DEFAULT_LOOKUPD
-from nsq_ha.options import environment
 from tests.cli.conftest import Invoke
 
 COMMANDS = (
@@ -216,11 +213,3 @@ def test_ctrl_c_while_it_loads_ends_with_130(module: str, arguments: list[str]) 
     code = INTERRUPTED.format(module=module, arguments=arguments)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
-
-
-def test_the_help_names_what_is_read() -> None:
-    assert (options.FILE_VARIABLE, options.CONTEXT_VARIABLE) == (
-        environment.FILE_VARIABLE,
-        environment.CONTEXT_VARIABLE,
-    )
-    assert options.DEFAULT_LOOKUPD == DEFAULT_LOOKUPD

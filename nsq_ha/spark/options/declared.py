@@ -24,7 +24,7 @@ from nsq_ha.redaction import conceal
 from nsq_ha.spark.options.names import (
     Batches,
     Everywhere,
-    Named,
+    Names,
     Reads,
     Streams,
     Writes,
@@ -97,7 +97,7 @@ class ReadOptions:
     """Base URLs of nsqlookupds."""
     topics: Reads[
         Annotated[
-            tuple[str, ...], topic_names, Meta(description="topics, separated by commas"), Named(("topic", "subscribe"))
+            tuple[str, ...], topic_names, Meta(description="topics, separated by commas"), Names(("topic", "subscribe"))
         ]
     ] = ()
     """Topics to read; ``subscribe`` is Kafka's name for it."""

@@ -31,7 +31,7 @@ class For(NamedTuple):
     modes: tuple[Mode, ...]
 
 
-class Named(NamedTuple):
+class Names(NamedTuple):
     """In ``Annotated``: the names of an option that is not named like its field; they mean the same."""
 
     names: tuple[str, ...]
@@ -141,7 +141,7 @@ def _known(owner: type[Any]) -> Iterator[Known]:
 
 
 def _names(declaration: Option) -> tuple[str, ...]:
-    return next((note.names for note in declaration.notes if isinstance(note, Named)), (camel(declaration.name),))
+    return next((note.names for note in declaration.notes if isinstance(note, Names)), (camel(declaration.name),))
 
 
 # ---------------------------------------------------------------- what a user gave
