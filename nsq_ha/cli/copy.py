@@ -16,19 +16,16 @@ from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import (
     CHANNEL,
     IN_FLIGHT,
-    PARTITION,
     SECONDS,
     TOPIC,
     Number,
     cluster_options,
-    idle_option,
     metrics_option,
 )
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import Intake, check_read, losses_reported, reading_options, total_of, wait_for_topic
+from nsq_ha.cli.reading import Intake, Selection, check_read, losses_reported, selection_options
 from nsq_ha.cli.running import run
-from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolError
 from nsq_ha.message import OutgoingMessage
@@ -36,7 +33,7 @@ from nsq_ha.message import OutgoingMessage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha import Message, Producer, Receipt, StartFrom
+    from nsq_ha import Message, Producer, Receipt
     from nsq_ha.policy.topology import TopicMeta
 
 CHANNEL_OF_COPIES: Final = "nsq-ha-copy"
@@ -55,8 +52,6 @@ _LAST_ANSWERS: Final = 5.0
 class CopyOptions:
     """The options of the command, by their names."""
 
-    count: int | None
-    idle: float | None
     rate: float | None
     key_field: str | None
     body_only: bool
@@ -152,12 +147,7 @@ def _named(message: Message) -> str:
     help="Context of the target, with its addresses and security. Default: the source's.",
 )
 @click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, show_default=True, help="Channel to read.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@idle_option
-@click.option(
-    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Copy only this partition. May be repeated."
-)
-@from_option("where the channel is; a new channel starts with new messages")
+@selection_options("Copy", "where the channel is; a new channel starts with new messages")
 @click.option("--rate", type=Number(0, min_open=True), help="Copy at most this many messages per second.")
 @click.option("--key-field", metavar="FIELD", help="Use this field of each body's JSON object as sharding key.")
 @click.option("--body-only", is_flag=True, help="Leave out headers, tags and trace ids.")
@@ -176,10 +166,11 @@ def copy(
     source: str,
     target: str,
     cluster: ClusterAccess,
+    chosen: Selection,
     *,
     to_lookupd: tuple[str, ...],
     to_context: str | None,
-    **options: Any,  # noqa: ANN401 - what _copy takes
+    **options: Any,  # noqa: ANN401 - what CopyOptions takes
 ) -> None:
     """Copy the messages of the topic SOURCE to the existing topic TARGET, until Ctrl-C.
 
@@ -201,43 +192,33 @@ def copy(
         raise click.UsageError(str(error)) from error
     if source == target and set(to.lookupd) & set(cluster.lookupd):
         raise click.UsageError("SOURCE and TARGET are the same topic, which would grow without end")
-    chosen = {name: options.pop(name) for name in CopyOptions.__dataclass_fields__}
-    work = _copy(cluster, source, to, target, CopyOptions(**chosen), **options)
-    run(work, stopped=0, has_end=chosen["count"] is not None or chosen["idle"] is not None)
+    work = _copy(cluster, source, to, target, chosen=chosen, options=CopyOptions(**options))
+    run(work, stopped=0, has_end=chosen.has_end)
 
 
 async def _copy(
-    cluster: ClusterAccess,
-    source: str,
-    to: ClusterAccess,
-    target: str,
-    options: CopyOptions,
-    *,
-    channel: str,
-    partitions: tuple[int, ...],
-    start: StartFrom | None,
-    max_in_flight: int,
+    cluster: ClusterAccess, source: str, to: ClusterAccess, target: str, *, chosen: Selection, options: CopyOptions
 ) -> int:
     found, other = await asyncio.gather(require_topic(cluster, source), require_topic(to, target))
     route = Route.between(found.meta, other.meta, target, options)
-    kind = await wait_for_topic(cluster, source, partitions, start, limit=options.idle)
+    kind = await chosen.wait_for(cluster, source)
     if kind is None:
         return 0
-    reading = reading_options(partitions, start, max_in_flight)
+    reading = chosen.options()
     # The target gets bodies as they are stored, unless the headers that say how they are compressed are left out.
     reading["decompress"] = route.body_only
     reading["auto_touch"] = True
-    consumer = cluster.consumer(source, channel, **reading)
+    consumer = cluster.consumer(source, chosen.channel or CHANNEL_OF_COPIES, **reading)
     producer = to.producer() if options.timeout is None else to.producer(publish_timeout=options.timeout)
     async with producer, consumer, losses_reported(consumer, kind):
-        total = await total_of(cluster, source, channel, options.count, options.idle)
-        most = min(max_in_flight, _MOST, options.count or _MOST)
+        total = await chosen.total(cluster, consumer)
+        most = min(chosen.max_in_flight or _MOST, _MOST, chosen.count or _MOST)
         if options.rate is not None:
             most = max(1, min(most, int(options.rate / 10)))
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, options, progress)
-            intake = Intake(consumer.batches(most, wait), options.count, options.idle)
+            intake = Intake(consumer.batches(most, wait), chosen)
             try:
                 await copier.run(intake)
             finally:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import functools
 import math
 import secrets
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nsq_ha import StartFrom
+from nsq_ha.cli.options import PARTITION, idle_option
 from nsq_ha.cli.output import clean, explained
+from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from nsq_ha import Batch, Consumer, Message
     from nsq_ha.cli.cluster import ClusterAccess
@@ -31,34 +35,92 @@ _LOSS: Final = 1.0
 """Seconds before an outage is reported; finding a moved leader takes less and is not reported."""
 
 
-async def wait_for_topic(
-    cluster: ClusterAccess, topic: str, partitions: tuple[int, ...], start: StartFrom | None, *, limit: float | None
-) -> str | None:
-    """Wait until a topic can be read: on a plain cluster an nsqd must have it.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What a command reads of a topic, and until when; see :func:`selection_options`.
+
+    Attributes:
+        channel: The channel. None for one of its own.
+        count: It ends after this many messages. None for no end.
+        idle: It ends after this many seconds without a message. None for no end.
+        partitions: The partitions; empty for all.
+        start: Where to start. None for where the channel is.
+        max_in_flight: Maximum number of unanswered messages. None for the option's default.
+    """
+
+    channel: str | None
+    count: int | None
+    idle: float | None
+    partitions: tuple[int, ...]
+    start: StartFrom | None
+    max_in_flight: int | None
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it ends by itself."""
+        return self.count is not None or self.idle is not None
+
+    async def wait_for(self, cluster: ClusterAccess, topic: str) -> str | None:
+        """Wait until a topic can be read: on a plain cluster an nsqd must have it.
+
+        Returns:
+            What the topic consists of: ``partitions`` or ``nsqds``. None if no nsqd has it within the idle time.
+
+        Raises:
+            ConfigError: The cluster is a plain one, which has no partitions and start positions.
+            TopicNotFoundError: There is no such topic.
+        """
+        found = await require_topic(cluster, topic)
+        if found.meta is not None:
+            return "partitions"
+        if self.partitions:
+            raise needs_partitions("--partition", "has no partitions")
+        if self.start is not None:
+            raise needs_partitions("--from", "has no start positions")
+        if not found.nsqds:
+            click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
+            if not await wait_for_nsqd(cluster, topic, self.idle):
+                return None
+        return "nsqds"
+
+    def options(self) -> ConsumerOptions:
+        """Return the options of the consumer that the environment must not change."""
+        return reading_options(self.partitions, self.start, self.max_in_flight)
+
+    async def total(self, cluster: ClusterAccess, consumer: Consumer) -> int | None:
+        """Return how many messages it will take, for its progress. None if that is unknown."""
+        waiting = None if self.idle is None else await depth_of(cluster, consumer.topic, consumer.channel)
+        return min((each for each in (waiting, self.count) if each is not None), default=None)
+
+
+def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add the options of a :class:`Selection` to a command that has ``--channel`` and ``--max-in-flight``.
+
+    The command gets all of them as ``chosen``.
 
     Args:
-        cluster: The cluster.
-        topic: The topic.
-        partitions: The partitions to read; empty for all.
-        start: Where to start. None for where the channel is.
-        limit: Seconds to wait. None waits until it is cancelled.
-
-    Returns:
-        What the topic consists of: ``partitions`` or ``nsqds``. None if no nsqd has it within the limit.
-
-    Raises:
-        ConfigError: The cluster is a plain one, which has no partitions and start positions.
-        TopicNotFoundError: There is no such topic.
+        verb: What it does with a partition, such as "Read".
+        start: Where it starts by default, for the help.
     """
-    found = await require_topic(cluster, topic)
-    if found.meta is not None:
-        return "partitions"
-    check_plain(partitions, start)
-    if not found.nsqds:
-        click.echo(f"waiting for {topic}: {NO_NSQD}", err=True)
-        if not await wait_for_nsqd(cluster, topic, limit):
-            return None
-    return "nsqds"
+    partitions = click.option(
+        "-p",
+        "--partition",
+        "partitions",
+        type=PARTITION,
+        multiple=True,
+        help=f"{verb} only this partition. May be repeated.",
+    )
+    count = click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(command)
+        def call(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - the command's own
+            chosen = Selection(**{each.name: options.pop(each.name) for each in dataclasses.fields(Selection)})
+            return command(*arguments, chosen=chosen, **options)
+
+        return count(idle_option(partitions(from_option(start)(call))))
+
+    return decorated
 
 
 def reading_options(partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None) -> ConsumerOptions:
@@ -77,14 +139,6 @@ def reading_options(partitions: tuple[int, ...], start: StartFrom | None, max_in
     if max_in_flight is not None:
         chosen["max_in_flight"] = max_in_flight
     return chosen
-
-
-def check_plain(partitions: tuple[int, ...], start: StartFrom | None) -> None:
-    """Reject options that a plain cluster does not support."""
-    if partitions:
-        raise needs_partitions("--partition", "has no partitions")
-    if start is not None:
-        raise needs_partitions("--from", "has no start positions")
 
 
 @contextlib.asynccontextmanager
@@ -133,18 +187,17 @@ class Intake:
 
     Args:
         batches: Where they come from.
-        count: Number of messages after which it ends. None for no end.
-        idle: Seconds without a message after which it ends. None for no end.
+        chosen: Has the count and the time.
 
     Attributes:
         is_idle: No message came for that time.
     """
 
-    def __init__(self, batches: AsyncIterator[Batch], count: int | None, idle: float | None) -> None:
+    def __init__(self, batches: AsyncIterator[Batch], chosen: Selection) -> None:
         self.is_idle: bool = False
         self._batches = batches
-        self._left = math.inf if count is None else count
-        self._idle = math.inf if idle is None else idle
+        self._left = math.inf if chosen.count is None else chosen.count
+        self._idle = math.inf if chosen.idle is None else chosen.idle
         self._clock = asyncio.get_running_loop().time
         self._since = self._clock()
 
@@ -171,14 +224,6 @@ class Intake:
     def go_on(self) -> None:
         """Count the idle time from now on, after the messages were worked on."""
         self._since = self._clock()
-
-
-async def total_of(
-    cluster: ClusterAccess, topic: str, channel: str, count: int | None, idle: float | None
-) -> int | None:
-    """Return how many messages a command will take, for its progress. None if that is unknown."""
-    waiting = None if idle is None else await depth_of(cluster, topic, channel)
-    return min((each for each in (waiting, count) if each is not None), default=None)
 
 
 async def depth_of(cluster: ClusterAccess, topic: str, channel: str) -> int | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import dataclasses
-import secrets
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,17 +14,14 @@ import click
 from nsq_ha.cli.options import (
     CHANNEL,
     IN_FLIGHT,
-    PARTITION,
     TOPIC,
     cluster_options,
-    idle_option,
     json_option,
     metrics_option,
 )
 from nsq_ha.cli.output import clean, print_json, wants_json
-from nsq_ha.cli.reading import check_read, losses_reported, reading_options, wait_for_topic
+from nsq_ha.cli.reading import Selection, check_read, losses_reported, own_channel, selection_options
 from nsq_ha.cli.running import run
-from nsq_ha.cli.start import from_option
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.errors import DeadLetterError, RemoteProtocolError
 from nsq_ha.identity import is_upstream_id
@@ -33,7 +29,6 @@ from nsq_ha.identity import is_upstream_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha import StartFrom
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
@@ -42,12 +37,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Print messages as they arrive.")
 @click.argument("topic", type=TOPIC)
 @click.option("--channel", type=CHANNEL, help="Default: tail<random>#ephemeral, which is deleted at the end.")
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@idle_option
-@click.option(
-    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
-)
-@from_option("new messages")
+@selection_options("Read", "new messages")
 @click.option("--max-in-flight", type=IN_FLIGHT, help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
 @click.option(
@@ -61,12 +51,11 @@ if TYPE_CHECKING:
 def tail(
     topic: str,
     cluster: ClusterAccess,
-    count: int | None,
+    chosen: Selection,
     *,
     raw: bool,
     dead_letters: bool,
     as_json: bool | None,
-    **options: Any,  # noqa: ANN401 - what _tail takes
 ) -> None:
     """Print the messages of TOPIC as they arrive, until Ctrl-C or until the reader of a pipe ends.
 
@@ -80,41 +69,20 @@ def tail(
         show: Callable[[Message, DeadLetter | None], None] = _print_raw
     else:
         show = _print_json if wants_json(as_json) else _print_text
-    run(
-        _tail(
-            topic,
-            cluster,
-            count,
-            lambda message: show(message, letter_of(message) if dead_letters else None),
-            **options,
-        ),
-        stopped=0,
-        has_end=count is not None or options["idle"] is not None,
-    )
+    work = _tail(topic, cluster, chosen, lambda message: show(message, letter_of(message) if dead_letters else None))
+    run(work, stopped=0, has_end=chosen.has_end)
 
 
-async def _tail(
-    topic: str,
-    cluster: ClusterAccess,
-    count: int | None,
-    show: Callable[[Message], None],
-    *,
-    channel: str | None,
-    idle: float | None,
-    partitions: tuple[int, ...],
-    start: StartFrom | None,
-    max_in_flight: int | None,
-) -> int:
-    kind = await wait_for_topic(cluster, topic, partitions, start, limit=idle)
+async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Callable[[Message], None]) -> int:
+    kind = await chosen.wait_for(cluster, topic)
     if kind is None:
         return 0
     printed = 0
-    chosen = reading_options(partitions, start, max_in_flight)
-    consumer = cluster.consumer(topic, channel or f"tail{secrets.token_hex(4)}#ephemeral", **chosen)
+    consumer = cluster.consumer(topic, chosen.channel or own_channel("tail"), **chosen.options())
     async with consumer, losses_reported(consumer, kind):
-        while printed != count:
+        while printed != chosen.count:
             try:
-                async with asyncio.timeout(idle):
+                async with asyncio.timeout(chosen.idle):
                     message = await anext(consumer, None)
             except TimeoutError:
                 await check_read(consumer, kind)

@@ -15,25 +15,22 @@ from nsq_ha.cli.archive import Archive, check_format
 from nsq_ha.cli.options import (
     CHANNEL,
     IN_FLIGHT,
-    PARTITION,
     SECONDS,
     TOPIC,
     cluster_options,
-    idle_option,
     json_option,
     metrics_option,
 )
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import Intake, check_read, losses_reported, reading_options, total_of, wait_for_topic
+from nsq_ha.cli.reading import Intake, Selection, check_read, losses_reported, selection_options
 from nsq_ha.cli.running import run
-from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nsq_ha import Message, StartFrom
+    from nsq_ha import Message
     from nsq_ha.cli.archive import Completed, Compressed, Format
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -72,8 +69,6 @@ class FileOptions:
     compressed: Compressed
     rotate_bytes: int
     rotate_seconds: float
-    count: int | None
-    idle: float | None
 
 
 @click.command("to-file", short_help="Write messages into files.")
@@ -117,12 +112,7 @@ class FileOptions:
     show_default=True,
     help="Complete a file this long after its first message.",
 )
-@click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
-@idle_option
-@click.option(
-    "-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Read only this partition. May be repeated."
-)
-@from_option("where the channel is; a new channel starts with new messages")
+@selection_options("Read", "where the channel is; a new channel starts with new messages")
 @click.option(
     "--max-in-flight",
     type=IN_FLIGHT,
@@ -136,11 +126,8 @@ class FileOptions:
 def to_file(
     topic: str,
     cluster: ClusterAccess,
-    channel: str,
+    chosen: Selection,
     *,
-    partitions: tuple[int, ...],
-    start: StartFrom | None,
-    max_in_flight: int,
     as_json: bool | None,
     **options: Any,  # noqa: ANN401 - what FileOptions takes
 ) -> None:
@@ -155,7 +142,6 @@ def to_file(
 
     --from moves the channel for all its consumers, each time the command starts.
     """
-    chosen = FileOptions(**options)
     is_json = wants_json(as_json)
 
     def show(completed: Completed) -> None:
@@ -168,31 +154,14 @@ def to_file(
         else:
             click.echo(f"{clean(str(completed.path))}  {completed.messages:,} messages")
 
-    run(
-        _to_file(
-            cluster,
-            topic,
-            channel,
-            chosen,
-            partitions=partitions,
-            start=start,
-            max_in_flight=max_in_flight,
-            show=show,
-        ),
-        stopped=0,
-        has_end=chosen.count is not None or chosen.idle is not None,
-    )
+    run(_to_file(cluster, topic, chosen, FileOptions(**options), show), stopped=0, has_end=chosen.has_end)
 
 
 async def _to_file(
     cluster: ClusterAccess,
     topic: str,
-    channel: str,
+    chosen: Selection,
     options: FileOptions,
-    *,
-    partitions: tuple[int, ...],
-    start: StartFrom | None,
-    max_in_flight: int,
     show: Callable[[Completed], None],
 ) -> int:
     check_format(options.form)
@@ -200,20 +169,20 @@ async def _to_file(
     try:
         for completed in await whole(archive.recover):
             show(completed)
-        kind = await wait_for_topic(cluster, topic, partitions, start, limit=options.idle)
+        kind = await chosen.wait_for(cluster, topic)
         if kind is None:
             return 0
-        reading = reading_options(partitions, start, max_in_flight)
+        reading = chosen.options()
         meta = (await require_topic(cluster, topic)).meta
         wait = _MOST_WAIT_ORDERED if meta is not None and meta.ordered else _MOST_WAIT
         reading["auto_touch"] = True  # a file may be completed for longer than nsqd waits for an answer
-        consumer = cluster.consumer(topic, channel, **reading)
+        consumer = cluster.consumer(topic, chosen.channel or CHANNEL_OF_FILES, **reading)
         async with consumer, losses_reported(consumer, kind):
-            total = await total_of(cluster, topic, channel, options.count, options.idle)
+            total = await chosen.total(cluster, consumer)
             with Progress(f"messages of {topic}", total) as progress:
                 writer = Writer(archive, options, show, progress)
-                most = min(max_in_flight, options.count or max_in_flight)
-                intake = Intake(consumer.batches(most, wait), options.count, options.idle)
+                most = min(each for each in (chosen.max_in_flight, chosen.count) if each is not None)
+                intake = Intake(consumer.batches(most, wait), chosen)
                 try:
                     await writer.run(intake)
                 except asyncio.CancelledError:  # the ordinary end

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from nsq_ha.errors import ConfigError
@@ -206,24 +207,16 @@ class Checked:
             await self._app(scope, receive, answer)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        request, path = HTTPConnection(scope), scope["path"]
         guard = self._guard
-        if not guard.is_ours(headers.get("host", "")):
+        if not guard.is_ours(request.headers.get("host", "")):
             text = "the Host header names no host of this dashboard: start it with --allow-host NAME\n"
             return PlainTextResponse(text, status_code=421)
-        path = scope["path"]
-        if guard.is_private and not path.startswith(_OPEN):
-            cookie = _cookie(headers.get("cookie", ""))
-            if guard.session(cookie) is None:
-                if path == "/events":
-                    return PlainTextResponse("sign in first\n", status_code=403)
-                return RedirectResponse("/sign-in", status_code=303)
-        return None
-
-
-def _cookie(header: str) -> str | None:
-    pairs = (part.strip().partition("=") for part in header.split(";"))
-    return next((value for name, _, value in pairs if name == COOKIE), None)
+        if not guard.is_private or path.startswith(_OPEN) or guard.session(request.cookies.get(COOKIE)) is not None:
+            return None
+        if path == "/events":
+            return PlainTextResponse("sign in first\n", status_code=403)
+        return RedirectResponse("/sign-in", status_code=303)
 
 
 async def form(request: Request) -> dict[str, str]:

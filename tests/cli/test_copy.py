@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Invoke
 
-OPTIONS = CopyOptions(
-    count=None, idle=None, rate=None, key_field=None, body_only=False, ignore_order=False, timeout=None
-)
+OPTIONS = CopyOptions(rate=None, key_field=None, body_only=False, ignore_order=False, timeout=None)
 META = TopicMeta(partition_num=4, replica=1, ordered=False, extend_support=True)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.pages.parts import Board
 
 
-def sign_in(problem: str = "", back: str = "/") -> Page:
+def sign_in(problem: str = "") -> Page:
     """Return the page that asks for the token."""
     form = tag(
         "form",
@@ -22,7 +22,6 @@ def sign_in(problem: str = "", back: str = "/") -> Page:
             tag("span", "Token"),
             tag("input", type="password", name="token", required=True, autocomplete="off", autofocus=True),
         ),
-        tag("input", type="hidden", name="back", value=back),
         tag("button", "Sign in"),
         method="post",
         action="/sign-in",
