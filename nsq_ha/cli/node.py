@@ -106,8 +106,8 @@ def _report(nsqds: Iterable[NsqdView]) -> None:
 
 async def _nsqds(admin: AdminClient) -> Sequence[NsqdView]:
     """Return the nsqds that the nsqlookupds list."""
-    state, listed, stats = await asyncio.gather(admin.cluster(), admin.nodes(), admin.stats())
-    reading = Reading(time.time(), stats=stats, cluster=state, infos={info.node.address: info for info in listed})
+    listed, stats = await asyncio.gather(admin.nodes(), admin.stats())
+    reading = Reading(time.time(), stats=stats, infos={info.node.address: info for info in listed})
     return [each for each in reading.nsqds.values() if each.listed is not None]
 
 
