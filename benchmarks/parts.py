@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Final, cast
 
 from benchmarks.canned_server import frames
 from benchmarks.record import Record, load
-from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.options.types import Backoff
+from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Layout
+from nsq_ha.protocol import Identity, Layout
 from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.protocol.messages import reader_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from nsq_ha.consumer.ledger import Ledger
     from nsq_ha.engine.connection import Connection
     from nsq_ha.message import Message
 
@@ -39,9 +39,19 @@ class _Nowhere:
     """Takes the place of a connection."""
 
     node = Node("127.0.0.1", 1, 2)
+    identity = Identity(version="none")
 
     def write_now(self, data: bytes) -> None:
         """Drop the bytes."""
+
+
+class _NoLedger:
+    """Takes the place of a consumer's ledger."""
+
+    topic = channel = "t"
+
+    def freed(self) -> None:
+        """Take the report."""
 
 
 class _Handing:
@@ -81,7 +91,7 @@ async def measure() -> dict[str, float]:
     """Return seconds a message, by step."""
     data = frames(BATCH, 100)
     read = reader_for(Layout.PLAIN)
-    delivery = Delivery("t", "c", 0, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    delivery = Delivery(cast("Ledger", _NoLedger()), 0, DeliveryCounts(), is_ordered=False)
     delivery.attach(cast("Connection", _Nowhere()))
     delivery.is_arriving = True  # as while a read is handed on: what is answered leaves together
     messages: list[Message] = []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from nsq_ha import Consumer
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.consumer.messages import Messages
+from nsq_ha.consumer.inbox import Messages
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.errors import NsqError
 
@@ -95,7 +95,7 @@ class Accounts:
 
         async def taken(messages: Messages) -> Message:
             message = await take(messages)
-            if messages._is_of_task:  # noqa: SLF001 - else a handler will get it
+            if messages.is_of_task:  # else a handler will get it
                 accounts._hand_out(message)
             return message
 

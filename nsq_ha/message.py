@@ -62,6 +62,23 @@ class MessageSource(Protocol):
         """Buffer a TOUCH."""
 
 
+class Watch:
+    """What a consumer knows of a message whose handling may take long.
+
+    Attributes:
+        taken_at: When the message was handed out.
+        deadline: When the server requeues it.
+        copies: Later deliveries of the same message; the answer to the message also answers them.
+    """
+
+    __slots__ = ("copies", "deadline", "taken_at")
+
+    def __init__(self, taken_at: float, deadline: float) -> None:
+        self.taken_at: float = taken_at
+        self.deadline: float = deadline
+        self.copies: list[Message] = []
+
+
 # gc=False: the garbage collector took an eighth of the time of a message, since thousands arrive together and leave one
 # by one. The only cycle that can contain a message goes through a consumer's queue, and the queue drops the message
 # when its connection ends.
@@ -83,6 +100,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         source: The subscription that delivered it and sends its answer.
         answered: Whether it was finished or requeued.
         compressed: Body and extension header as they are stored, if the body was decompressed here. None if not.
+        watch: For the consumer, while the message is unanswered and its handling may take long. Else None.
     """
 
     id: bytes
@@ -95,6 +113,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     ext: bytes | None = None
     answered: bool = False
     compressed: tuple[bytes, bytes] | None = None
+    watch: Watch | None = None
 
     @property
     def topic(self) -> str:

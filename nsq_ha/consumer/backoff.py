@@ -17,6 +17,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.events import BackoffChanged
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.backlog import WELL_WITHIN
@@ -24,10 +25,9 @@ from nsq_ha.policy.consumer_backoff import ConsumerBackoff, State
 from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container
+    from collections.abc import Callable, Container
 
-    from nsq_ha.consumer.attempts import AttemptPolicy
-    from nsq_ha.consumer.backlog import Backlog
+    from nsq_ha.consumer.queue import Queue
     from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -84,8 +84,8 @@ class _Pause:
     @property
     def ends_at(self) -> float:
         """When nsqd requeues the test; touching it makes this later."""
-        deadline: float = getattr(self.test.source, "deadline", 0.0) if self.test is not None else 0.0
-        return max(self.test_ends_at, deadline)
+        watch = None if self.test is None else self.test.watch
+        return self.test_ends_at if watch is None else max(self.test_ends_at, watch.deadline)
 
     def cancel(self) -> None:
         """Cancel the timer."""
@@ -100,11 +100,8 @@ class HandlerBackoff:
     Args:
         name: Topic and channel, for the log.
         config: The consumer's options.
-        attempts: Gives messages back to nsqd.
-        backlog: Knows the arrival times of the messages in the queue.
-        waiting: The queue.
-        share: Shares RDY again.
-        wake: Wakes the tasks that wait for messages.
+        queue: The messages that wait.
+        share: Asks for fewer or more messages, and checks each one while a pause lasts.
         observer: The consumer's.
 
     Attributes:
@@ -112,15 +109,12 @@ class HandlerBackoff:
         on_pause: Called when this becomes true. Others keep messages that were handed out to nobody yet.
     """
 
-    def __init__(  # noqa: PLR0917 - the parts of one consumer
+    def __init__(
         self,
         name: str,
         config: ConsumerConfig,
-        attempts: AttemptPolicy,
-        backlog: Backlog,
-        waiting: Collection[Message],
+        queue: Queue,
         share: Callable[[], None],
-        wake: Callable[[], None],
         observer: Observer = SILENT,
     ) -> None:
         self.is_active: bool = False
@@ -129,11 +123,8 @@ class HandlerBackoff:
         self._name = name
         self._backoff = config.handler_backoff
         self._scope = config.handler_backoff_scope
-        self._attempts = attempts
-        self._backlog = backlog
-        self._waiting = waiting
+        self._queue = queue
         self._share = share
-        self._wake = wake
         self._pauses: dict[int | None, _Pause] = {}
         self._rarely = Rarely()
         self._is_closed = False
@@ -142,9 +133,7 @@ class HandlerBackoff:
 
     def requeued(self, message: Message, delay: float | None) -> None:
         """Record that a message is requeued; without an explicit delay its handler failed."""
-        if self._attempts.is_exempt(message):
-            self.taken_back(message)
-        elif delay is None:
+        if delay is None:
             self.failed(message)
         else:
             pause = self._pauses.get(self._key(message))
@@ -182,10 +171,9 @@ class HandlerBackoff:
             return True
         is_test = pause.policy.handed_out(monotonic(), message.identity)
         if is_test:
-            pause.test, pause.test_ends_at = message, arrived_at + _timeout(message)
+            pause.test, pause.test_ends_at = message, arrived_at + source_of(message).msg_timeout
             self._share()
         else:
-            self._backlog.unmeasured()
             self._park(pause, message, arrived_at)
         self._plan(pause)
         return is_test
@@ -193,10 +181,10 @@ class HandlerBackoff:
     def left(self, partitions: Container[int]) -> None:
         """Record that a connection was lost, and which partitions are still read."""
         for pause in list(self._pauses.values()):
-            pause.parked = deque(entry for entry in pause.parked if _is_alive(entry[0]))
+            pause.parked = deque(entry for entry in pause.parked if source_of(entry[0]).is_alive)
             if pause.partition is not None and pause.partition not in partitions:
                 self._end(pause)
-            elif pause.test is not None and not _is_alive(pause.test):
+            elif pause.test is not None and not source_of(pause.test).is_alive:
                 self.taken_back(pause.test)
 
     def close(self) -> list[Message]:
@@ -237,12 +225,12 @@ class HandlerBackoff:
         if pause is None:
             return None
         # A message that waits will be the test.
-        return pause.policy.state is State.TESTING and all(self._key(message) != partition for message in self._waiting)
+        return pause.policy.state is State.TESTING and all(
+            self._key(message) != partition for message in self._queue.messages
+        )
 
     def _key(self, message: Message) -> int | None:
-        is_for_all = self._scope == "consumer" or (
-            self._scope == "auto" and not getattr(message.source, "is_ordered", False)
-        )
+        is_for_all = self._scope == "consumer" or (self._scope == "auto" and not source_of(message).is_ordered)
         return None if is_for_all else message.partition
 
     # -- the pauses
@@ -264,8 +252,7 @@ class HandlerBackoff:
     def _activate(self) -> None:
         is_active = bool(self._pauses)
         if self.is_active is not is_active:
-            self.is_active = self._backlog.is_held_back = is_active
-            self._backlog.review()
+            self.is_active = is_active
             for pause in self.on_pause if is_active else ():
                 pause()
 
@@ -277,14 +264,14 @@ class HandlerBackoff:
         self._unpark(pause, len(pause.parked))
         self._activate()
         self._share()
-        self._wake()
+        self._queue.wake()
 
     def _look_for_test(self, pause: _Pause) -> None:
         if self.wants_test(pause.partition):
             self._unpark(pause, 1)
         self._plan(pause)
         self._share()
-        self._wake()
+        self._queue.wake()
 
     def _plan(self, pause: _Pause) -> None:
         """Set the timer for what comes next."""
@@ -338,7 +325,7 @@ class HandlerBackoff:
 
     def _park(self, pause: _Pause, message: Message, arrived_at: float) -> None:
         if _returns_at(message, arrived_at) <= (pause.policy.until or monotonic()):
-            self._attempts.give_back(message, _WHY)
+            give_back(message, _WHY)
         else:
             pause.parked.append((message, arrived_at))
 
@@ -347,7 +334,7 @@ class HandlerBackoff:
         parked, pause.parked = pause.parked, deque()
         for message, arrived_at in parked:
             if _returns_at(message, arrived_at) <= until:
-                self._attempts.give_back(message, _WHY)
+                give_back(message, _WHY)
             else:
                 pause.parked.append((message, arrived_at))
 
@@ -355,18 +342,9 @@ class HandlerBackoff:
         """Put the first ``count`` messages back to the head of the queue."""
         first = [pause.parked.popleft() for _ in range(min(count, len(pause.parked)))]
         for message, arrived_at in reversed(first):
-            self._backlog.put_back(message, arrived_at)
+            self._queue.put_back(message, arrived_at)
 
 
 def _returns_at(message: Message, arrived_at: float) -> float:
     """Return when a message goes back to nsqd at the latest."""
-    return arrived_at + WELL_WITHIN * _timeout(message)
-
-
-def _timeout(message: Message) -> float:
-    timeout: float = getattr(message.source, "msg_timeout", 60.0)
-    return timeout
-
-
-def _is_alive(message: Message) -> bool:
-    return getattr(message.source, "is_alive", True)
+    return arrived_at + WELL_WITHIN * source_of(message).msg_timeout

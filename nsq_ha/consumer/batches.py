@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, overload
 
 from nsq_ha.checks import is_number, is_whole, shown
+from nsq_ha.consumer.delivery import source_of
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.inbox import ConsumerInbox, Messages
     from nsq_ha.message import Message
 
 MOST_MESSAGES: Final = 1_000_000
@@ -112,29 +113,21 @@ class Batch(Sequence["Message"]):
         return f"<Batch of {len(self.messages)} messages>"
 
 
-class Source(Protocol):
-    """The consumer's queue; ``consumer.inbox`` implements it."""
-
-    def is_exhausted(self) -> bool:
-        """Return whether no message will come until one is answered."""
-
-    def take_back(self, message: Message, why: str) -> None:
-        """Take back a handed-out message that has not failed."""
-
-
 class Batches(AsyncIterator[Batch]):
     """An iterator over batches.
 
     Args:
         messages: Returns the current task's iterator over messages.
-        source: Takes messages back.
+        inbox: The consumer's.
         max_messages: Most messages of a batch.
         max_wait: Seconds to wait for more after the first message.
     """
 
-    def __init__(self, messages: Callable[[], Messages], source: Source, max_messages: int, max_wait: float) -> None:
+    def __init__(
+        self, messages: Callable[[], Messages], inbox: ConsumerInbox, max_messages: int, max_wait: float
+    ) -> None:
         self._messages = messages
-        self._source = source
+        self._inbox = inbox
         self._most = max_messages
         self._wait = max_wait
 
@@ -155,20 +148,20 @@ class Batches(AsyncIterator[Batch]):
         while True:
             taken = [await anext(messages)]
             await self._fill(messages, taken)
-            alive = [message for message in taken if getattr(message.source, "is_alive", True)]
+            alive = [message for message in taken if source_of(message).is_alive]
             if alive:  # else their connection was lost, and nsqd delivers them again
                 return Batch(alive)
 
     async def _fill(self, messages: Messages, taken: list[Message]) -> None:
         try:
             async with asyncio.timeout(self._wait):
-                while len(taken) < self._most and not self._source.is_exhausted():
+                while len(taken) < self._most and not self._inbox.is_exhausted():
                     taken.append(await anext(messages))
         except (TimeoutError, StopAsyncIteration, NsqError):  # the next call raises the last two again
             return
         except BaseException:
             for message in reversed(taken):
-                self._source.take_back(message, _WHY)
+                self._inbox.ledger.take_back(message, _WHY)
             raise
 
 

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.clients import clients
-from nsq_ha.consumer.attempts import AttemptPolicy
 from nsq_ha.consumer.batches import Batches, check_batches
-from nsq_ha.consumer.closing import supervisor_ended
-from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.closing import drain, supervisor_ended
+from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha.consumer.batches import Batch
-    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.inbox import Messages
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
@@ -103,9 +102,8 @@ class Consumer(SingleUseClient):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._observer = Observer(self.config.on_event)
-        self._attempts = AttemptPolicy(self.config, self._give_up_publisher, self._observer)
         self._inbox = ConsumerInbox(
-            f"{self.topic}/{self.channel}", self.config, self._attempts, self._check_loop, self._observer
+            f"{self.topic}/{self.channel}", self.config, self._give_up_publisher, self._check_loop, self._observer
         )
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
@@ -281,7 +279,7 @@ class Consumer(SingleUseClient):
         try:
             try:
                 async with asyncio.timeout_at(deadline):
-                    await self._inbox.drain()
+                    await drain(self._inbox)
             except TimeoutError:
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
             for subscription in self._subscriptions.values():
@@ -296,9 +294,9 @@ class Consumer(SingleUseClient):
         self._inbox.end()
         if self._partitions is not None:
             self._partitions.cancel()
-        await self._attempts.aclose()
+        await self._inbox.giving_up.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
-        self._attempts.end_threads()
+        self._inbox.giving_up.end_threads()
         if self._lookups is not None:
             await self._lookups.aclose()
         self._observer.flush()
@@ -375,7 +373,7 @@ class Consumer(SingleUseClient):
     @property
     def max_in_flight(self) -> int:
         """Maximum number of unanswered messages over all partitions."""
-        return self._inbox.flow.max_in_flight
+        return self._inbox.pace.flow.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
         """Change ``max_in_flight`` while running; 0 pauses.
@@ -385,7 +383,7 @@ class Consumer(SingleUseClient):
                 entered it.
         """
         self._check_loop()
-        self._inbox.flow.set(count)
+        self._inbox.pace.flow.set(count)
 
     # -- handing out
 
@@ -486,7 +484,7 @@ class Consumer(SingleUseClient):
         """
         self._check_loop()
         inbox = self._inbox
-        handling = Handling(inbox.messages(), handler, inbox.backlog, self._attempts, inbox.take_back)
+        handling = Handling(inbox, handler)
         check_concurrency(concurrency)
         inbox.check_free()
         if 0 < self.max_in_flight < concurrency:
@@ -498,11 +496,12 @@ class Consumer(SingleUseClient):
                 concurrency,
                 self.max_in_flight,
             )
-        if not install_signal_handlers:
-            await inbox.run(handling, concurrency, self._over)
-            return
-        with StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once):
-            await inbox.run(handling, concurrency, self._over)
+        signals: StopSignals | contextlib.nullcontext[None] = contextlib.nullcontext()
+        if install_signal_handlers:
+            signals = StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once)
+        with signals:
+            with inbox.running(concurrency):
+                await handling.run(concurrency, self._over)
             await self._wait_stopped()
 
     def _stop_gently(self, signal_name: str) -> None:
@@ -510,6 +509,11 @@ class Consumer(SingleUseClient):
         log.info("%s/%s: closing after %s; a second signal closes at once", self.topic, self.channel, signal_name)
         self._is_signalled = True
         self._begin_close()
+
+    async def _wait_stopped(self) -> None:
+        """Wait until the consumer is closed, if a signal closes it."""
+        if self._is_signalled:
+            await self._close.wait()
 
     def _begin_close(self) -> None:
         if not self._close.has_begun:
@@ -519,11 +523,6 @@ class Consumer(SingleUseClient):
     def _stop_at_once(self) -> None:
         log.warning("%s/%s: closing at once: running handlers are cancelled", self.topic, self.channel)
         self._close.hurry()
-
-    async def _wait_stopped(self) -> None:
-        """Wait until the consumer is closed, if a signal closes it."""
-        if self._is_signalled:
-            await self._close.wait()
 
 
 def begin_stop(consumer: Consumer) -> None:

@@ -10,12 +10,14 @@ Source: server failures 4.3; server protocol 9.
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
+from contextvars import ContextVar
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha import observe
-from nsq_ha.consumer.causes import with_cause
-from nsq_ha.consumer.counts import DeliveryCounts
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled
 from nsq_ha.policy.timing import delay_after
@@ -27,10 +29,83 @@ if TYPE_CHECKING:
     from nsq_ha.engine.connection import Connection
     from nsq_ha.errors import NsqError
     from nsq_ha.identity import Identity
-    from nsq_ha.message import Message
+    from nsq_ha.message import Message, Watch
     from nsq_ha.options.types import Backoff
 
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
 _watched: Final = observe.watched
+
+CLOSED: Final = "the consumer was closed before it was answered"
+"""Why the close returned a message."""
+
+_cause: ContextVar[BaseException | None] = ContextVar("nsq_ha cause of a requeue", default=None)
+
+
+class DeliveryCounts:
+    """Counts of one partition's messages that only grow; fields of :class:`~nsq_ha.stats.ConsumerPartition`.
+
+    Finished messages are not counted one by one: they are what was delivered and is neither unanswered nor counted
+    here.
+
+    Attributes:
+        lag_ns: Nanoseconds from the publish to the arrival of the last message; no count. None before the first one.
+    """
+
+    def __init__(self) -> None:
+        self.delivered: int = 0
+        self.requeued: int = 0
+        self.timed_out: int = 0
+        self.returned: int = 0
+        self.skipped: int = 0
+        self.finished_unhandled: int = 0
+        self.reconnects: int = 0
+        self.lag_ns: int | None = None
+
+    def add(self, other: DeliveryCounts) -> None:
+        """Add all counts of ``other``."""
+        for name, count in vars(other).items():
+            if name != "lag_ns":
+                setattr(self, name, getattr(self, name) + count)
+
+    def finished(self, in_flight: int) -> int:
+        """Return the number of finished messages, given the number of unanswered ones."""
+        return self.delivered - self.requeued - self.timed_out - self.returned - in_flight
+
+
+class Reports(Protocol):
+    """Where deliveries report; ``consumer.ledger`` implements it.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        requeue_backoff: Delay of a requeue without an explicit one.
+    """
+
+    topic: str
+    channel: str
+    requeue_backoff: Backoff
+
+    def freed(self) -> None:
+        """Record that messages were answered."""
+
+    def finished(self, message: Message, watch: Watch, delivery: Delivery) -> None:
+        """Record that a watched message is finished; its FIN follows."""
+
+    def requeued(self, message: Message, delay: float | None) -> bool:
+        """Record that a message is requeued, with the delay that was given; return whether it is given up instead."""
+
+    def given_back(self, message: Message) -> None:
+        """Record that a message that has not failed goes back to the server."""
+
+    def interrupted(self, message: Message) -> bool:
+        """Take back a message whose ``async with`` block was cancelled; return whether it is taken."""
+
+    def unsettled(self, message: Identity) -> None:
+        """Record a message whose FIN may have been without effect."""
+
+    def late(self, message: Message, answer: str) -> None:
+        """Record, from any thread, that a message was answered after its connection ended, and how."""
 
 
 class Delivery:
@@ -41,20 +116,11 @@ class Delivery:
     time may answer a message: there is no lock.
 
     Args:
-        topic: The topic.
-        channel: The channel.
+        ledger: The consumer's.
         partition: The partition.
+        counts: Counts of the partition's messages.
         is_ordered: The channel is read in order.
         is_returned_at_end: The server requeues unanswered messages when the connection ends.
-        backoff: Delay of a requeue without an explicit one.
-        on_freed: Called when a message was answered.
-        gives_up: Asked for each requeue of the application; True takes the message over.
-        on_requeued: Called with each message that is requeued, and with the delay that was given.
-        on_interrupted: Called when the block around a message is cancelled; True takes the message over.
-        counts: Counts of the partition's messages. None for counts of its own.
-        on_late: Called, from any thread, when a message is answered after its connection ended; with
-            ``finish``, ``requeue`` or ``touch``.
-        on_unsettled: Called with each message whose FIN may have been without effect.
 
     Attributes:
         arrived_at: When the last message of an ordered channel arrived; only one is in flight there.
@@ -75,64 +141,20 @@ class Delivery:
         touched_at: When a message was last touched.
     """
 
-    __slots__ = (
-        "_backoff",
-        "_connection",
-        "_finished",
-        "_first",
-        "_gives_up",
-        "_held",
-        "_loop",
-        "_on_freed",
-        "_on_interrupted",
-        "_on_late",
-        "_on_requeued",
-        "_on_unsettled",
-        "_thread",
-        "_unsettled",
-        "arrived_at",
-        "channel",
-        "counts",
-        "delivered",
-        "granted",
-        "in_flight",
-        "is_alive",
-        "is_arriving",
-        "is_ordered",
-        "is_returned_at_end",
-        "max_msg_timeout",
-        "may_repeat",
-        "msg_timeout",
-        "nsqd",
-        "partition",
-        "peak",
-        "ready",
-        "topic",
-        "touched_at",
-    )
-
     def __init__(
         self,
-        topic: str,
-        channel: str,
+        ledger: Reports,
         partition: int,
+        counts: DeliveryCounts,
         *,
         is_ordered: bool,
         is_returned_at_end: bool = True,
-        backoff: Backoff,
-        on_freed: Callable[[], None],
-        on_late: Callable[[Message, str], None] = lambda _message, _answer: None,
-        gives_up: Callable[[Message], bool] = lambda _: False,
-        on_requeued: Callable[[Message, float | None], None] = lambda _message, _delay: None,
-        on_interrupted: Callable[[Message], bool] = lambda _: False,
-        on_unsettled: Callable[[Identity], None] = lambda _: None,
-        counts: DeliveryCounts | None = None,
     ) -> None:
-        self.counts: DeliveryCounts = DeliveryCounts() if counts is None else counts
-        self.topic: str = topic
-        self.channel: str = channel
+        self.topic: str = ledger.topic
+        self.channel: str = ledger.channel
         self.partition: int = partition
         self.nsqd: str = ""
+        self.counts: DeliveryCounts = counts
         self.is_ordered: bool = is_ordered
         self.is_returned_at_end: bool = is_returned_at_end
         self.is_alive: bool = False
@@ -146,21 +168,16 @@ class Delivery:
         self.peak: int = 0
         self.ready: int = 0
         self.touched_at: float = 0.0
-        self._backoff = backoff
-        self._on_freed = on_freed
-        self._on_interrupted = on_interrupted
-        self._on_late = on_late
-        self._on_requeued = on_requeued
-        self._on_unsettled = on_unsettled
-        self._unsettled = Unsettled()
-        self._gives_up = gives_up
+        self.granted: Granted = Granted(0.0, self.msg_timeout)
+        self._ledger = ledger
+        self._on_freed: Callable[[], None] = ledger.freed
         self._connection: Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._unsettled = Unsettled()
         self._finished: list[bytes] = []
         self._first: Message | None = None
         self._held: set[asyncio.TimerHandle] = set()
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-        self.granted: Granted = Granted(self._loop.time(), self.msg_timeout)
 
     @property
     def held(self) -> int:
@@ -170,10 +187,11 @@ class Delivery:
     def attach(self, connection: Connection) -> None:
         """Answer through ``connection`` from now on."""
         self._connection = connection
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self.nsqd = connection.node.address
         self.msg_timeout = connection.identity.msg_timeout / 1000
         self.max_msg_timeout = connection.identity.max_msg_timeout / 1000
-        self.granted = Granted(self._loop.time(), self.msg_timeout)
+        self.granted = Granted(monotonic(), self.msg_timeout)
         self.is_alive = True
 
     def abort(self, reason: NsqError) -> None:
@@ -197,8 +215,8 @@ class Delivery:
         self.is_alive = False
         self._connection = None
         self._on_freed = _nothing  # it may lead back to this object
-        for message in self._unsettled.lost(self._loop.time()):
-            self._on_unsettled(message)
+        for message in self._unsettled.lost(monotonic()):
+            self._ledger.unsettled(message)
         self.counts.returned += self.in_flight
         self.in_flight = 0
         for handle in self._held:
@@ -247,26 +265,30 @@ class Delivery:
 
     def follows(self, messages: list[Message]) -> None:
         """Record that messages of an ordered channel arrived: another message proves the FIN before it."""
-        self.arrived_at = now = self._loop.time()
+        self.arrived_at = now = monotonic()
         for message in messages:
             if self._unsettled.arrived(message.identity, message.attempts, now):
-                self._on_unsettled(message.identity)
+                self._ledger.unsettled(message.identity)
 
     def fin_refused(self, message_id: bytes) -> None:
         """Record that nsqd refused a FIN."""
         finished = self._unsettled.refused(message_id)
         if finished is not None:
-            self._on_unsettled(finished)
+            self._ledger.unsettled(finished)
 
     def may_be_refused(self, message: Message) -> None:
         """Keep the identity of a message whose FIN is sent now, in case the FIN is without effect."""
-        self._unsettled.sent(message.identity, self._loop.time())
+        self._unsettled.sent(message.identity, monotonic())
+
+    # -- answers
 
     def finish(self, message: Message) -> None:
         """Buffer a FIN; all FINs of one turn of the loop are written together."""
         if get_ident() != self._thread:
-            if not self._in_loop(self.finish, message):
-                self._on_late(message, "finish")
+            self._in_loop("finish", self.finish, message)
+            return
+        if message.watch is not None:
+            self.finish_watched(message, message.watch)
             return
         if self.is_ordered and self._connection is not None:
             self.may_be_refused(message)
@@ -274,7 +296,7 @@ class Delivery:
         if not finished:
             connection = self._connection
             if connection is None:
-                self._on_late(message, "finish")
+                self._ledger.late(message, "finish")
                 return
             if self.in_flight == 1:  # no other message could be answered in this turn
                 self.in_flight = 0
@@ -283,11 +305,19 @@ class Delivery:
                 if _watched.is_any:
                     observe.finished(self.topic, message)
                 return
-            if not self.is_arriving:
+            if not self.is_arriving and self._loop is not None:
                 self._loop.call_soon(self.flush)
         finished.append(message.id)
         if _watched.is_any:
             observe.finished(self.topic, message)
+
+    def finish_watched(self, message: Message, watch: Watch) -> None:
+        """Finish a message and its copies."""
+        message.watch = None
+        self._ledger.finished(message, watch, self)
+        self.finish(message)
+        for copy in self._copies(watch):
+            finish_copy(copy)
 
     def finish_unseen(self, message_id: bytes) -> None:
         """Finish a message that is not handed out."""
@@ -312,45 +342,72 @@ class Delivery:
     def requeue(self, message: Message, delay: float | None) -> None:
         """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
         if get_ident() != self._thread:
-            if not self._in_loop(with_cause(self.requeue), message, delay):
-                self._on_late(message, "requeue")
-            return
-        self._on_requeued(message, delay)
-        if self._connection is None:
-            self._on_late(message, "requeue")
-            return
-        if self._gives_up(message):
-            return
-        if delay is None:
-            delay = delay_after(self._backoff, message.attempts, _no_chance)
-        if _watched.is_any:
-            observe.requeued(self.topic, message)
-        if self.is_ordered and delay > 0:
-            self._hold(message, delay)
+            self._in_loop("requeue", _with_cause(self.requeue), message, delay)
+        elif self._ledger.requeued(message, delay):
+            return  # it is given up; its copies wait for that
+        elif self._connection is None:
+            self._ledger.late(message, "requeue")
         else:
-            self._requeue_now(message, delay)
+            self._send_back(message, delay)
+
+    def give_back(self, message: Message) -> None:
+        """Requeue a message that has not failed, without a delay."""
+        self._ledger.given_back(message)
+        if self._connection is not None:
+            self._send_back(message, 0.0)
 
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
         if get_ident() != self._thread:
-            if not self._in_loop(self.touch, message):
-                self._on_late(message, "touch")
-        elif self._connection is None:
-            self._on_late(message, "touch")
+            self._in_loop("touch", self.touch, message)
+            return
+        if message.watch is not None:
+            message.watch.deadline = monotonic() + self.msg_timeout
+        if self._connection is None:
+            self._ledger.late(message, "touch")
         else:
-            self.touched_at = self._loop.time()
+            self.touched_at = monotonic()
             self._connection.write(encode_touch(message.id))
 
     def interrupted(self, message: Message) -> bool:
         """Return whether the consumer takes over a message whose ``async with`` block was cancelled."""
-        return get_ident() == self._thread and self._on_interrupted(message)
+        return get_ident() == self._thread and self._ledger.interrupted(message)
 
-    def _in_loop(self, answer: Callable[..., None], *arguments: object) -> bool:
+    def _in_loop(self, name: str, answer: Callable[..., None], message: Message, *more: object) -> None:
         try:
-            self._loop.call_soon_threadsafe(answer, *arguments)
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(answer, message, *more)
         except RuntimeError:  # the loop is closed, and so is the connection
-            return False
-        return True
+            self._ledger.late(message, name)
+
+    def _copies(self, watch: Watch | None) -> list[Message]:
+        """Return the copies from other connections. On this one, the id's answer counts for all copies."""
+        copies = [] if watch is None else watch.copies
+        for copy in copies:
+            if copy.source is self:
+                self.dropped()
+        return [copy for copy in copies if copy.source is not self and not copy.answered]
+
+    def _send_back(self, message: Message, delay: float | None) -> None:
+        watch, message.watch = message.watch, None
+        given = delay
+        if delay is None:
+            delay = delay_after(self._ledger.requeue_backoff, message.attempts, _no_chance)
+        if _watched.is_any:
+            observe.requeued(self.topic, message)
+        if self.is_ordered and delay > 0:
+            held = OrderedRequeue(
+                monotonic(),
+                delay,
+                self.arrived_at,
+                msg_timeout=self.msg_timeout,
+                max_msg_timeout=self.max_msg_timeout,
+            )
+            self._look_at(held, message)
+        else:
+            self._requeue_now(message, delay)
+        for copy in self._copies(watch):
+            copy.requeue(given)
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:
@@ -361,22 +418,8 @@ class Delivery:
             self.in_flight -= 1
             self._on_freed()
 
-    def _hold(self, message: Message, delay: float) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        identity = connection.identity
-        held = OrderedRequeue(
-            self._loop.time(),
-            delay,
-            self.arrived_at,
-            msg_timeout=identity.msg_timeout / 1000,
-            max_msg_timeout=identity.max_msg_timeout / 1000,
-        )
-        self._look_at(held, message)
-
     def _look_at(self, held: OrderedRequeue, message: Message) -> None:
-        look = held.look(self._loop.time())
+        look = held.look(monotonic())
         if look.is_over:
             self._requeue_now(message, 0)
             return
@@ -387,8 +430,122 @@ class Delivery:
             self._held.discard(handle)
             self._look_at(held, message)
 
-        handle = self._loop.call_at(look.again_at, again)
+        handle = asyncio.get_running_loop().call_at(look.again_at, again)
         self._held.add(handle)
+
+
+class Returned:
+    """Replaces the source of a message that this library returned to nsqd; warns if the message is answered later.
+
+    Args:
+        source: The source to replace.
+        why: Completes "the message was given back because ...".
+    """
+
+    is_alive = False
+    """No answer has an effect."""
+
+    def __init__(self, source: Delivery | Returned, why: str) -> None:
+        self.topic: str = source.topic
+        self.channel: str = source.channel
+        self.partition: int = source.partition
+        self.nsqd: str = source.nsqd
+        self.is_ordered: bool = source.is_ordered
+        self.msg_timeout: float = source.msg_timeout
+        self._why = why
+
+    def returned(self, message: Message, answer: str) -> None:
+        """Warn that an answer has no effect."""
+        warn_of_no_effect(message, answer, f"the message was given back because {self._why}")
+
+    def finish(self, message: Message) -> None:
+        """Warn."""
+        self.returned(message, "finish")
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Warn."""
+        self.returned(message, "requeue")
+
+    def touch(self, message: Message) -> None:
+        """Warn."""
+        self.returned(message, "touch")
+
+
+def warn_of_no_effect(message: Message, answer: str, why: str, advice: str = "") -> None:
+    """Warn about an answer that comes too late. nsqd replies to no answer, so the call cannot fail."""
+    log.warning("%r: %s() has no effect: %s, and nsqd delivers the message again%s", message, answer, why, advice)
+
+
+def source_of(message: Message) -> Delivery | Returned:
+    """Return the source of a message that a consumer has received."""
+    return message.source  # type: ignore[return-value]  # nothing else is the source of a consumer's message
+
+
+def is_open(message: Message) -> bool:
+    """Return whether an answer to the message would have an effect."""
+    return not message.answered and source_of(message).is_alive
+
+
+def delivery_of(message: Message) -> Delivery | None:
+    """Return the delivery of a message. None if it was given back."""
+    return message.source if isinstance(message.source, Delivery) else None
+
+
+def give_back(message: Message, why: str) -> None:
+    """Requeue an unanswered message that has not failed, without delay.
+
+    Args:
+        message: The message.
+        why: Completes "the message was given back because ...", for an answer that comes later.
+    """
+    source, message.answered = source_of(message), True
+    message.source = Returned(source, why)
+    if isinstance(source, Delivery):
+        source.give_back(message)
+
+
+def leave_to_end(message: Message) -> None:
+    """Leave a message unanswered: nsqd requeues it when the connection ends, and counts no attempt."""
+    delivery = delivery_of(message)
+    if delivery is not None and delivery.is_alive:
+        delivery.in_flight -= 1
+        delivery.counts.returned += 1
+    message.answered = True
+    message.source = Returned(source_of(message), CLOSED)
+
+
+def finish_copy(copy: Message) -> None:
+    """Finish a copy that no handler gets, and count it."""
+    delivery = delivery_of(copy)
+    if delivery is not None:
+        delivery.counts.finished_unhandled += 1
+    copy.finish()
+
+
+def take_cause() -> BaseException | None:
+    """Return the exception that the application handles while it requeues a message, perhaps in a thread.
+
+    None if it handles none. Tasks that start after this do not inherit it.
+    """
+    cause = sys.exception() or _cause.get()
+    _cause.set(None)
+    return cause
+
+
+def _with_cause(call: Callable[..., None]) -> Callable[..., None]:
+    """Return ``call`` for the event loop, where :func:`take_cause` returns the exception that this thread handles."""
+    cause = sys.exception()
+    if cause is None:
+        return call
+
+    def caused(*arguments: object) -> None:
+        token = _cause.set(cause)
+        try:
+            call(*arguments)
+        finally:
+            _cause.reset(token)
+
+    return caused
 
 
 def _nothing() -> None:

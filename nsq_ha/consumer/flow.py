@@ -9,7 +9,7 @@ While nothing is delivered there is no timer, so consumers at rest cost nothing.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy import ready
@@ -19,51 +19,51 @@ from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.options.config import ConsumerConfig
 
 _WORTH_A_RAISE: Final = 1.25
 _WORTH_A_CUT: Final = 0.75
 
 
-class HeldBack(Protocol):
-    """Knows which partitions wait after failures; ``consumer.backoff`` implements it.
-
-    Attributes:
-        is_active: Whether any does.
-    """
-
-    is_active: bool
-
-    def wants_test(self, partition: int | None) -> bool | None:
-        """Return whether a partition, or all of them together (None), want one message. None if messages flow."""
-
-
 class Flow:
     """Sends RDY to the subscriptions whenever something changed.
 
-    Attributes:
-        backoff: Asks for fewer messages after failures. None for never.
-        max_in_flight: Maximum number of unanswered messages over all partitions.
+    Args:
+        config: The consumer's options.
+        subscriptions: One for each partition.
+        backoff: Asks for fewer messages after failures.
         on_gathered: Called after changes of many partitions, to share.
+
+    Attributes:
+        max_in_flight: Maximum number of unanswered messages over all partitions.
+        is_raise_due: A higher RDY waits until messages are answered.
     """
 
-    def __init__(self, max_in_flight: int, max_bytes: int, subscriptions: Mapping[int, Subscription]) -> None:
-        self.max_in_flight: int = max_in_flight
-        self._max_bytes = max_bytes
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscriptions: Mapping[int, Subscription],
+        backoff: HandlerBackoff,
+        on_gathered: Callable[[], None],
+    ) -> None:
+        self.max_in_flight: int = config.max_in_flight
+        self._max_bytes = config.max_in_flight_bytes
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
-        self._fitting = self._limit = ready.fitting(max_in_flight, max_bytes, self._body.bytes)
+        self._fitting = self._limit = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
         self._paced: int | None = None
         self._subscriptions = subscriptions
         self._needs = Needs()
         self._turns = Turns()
         self._test_turns = Turns()
-        self.backoff: HeldBack | None = None
-        self._raise_due = False
+        self._backoff = backoff
+        self.is_raise_due: bool = False
         self._is_stopped = False
         self._look_later: asyncio.TimerHandle | None = None
         self._is_resting = False
         self._share_later: asyncio.TimerHandle | None = None
-        self.on_gathered: Callable[[], None] = self.share
+        self._on_gathered = on_gathered
 
     def set(self, count: int) -> None:
         """Change ``max_in_flight``; 0 pauses.
@@ -129,11 +129,10 @@ class Flow:
                 timer.cancel()
 
     def freed(self) -> None:
-        """Record that messages were answered: a raise that waited for this may be due."""
-        if self._raise_due:
-            self._raise_due = False
-            if not self.gathers():
-                asyncio.get_running_loop().call_soon(self.share)
+        """Record that messages were answered for which a raise had to wait; call this if ``is_raise_due``."""
+        self.is_raise_due = False
+        if not self.gathers():
+            asyncio.get_running_loop().call_soon(self.share)
 
     def gathers(self) -> bool:
         """If there are many partitions, gather changes for a moment, and then call ``on_gathered``, which shares.
@@ -150,7 +149,7 @@ class Flow:
 
     def _gathered(self) -> None:
         self._share_later = None
-        self.on_gathered()
+        self._on_gathered()
 
     def share(self) -> None:
         """Share ``max_in_flight`` again. Send lower RDY first, and a higher one only when the limit allows it."""
@@ -159,7 +158,7 @@ class Flow:
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         # Replaced connections have RDY 0, but their messages are still unanswered.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
-        is_test = self.backoff.wants_test(None) if self.backoff is not None and self.backoff.is_active else None
+        is_test = self._backoff.wants_test(None) if self._backoff.is_active else None
         if is_test is None:
             wanted = self._wanted(live)
         else:
@@ -169,7 +168,7 @@ class Flow:
         plan = ready.plan(limit, sent, in_flight, wanted)
         for partition, count in (*plan.lower.items(), *plan.raised.items()):
             live[partition].set_ready(count)
-        self._raise_due |= plan.is_raise_due
+        self.is_raise_due |= plan.is_raise_due
         if len(live) > 1 and self._look_later is None:
             self._plan_look()
 
@@ -181,9 +180,9 @@ class Flow:
     def _wanted(self, live: Mapping[int, Subscription]) -> dict[int, int]:
         """Return the RDY of each partition."""
         ceilings = {p: s.max_ready for p, s in live.items()}
-        if self.backoff is not None and self.backoff.is_active:
+        if self._backoff.is_active:
             for partition, subscription in live.items():
-                is_test = self.backoff.wants_test(partition)
+                is_test = self._backoff.wants_test(partition)
                 if is_test is not None:
                     ceilings[partition] = min(ceilings[partition], subscription.in_flight + 1) if is_test else 0
         able = {p: s.seen for p, s in live.items() if ceilings[p] > 0}

@@ -8,9 +8,10 @@ import inspect
 import logging
 from collections import deque
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha import observe
+from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 from nsq_ha.threads import HandlerThreads, is_async
@@ -18,8 +19,7 @@ from nsq_ha.threads import HandlerThreads, is_async
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.consumer.attempts import AttemptPolicy
-    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.inbox import ConsumerInbox
     from nsq_ha.message import Message
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -31,16 +31,6 @@ _LONG: Final = 0.05
 
 _MANY: Final = 64
 """Number of messages whose handling times are reported together."""
-
-
-class Desk(Protocol):
-    """Receives handling times; ``consumer.backlog`` implements it."""
-
-    def handled(self, count: int, seconds: float) -> None:
-        """Record that one handler took ``seconds`` for ``count`` messages."""
-
-    def took_long(self, message: Message, began: float, handler: str) -> None:
-        """Record that handling ``message`` took long; called before it is answered."""
 
 
 MOST_WORKERS: Final = 10_000
@@ -86,54 +76,31 @@ class Handling:
     """Runs one handler over the messages of a consumer.
 
     Args:
-        messages: The messages to handle.
+        inbox: The consumer's.
         handler: Called for each message.
-        desk: Receives handling times.
-        attempts: Requeues failed messages or gives them up.
-        take_back: Takes back an unanswered message that did not fail; its second argument is the reason.
 
     Raises:
         ConfigError: ``handler`` is not a function.
     """
 
-    def __init__(
-        self,
-        messages: Messages,
-        handler: Callable[[Message], Awaitable[object] | object],
-        desk: Desk,
-        attempts: AttemptPolicy,
-        take_back: Callable[[Message, str], None],
-    ) -> None:
+    def __init__(self, inbox: ConsumerInbox, handler: Callable[[Message], Awaitable[object] | object]) -> None:
         check_handler(handler)
-        self._messages = messages
+        self._messages = inbox.messages()
         self._handler = handler
-        self._desk = desk
-        self._attempts = attempts
-        self._take_back = take_back
+        self._pace = inbox.pace
+        self._ledger = inbox.ledger
+        self._busy = inbox.ledger.handled
+        self._giving_up = inbox.giving_up
         self._name: str = getattr(handler, "__qualname__", type(handler).__qualname__)
         self._is_async = is_async(handler)
         # A message that is redelivered over another connection while its partition's handler still runs waits here.
         self._parked: dict[int, deque[Message]] = {}
-        self._busy: dict[asyncio.Task[object], Message] = {}
         self._ended = 0.0
         self._count = 0
         self._seconds = 0.0
         self._threads = HandlerThreads(1)
         self._is_failing = False
         self._is_warned = False
-
-    def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
-        """Return whether ``task`` is running the handler now."""
-        return task in self._busy
-
-    @property
-    def messages(self) -> list[Message]:
-        """The messages whose handlers are running."""
-        return list(self._busy.values())
-
-    def handled(self, copy: Message) -> Message | None:
-        """Return the message whose handler is running and that ``copy`` is a delivery of. None if there is none."""
-        return next((message for message in self._busy.values() if copy.is_copy_of(message)), None)
 
     async def run(self, concurrency: int, closed: asyncio.Event) -> None:
         """Run ``concurrency`` workers until the messages end.
@@ -164,7 +131,7 @@ class Handling:
         finally:
             self._threads.close()
             if self._count:
-                self._desk.handled(self._count, self._seconds)
+                self._pace.handled(self._count, self._seconds)
 
     async def _work(self, turn: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()
@@ -184,7 +151,7 @@ class Handling:
                     self._is_failing = True
                     raise
                 self._ended = monotonic()
-            if turn is None or not getattr(message.source, "is_ordered", False):
+            if turn is None or not source_of(message).is_ordered:
                 await self._handle(message, worker)
             else:
                 await self._handle_in_order(message, worker)
@@ -204,12 +171,12 @@ class Handling:
         try:
             while parked:
                 current = parked.popleft()
-                if getattr(current.source, "is_alive", True):
+                if source_of(current).is_alive:
                     await self._handle(current, worker)
         finally:
             del self._parked[partition]
             for unseen in reversed(parked):
-                self._take_back(unseen, "the handler of its partition was cancelled")
+                self._ledger.take_back(unseen, "the handler of its partition was cancelled")
 
     async def _handle(self, message: Message, worker: asyncio.Task[object]) -> None:
         self._busy[worker] = message
@@ -226,15 +193,15 @@ class Handling:
                     self._report(message, began)
         except asyncio.CancelledError as error:
             if not is_foreign(error):
-                self._take_back(message, "its handler was cancelled")
+                self._ledger.take_back(message, "its handler was cancelled")
                 raise
             # Nobody cancelled the worker: the handler awaited something that somebody else cancelled.
-            await self._attempts.failed(message, error)
+            await self._giving_up.failed(message, error)
         except Exception as error:  # noqa: BLE001 - whatever the application raises
-            await self._attempts.failed(message, error)
+            await self._giving_up.failed(message, error)
         except BaseException as error:
             if not message.answered:
-                self._attempts.give_back(message, f"its handler raised {type(error).__name__}")
+                give_back(message, f"its handler raised {type(error).__name__}")
             raise
         else:
             if not message.answered:
@@ -269,8 +236,8 @@ class Handling:
 
     def _report(self, message: Message, began: float) -> None:
         if self._ended - began > _LONG:
-            self._desk.took_long(message, began, self._name)
-        self._desk.handled(self._count, self._seconds)
+            self._ledger.took_long(message, began, self._name)
+        self._pace.handled(self._count, self._seconds)
         self._count, self._seconds = 0, 0.0
 
 

@@ -1,73 +1,216 @@
-"""The queue of one consumer: takes messages from subscriptions, and hands them to iterators and handlers.
+"""Where a consumer's parts meet: takes messages from subscriptions, and hands them to iterators and handlers.
 
-The invariant: a message is handed out only while its connection is open. Messages of a lost connection are removed from
-the queue, since the server delivers them again.
+The invariants: a message is handed out only while its connection is open. Messages of a lost connection are removed
+from the queue, since the server delivers them again. There is no costly check for each message: the running event loop
+is checked once, when an iteration begins.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
-from collections import deque
-from typing import TYPE_CHECKING, Final
+import contextlib
+from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakKeyDictionary, WeakSet
 
-from nsq_ha.consumer.backlog import Backlog
-from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
-from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain
-from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.messages import Iterations
+from nsq_ha.consumer.delivery import CLOSED, delivery_of, give_back, is_open
+from nsq_ha.consumer.giving_up import GivingUp, checked_from
+from nsq_ha.consumer.ledger import Ledger, drop
+from nsq_ha.consumer.pace import Pace
+from nsq_ha.consumer.queue import Queue
 from nsq_ha.consumer.touching import AutoTouch
-from nsq_ha.consumer.wakeup import Arrivals
-from nsq_ha.consumer.watched import delivery_of
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.protocol.body_codec import MARK, decompress_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections import deque
+    from collections.abc import Callable, Iterator
 
-    from nsq_ha.consumer.attempts import AttemptPolicy
     from nsq_ha.consumer.delivery import Delivery
-    from nsq_ha.consumer.handling import Handling
-    from nsq_ha.consumer.messages import Messages
+    from nsq_ha.consumer.giving_up import GiveUpPublisher
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.errors import NsqError
-    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
 
-_SOON: Final = 0.25
-"""Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
+
+_MANY: Final = 32
+"""Messages to keep before the answered ones are removed."""
+
+
+class Messages:
+    """An iterator over a consumer's messages.
+
+    Args:
+        queue: The messages.
+        inbox: Checks messages that need it, and returns the future to wait for.
+        check_loop: Raises if the running event loop is not the consumer's.
+        is_of_task: One task iterates and answers, so keep track of its unanswered messages.
+    """
+
+    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_kept", "_last", "_most", "_queue", "is_of_task")
+
+    def __init__(
+        self, queue: Queue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
+    ) -> None:
+        self.is_of_task: bool = is_of_task
+        self._check_loop = check_loop
+        self._queue = queue
+        self._inbox = inbox
+        self._last: Message | None = None
+        self._kept: list[Message] = []  # handed out before the last one, and unanswered when the next was requested
+        self._most = _MANY
+
+    def __aiter__(self) -> Self:
+        """Iterate."""
+        return self
+
+    def take_now(self) -> Message | None:
+        """Return the next message. None if there is none or it needs a check."""
+        queue = self._queue
+        messages = queue.messages
+        if messages and messages[0].attempts < queue.fine_below:
+            return messages.popleft()
+        return None
+
+    async def __anext__(self) -> Message:
+        """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
+        last = self._last
+        if last is not None and not last.answered:
+            self._keep(last)
+        queue = self._queue
+        messages = queue.messages
+        while True:
+            while messages:
+                message = messages.popleft()
+                if message.attempts >= queue.fine_below:
+                    self._last = None
+                    if not await self._inbox.may_be_handled(message):
+                        continue
+                self._last = message
+                return message
+            self._last = None
+            if self.is_of_task:
+                self._inbox.check_iterable()
+                if self._kept:
+                    self._forget_answered()
+            waiter = self._inbox.next_arrival()
+            try:
+                await waiter
+            except RuntimeError:  # checking the running loop each time would cost more than the rest
+                waiter.cancel()
+                self._check_loop()
+                raise
+
+    def unanswered(self) -> list[Message]:
+        """Return the messages that were handed out and can still be answered."""
+        return [message for message in (*self._kept, self._last) if message is not None and is_open(message)]
+
+    def forget(self) -> None:
+        """Drop references to messages."""
+        self._last = None
+        self._kept = []
+
+    def _keep(self, message: Message) -> None:
+        if self.is_of_task:
+            self._kept.append(message)
+            if len(self._kept) > self._most:
+                self._forget_answered()
+
+    def _forget_answered(self) -> None:
+        self._kept = [message for message in self._kept if is_open(message)]
+        self._most = 2 * len(self._kept) + _MANY
+
+
+class Iterations:
+    """One iterator per task, so that the messages of an ended task are known. Args are those of :class:`Messages`."""
+
+    def __init__(self, queue: Queue, inbox: ConsumerInbox, check_loop: Callable[[], None]) -> None:
+        self._queue = queue
+        self._inbox = inbox
+        self._check_loop = check_loop
+        self._all: WeakSet[Messages] = WeakSet()
+        self._by_task: WeakKeyDictionary[asyncio.Task[object], Messages] = WeakKeyDictionary()
+        self._orphans: list[Message] = []  # unanswered messages of tasks that have ended; nothing else may hold those
+        self._most_orphans = _MANY
+
+    def new(self, *, is_of_task: bool = False) -> Messages:
+        """Return an iterator; with ``is_of_task`` it keeps track of unanswered messages."""
+        iterator = Messages(self._queue, self._inbox, self._check_loop, is_of_task=is_of_task)
+        self._all.add(iterator)
+        return iterator
+
+    def of_task(self) -> Messages:
+        """Return the current task's iterator."""
+        task = asyncio.current_task()
+        if task is None:
+            return self.new()
+        found = self._by_task.get(task)
+        if found is None:
+            found = self._by_task[task] = self.new(is_of_task=True)
+            task.add_done_callback(self._ended)
+        return found
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        iterator = self._by_task.pop(task, None)
+        if iterator is None:
+            return
+        self._orphans += iterator.unanswered()
+        if len(self._orphans) > self._most_orphans:
+            self._orphans = [message for message in self._orphans if is_open(message)]
+            self._most_orphans = 2 * len(self._orphans) + _MANY
+
+    def tasks(self) -> list[asyncio.Task[object]]:
+        """Return the tasks that iterated and have not ended."""
+        return [task for task in self._by_task if not task.done()]
+
+    def held(self) -> list[Message]:
+        """Return the unanswered messages of the tasks that have not ended."""
+        return [
+            message for task, iterator in self._by_task.items() if not task.done() for message in iterator.unanswered()
+        ]
+
+    def take(self, leaving: asyncio.Task[object] | None) -> list[Message]:
+        """Remove and return the unanswered messages of ``leaving`` and of all tasks that have ended."""
+        taken, self._orphans = [message for message in self._orphans if is_open(message)], []
+        for task, iterator in self._by_task.items():
+            if task is leaving or task.done():
+                taken += iterator.unanswered()
+                iterator.forget()
+        return taken
+
+    def forget(self) -> None:
+        """Drop references; the garbage collector does not look inside messages, so it finds no cycle."""
+        for iterator in self._all:
+            iterator.forget()
+        self._orphans.clear()
+        for task in self._by_task:
+            task.remove_done_callback(self._ended)
 
 
 class ConsumerInbox:
     """The messages that a consumer has received, and the tasks that take them.
 
-    Implements ``consumer.messages.Owner`` and ``consumer.closing.Holders``.
-
     Args:
         name: Topic and channel.
         config: The consumer's options.
-        attempts: Decides whether a message is given up.
+        publisher: Publishes given-up messages.
         check_loop: Raises if the running event loop is not the consumer's.
         observer: The consumer's.
 
     Attributes:
         name: Topic and channel.
-        observer: The consumer's.
         subscriptions: One for each partition that is read.
-        waiting: Messages that arrived and were not handed out. Empty while closing.
-        flow: Asks for messages.
-        backlog: Watches messages that wait, and those whose handling takes long.
-        backoff: Holds messages back after failures.
+        queue: Messages that arrived and were not handed out.
+        pace: Asks for messages.
+        giving_up: Decides whether a message is given up.
+        ledger: The messages in flight.
         clock: The event loop's.
         heartbeats: How often nsqd should send heartbeats.
-        gives_up: Starts to give up a requeued message if that was its last attempt; returns whether it was.
-        late: Called, from any thread, with a message that is answered after its connection ended, and with the answer.
-        changed: Set when a subscription or the unanswered messages have changed.
-        closing: Set when no more messages are handed out.
+        iterations: The tasks that iterate.
+        failure: An error that retrying cannot fix. None if there is none.
         died: Why the consumer's own task died. None if it did not.
     """
 
@@ -75,68 +218,58 @@ class ConsumerInbox:
         self,
         name: str,
         config: ConsumerConfig,
-        attempts: AttemptPolicy,
+        publisher: GiveUpPublisher,
         check_loop: Callable[[], None],
         observer: Observer = SILENT,
     ) -> None:
         self.name = name
-        self.observer = observer
         self.subscriptions: dict[int, Subscription] = {}
-        self.waiting: deque[Message] = deque()
-        self.flow: Flow = Flow(config.max_in_flight, config.max_in_flight_bytes, self.subscriptions)
-        self.gives_up: Callable[[Message], bool] = attempts.gives_up
-        self.late: LateAnswers = LateAnswers(attempts.is_exempt)
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.changed: asyncio.Event = asyncio.Event()
-        self.closing: asyncio.Event = asyncio.Event()
+        self.queue: Queue = Queue()
+        self.pace: Pace = Pace(name, config, self.queue, self.subscriptions, self._share_with_new_ones, observer)
+        self.giving_up: GivingUp = GivingUp(config, publisher, self.pace.backoff, observer)
+        self.ledger: Ledger = Ledger(name, config, self.queue, self.pace, self.giving_up, self.clock, observer)
+        self.failure: NsqError | None = None
         self.died: BaseException | None = None
-        self._is_open = False  # started, and neither closing nor refused: one look for each read instead of three
+        self._is_open = False  # started, and neither closing nor refused
+        self._is_run = False  # handlers take the messages
         self._looks = False  # for compressed bodies among the messages that arrive
         self._is_expanding = False
+        self._checked_from = checked_from(config)
         self._max_decompressed_bytes = config.max_decompressed_bytes
-        self._attempts = attempts
-        self._queue = self.waiting  # until it closes
-        self._arrivals = Arrivals()
-        self._iterations = Iterations(self.waiting, attempts.fine_below, self, check_loop)
-        self._handlings: set[Handling] = set()
+        self.iterations: Iterations = Iterations(self.queue, self, check_loop)
         # Messages of tasks that close the consumer and so cannot answer: requeue the first ones; the others go back
         # without counting an attempt.
         self._abandoned: list[Message] = []
         self._left: list[Message] = []
-        # By id(): messages whose block was just cancelled, with the timers that requeue them.
-        self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
-        self._failure: NsqError | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.backlog: Backlog = Backlog(name, self.waiting, self._iterations, attempts, self.flow, self.clock, observer)
-        self.backoff: HandlerBackoff = HandlerBackoff(
-            name, config, attempts, self.backlog, self.waiting, self.flow.share, self._arrivals.wake, observer
-        )
-        self.flow.backoff, self.flow.on_gathered = self.backoff, self._share_with_new_ones
-        self.backlog.on_finished, self.backlog.on_requeued = self.backoff.finished, self.backoff.requeued
-        attempts.on_failed = self.backoff.failed
         self._touching: AutoTouch | None = None
         if config.auto_touch is not False:
             seconds = None if config.auto_touch is True else config.auto_touch
-            self._touching = AutoTouch(name, seconds, self._held, self.backlog)
-            self.backlog.on_handed_out = self._touching.handed_out
+            self._touching = AutoTouch(name, seconds, self._held, self.ledger, self.pace)
 
     @property
-    def failure(self) -> NsqError | None:
-        """An error that retrying cannot fix. None if there is none."""
-        return self._failure
+    def waiting(self) -> deque[Message]:
+        """Messages that arrived and were not handed out. Empty while closing."""
+        return self.queue.messages
 
     @property
-    def given_up(self) -> int:
-        """Number of messages that were given up."""
-        return self._attempts.given_up
+    def closing(self) -> asyncio.Event:
+        """Set when no more messages are handed out."""
+        return self.ledger.closing
+
+    @property
+    def changed(self) -> asyncio.Event:
+        """Set when a subscription or the unanswered messages have changed."""
+        return self.ledger.changed
 
     def start(self) -> None:
         """Start, in the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._is_open = True
         self.clock.start()
-        self.backlog.start()
+        self.pace.review()
         if self._touching is not None:
             self._touching.start()
 
@@ -147,8 +280,8 @@ class ConsumerInbox:
             NsqError: nsqd refused, and retrying cannot help.
             ClosedError: The consumer is closed, or was not started.
         """
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)  # or it would grow with each call
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)  # or it would grow with each call
         if self._loop is None:
             raise ClosedError("use the consumer with 'async with'")
         if self.closing.is_set():
@@ -159,70 +292,44 @@ class ConsumerInbox:
 
     def arrived(self, messages: list[Message]) -> None:
         """Take the messages of one read."""
-        self.flow.seen(len(messages[-1].body))
+        self.pace.flow.seen(len(messages[-1].body))
         if self._looks and any(message.ext is not None and MARK in message.ext for message in messages):
             self._looks = False  # looking at each arrival is over: each message is looked at when it is handed out
             self._is_expanding = True
-            self.backlog.check_all()
-        is_blocked = self.backlog.arrived(len(messages))
-        self._queue.extend(messages)
+            self.pace.check_all()
+        is_blocked = self.ledger.arrived(messages)
         messages.clear()  # else their bodies would stay in memory until the next read
         if is_blocked:  # answer heartbeats first
-            self._arrivals.wake()
+            self.queue.wake()
         else:
-            self._arrivals.wake_now()
+            self.queue.wake_now()
 
     def look_for_compressed(self) -> None:
         """Decompress bodies, since messages of the topic have headers, which may say that a body is compressed."""
         self._looks = not self._is_expanding
 
-    def freed(self) -> None:
-        """Record that a message was answered."""
-        self.flow.freed()
-        self.backlog.freed()
-        if not self._is_open and self.closing.is_set():
-            self.changed.set()
-
-    def requeued(self, message: Message, delay: float | None) -> None:
-        """Record that a message is requeued, with the delay that was given."""
-        self.backoff.requeued(message, delay)
-
-    def unsettled(self, message: Identity) -> None:
-        """Record a message whose FIN may have been without effect."""
-        if not self.closing.is_set():
-            self.backlog.unsettled(message)
-
     def joined(self) -> None:
-        """Record that a subscription succeeded."""
+        """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
         self.changed.set()
-        if not self.flow.gathers():
+        if not self.pace.flow.gathers():
             self._share_with_new_ones()
 
     def _share_with_new_ones(self) -> None:
-        self.backlog.joined(self.subscriptions.values())
+        self.pace.joined()
         if self._touching is not None:
             self._touching.joined()
-        self.flow.share()
 
     def left(self) -> None:
-        """Record that a connection is no longer subscribed."""
+        """Record that a connection is no longer subscribed, or that a replaced one has ended."""
         self.changed.set()
-        alive = [message for message in self._queue if getattr(message.source, "is_alive", True)]
-        before = len(self._queue)
-        self._queue.clear()
-        self._queue.extend(alive)
-        if not self.closing.is_set():
-            self.backlog.lost(before)
-            self.backoff.left(self.subscriptions)
-            if not self.flow.gathers():
-                self.flow.share()
+        self.ledger.left()
 
     def refused(self, error: NsqError) -> None:
         """Record an error that retrying cannot fix; the application's next call raises it."""
-        self._failure = error
+        self.failure = error
         self._is_open = False
         self.changed.set()
-        self._arrivals.wake()
+        self.queue.wake()
 
     # -- handing out messages
 
@@ -233,13 +340,13 @@ class ConsumerInbox:
             ConfigError: ``run`` takes the messages.
         """
         if self._loop is None:
-            return self._iterations.new()
+            return self.iterations.new()
         self.check_iterable()
-        return self._iterations.of_task()
+        return self.iterations.of_task()
 
     def messages(self) -> Messages:
         """Return an iterator for handlers."""
-        return self._iterations.new()
+        return self.iterations.new()
 
     def check_free(self) -> None:
         """Check that a call of ``run`` may begin.
@@ -250,79 +357,34 @@ class ConsumerInbox:
             ConfigError: Another call is active.
         """
         self.check_open()
-        if self._handlings:
+        if self._is_run:
             raise ConfigError(
                 f"{self.name}: run() is active already: raise its concurrency= for more handlers at once, or make"
                 f" another Consumer for another handler"
             )
 
-    async def run(self, handling: Handling, concurrency: int, closed: asyncio.Event) -> None:
-        """Let ``handling`` take messages until there are no more, or until ``closed`` is set."""
-        self._handlings.add(handling)
-        self._arrivals.wake()  # iterating tasks now get an error
+    @contextlib.contextmanager
+    def running(self, handlers: int) -> Iterator[None]:
+        """Hand the messages to so many handlers while the block runs."""
+        self._is_run = True
+        self.queue.wake()  # iterating tasks now get an error
+        self.pace.used_by(handlers)
         try:
-            with self.backlog.used_by(handling, concurrency):
-                await handling.run(concurrency, closed)
+            yield
         finally:
-            self._handlings.discard(handling)
+            self._is_run = False
+            self.pace.used_by(-handlers)
             self.changed.set()
 
     def is_busy(self, task: asyncio.Task[object] | None) -> bool:
         """Return whether ``task`` is running a handler or giving up a message now."""
-        return self._attempts.is_busy(task) or any(handling.is_busy(task) for handling in self._handlings)
+        return self.giving_up.is_busy(task) or task in self.ledger.handled
 
-    def take_back(self, message: Message, why: str) -> None:
-        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
-
-        Args:
-            message: The message. Nothing happens if it is answered.
-            why: Completes "the message was given back because ...", for an answer that comes later.
-        """
-        if not message.answered:
-            self._return(self._reopened(message, why), why)
-
-    def interrupted(self, message: Message) -> bool:
-        """Take back a message whose ``async with`` block was cancelled; return False if there is no event loop.
-
-        If the consumer closes soon after, this was a shutdown and no failure. If not, it was a timeout or the like.
-        """
-        if self._loop is None:
-            return False
-        again = self._reopened(message, "the block around it was cancelled")
-        if self.closing.is_set():
-            self._return(again, CLOSED)
-        else:
-            self._interrupted[id(again)] = again, self._loop.call_later(_SOON, self._has_failed, again)
-        return True
-
-    def _has_failed(self, message: Message) -> None:
-        del self._interrupted[id(message)]
-        message.requeue()
-
-    def _reopened(self, message: Message, why: str) -> Message:
-        """Return an unanswered copy, so that late answers to the original have no effect."""
-        again = copy.copy(message)
-        message.answered = True
-        message.source = Returned(message.source, why)
-        return again
-
-    def _return(self, message: Message, why: str) -> None:
-        if not getattr(message.source, "is_alive", True):
-            return
-        if self.closing.is_set():
-            self._attempts.spare(message, CLOSED)
-            self.changed.set()
-        elif self.backlog.take_back(message):
-            self.backoff.taken_back(message)
-            self._arrivals.wake()
-        else:
-            self._attempts.give_back(message, why)
-
-    # -- what iterators ask (consumer.messages.Owner, consumer.batches.Source)
+    # -- what iterators ask
 
     def is_exhausted(self) -> bool:
         """Return whether no message will come until one is answered."""
-        return not self.waiting and (self.flow.is_full or self.backoff.is_in_test)
+        return not self.waiting and (self.pace.flow.is_full or self.pace.backoff.is_in_test)
 
     def check_iterable(self) -> None:
         """Check that ``run`` does not take the messages.
@@ -330,7 +392,7 @@ class ConsumerInbox:
         Raises:
             ConfigError: It does.
         """
-        if self._handlings and not self.closing.is_set():
+        if self._is_run and not self.closing.is_set():
             raise ConfigError(
                 f"{self.name} cannot be iterated while run() hands its messages to a handler: iterate before or after"
                 f" run(), or make another Consumer"
@@ -344,39 +406,46 @@ class ConsumerInbox:
         """
         loop = self._loop
         if loop is None or not self._is_open:
-            if self.closing.is_set() and self._failure is None and self.died is None:
+            if self.closing.is_set() and self.failure is None and self.died is None:
                 raise StopAsyncIteration
             loop = self.check_open()
-        self.backlog.emptied()
-        return self._arrivals.wait(loop)
+        self.pace.emptied()
+        return self.queue.arrival(loop)
 
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""
-        backlog = self.backlog
-        arrived_at = backlog.next_arrived_at()
+        queue, backoff = self.queue, self.pace.backoff
+        arrived_at = queue.next_arrived_at()
         try:
             await self.clock.turn_if_hogged()
             if self.closing.is_set():
-                backlog.drop(message)  # the close returns it to nsqd
+                drop(message)  # the close returns it to nsqd
                 return False
-            if not backlog.is_wanted(message, arrived_at):
+            if not self.ledger.is_wanted(message, arrived_at):
                 return False
-            if message.attempts >= self._attempts.fine_below and not await self._attempts.may_be_handled(message):
+            if message.attempts >= self._checked_from and not await self.giving_up.may_be_handled(message):
                 return False
         except asyncio.CancelledError:
             if self.closing.is_set():
-                backlog.drop(message)  # the close returns it to nsqd
-            elif not message.answered and getattr(message.source, "is_alive", True):
-                backlog.put_back(message, arrived_at)  # for the next caller
-                self._arrivals.wake()
+                drop(message)  # the close returns it to nsqd
+            elif is_open(message):
+                queue.put_back(message, arrived_at)  # for the next caller
+                queue.wake()
             raise
-        if self.backoff.is_active and not self.backoff.admits(message, arrived_at):
+        if backoff.is_active and not backoff.admits(message, arrived_at):
+            self.pace.unmeasured()
             return False
         header = message.ext
         if self._is_expanding and header is not None and MARK in header and not await self._expanded(message, header):
             return False
-        backlog.hand_out(message, arrived_at)
+        if self.pace.is_careful:
+            self._watch(message, arrived_at)
         return True
+
+    def _watch(self, message: Message, arrived_at: float) -> None:
+        self.ledger.handed_out(message, arrived_at)
+        if self._touching is not None:
+            self._touching.handed_out(message, arrived_at)
 
     async def _expanded(self, message: Message, ext: bytes) -> bool:
         """Decompress the body of a message if it is compressed; return False if it counts as failed."""
@@ -390,12 +459,12 @@ class ConsumerInbox:
                 partition=message.partition,
                 message_id=message.internal_id,
             )
-            await self._attempts.failed(message, failure, "not handing out")
+            await self.giving_up.failed(message, failure, "not handing out")
             return False
         if found is not None:
             message.compressed = (message.body, ext)
             message.body, message.ext = found
-            self.flow.seen(len(message.body))
+            self.pace.flow.seen(len(message.body))
         return True
 
     # -- closing
@@ -407,7 +476,7 @@ class ConsumerInbox:
             task: The task.
             has_failed: An exception leaves the block, which counts as a failed attempt; a close does not.
         """
-        messages = self._iterations.take(task)
+        messages = self.iterations.take(task)
         if has_failed:
             self._abandoned += messages
         else:
@@ -417,14 +486,10 @@ class ConsumerInbox:
     def close(self) -> None:
         """Hand out no more messages, and ask for no more."""
         self._close()
-        self._queue = deque((*self.backoff.close(), *self.waiting))
-        self.waiting.clear()
-        for message, handle in self._interrupted.values():
-            handle.cancel()
-            self._left.append(message)
-        self._interrupted.clear()
+        self.queue.close(self.pace.backoff.close())
+        self._left += self.ledger.uninterrupted()
         self.wake()
-        self.flow.stop()
+        self.pace.flow.stop()
 
     def ended(self) -> None:
         """Record that the consumer's own task has ended."""
@@ -433,51 +498,41 @@ class ConsumerInbox:
 
     def _close(self) -> None:
         self._is_open = False
-        self.closing.set()
+        self.ledger.close()
 
     def wake(self) -> None:
         """Wake all waiting tasks, so that they check again."""
-        self._arrivals.wake()
+        self.queue.wake()
         self.changed.set()
-
-    async def drain(self) -> None:
-        """Return messages that nobody will answer, and wait until the rest is answered; see :func:`drain`."""
-        await drain(self.subscriptions.values(), self._queue, self.changed, self, self._attempts)
 
     def cut_off(self, delivery: Delivery) -> None:
         """Requeue the unanswered messages of ``delivery``, whose connection is about to end."""
-        held = (*self._left, *self._abandoned, *self._held(), *self._iterations.take(None))
-        interrupted = (message for message, _ in self._interrupted.values())
-        for message in (*self._queue, *self.backoff.parked, *interrupted, *held):
+        held = (*self._left, *self._abandoned, *self._held(), *self.iterations.take(None))
+        for message in (*self.queue.unseen, *self.pace.backoff.parked, *self.ledger.cancelled, *held):
             if not message.answered and delivery_of(message) is delivery:
-                self._attempts.give_back(message, CLOSED)
+                give_back(message, CLOSED)
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""
         self.clock.stop()
         if self._touching is not None:
             self._touching.stop()
-        self.late.are_lost = True
-        self._iterations.forget()
+        self.ledger.are_lost = True
+        self.iterations.forget()
         self._abandoned.clear()
         self._left.clear()
 
-    def tasks(self) -> list[asyncio.Task[object]]:
-        """Return the tasks that iterate."""
-        return self._iterations.tasks()
-
     def _held(self) -> list[Message]:
         """Return the unanswered messages of running handlers and tasks."""
-        handled = [message for handling in self._handlings for message in handling.messages]
-        return handled + self._iterations.held()
+        return [*self.ledger.handled.values(), *self.iterations.held()]
 
     def may_answer(self) -> bool:
         """Return whether a running handler or task may answer a message."""
-        return bool(self._handlings) or self._attempts.is_giving_up or self._iterations.is_any_held()
+        return self._is_run or self.giving_up.is_giving_up or bool(self.iterations.held())
 
     def returned(self) -> list[Message]:
         """Return the unanswered messages of tasks that leave or have ended, each message once."""
-        messages = [*self._left, *self._iterations.take(None)]
+        messages = [*self._left, *self.iterations.take(None)]
         self._left.clear()
         return [message for message in messages if not message.answered]
 

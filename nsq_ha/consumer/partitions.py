@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.engine.lookups import numbered
 from nsq_ha.errors import ConfigError, TopicNotFoundError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
@@ -41,7 +41,7 @@ def consumer_stats(
         past: Counts of partitions that are no longer read.
         lookups: Counts of all lookups.
     """
-    waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.backoff.parked))
+    waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.pace.backoff.parked))
     total = DeliveryCounts()
     total.add(past)
     partitions = []
@@ -56,7 +56,7 @@ def consumer_stats(
         queued=sum(waiting.values()),
         in_flight=in_flight,
         ready=sum(each.ready for each in partitions),
-        max_in_flight=inbox.flow.max_in_flight,
+        max_in_flight=inbox.pace.flow.max_in_flight,
         delivered=total.delivered,
         finished=total.finished(in_flight),
         requeued=total.requeued,
@@ -64,10 +64,10 @@ def consumer_stats(
         returned=total.returned,
         skipped=total.skipped,
         finished_unhandled=total.finished_unhandled,
-        given_up=inbox.given_up,
+        given_up=inbox.giving_up.given_up,
         reconnects=total.reconnects,
-        handled=inbox.backlog.handler_calls,
-        handler_seconds=inbox.backlog.handler_seconds,
+        handled=inbox.pace.handler_calls,
+        handler_seconds=inbox.pace.handler_seconds,
         lookups=lookups.lookups,
         lookup_failures=lookups.lookup_failures,
         lookup_seconds=lookups.lookup_seconds,
@@ -104,8 +104,8 @@ def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription,
 
 def consumer_notes(inbox: ConsumerInbox) -> list[str]:
     """Return what an operator may want to know, though it is no trouble."""
-    notes = [] if inbox.flow.max_in_flight else ["paused: max_in_flight=0"]
-    backoffs = tuple(inbox.backoff.states)
+    notes = [] if inbox.pace.flow.max_in_flight else ["paused: max_in_flight=0"]
+    backoffs = tuple(inbox.pace.backoff.states)
     if backoffs:
         where = "all partitions" if None in backoffs else f"partitions {', '.join(map(str, backoffs))}"
         notes.append(f"handlers failed: backing off on {where}")

@@ -18,8 +18,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from nsq_ha.consumer.counts import DeliveryCounts
-from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
@@ -39,15 +38,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.consumer.clock import Heartbeats
+    from nsq_ha.consumer.delivery import Reports
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 
 class Inbox(Protocol):
-    """Receives a subscription's messages and events; all but ``late`` is called in the event loop.
+    """Receives a subscription's messages and events.
 
     ``consumer.inbox`` implements it, and knows its subscriptions: an import there would be a circle.
 
@@ -58,28 +57,11 @@ class Inbox(Protocol):
     heartbeats: Heartbeats
 
     @property
-    def gives_up(self) -> Callable[[Message], bool]:
-        """Start giving up a requeued message if this was its last attempt; return whether it was."""
-
-    @property
-    def interrupted(self) -> Callable[[Message], bool]:
-        """Take back a message whose block was cancelled; return False if it is not taken."""
-
-    @property
-    def late(self) -> Callable[[Message, str], None]:
-        """Record, from any thread, that a message was answered after its connection ended, and how."""
+    def ledger(self) -> Reports:
+        """Where deliveries report."""
 
     def arrived(self, messages: list[Message]) -> None:
         """Receive the messages of one read."""
-
-    def requeued(self, message: Message, delay: float | None) -> None:
-        """Record that a message is requeued, with the delay that was given."""
-
-    def unsettled(self, message: Identity) -> None:
-        """Record a message whose FIN may have been without effect."""
-
-    def freed(self) -> None:
-        """Record that a message was answered."""
 
     def joined(self) -> None:
         """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
@@ -362,7 +344,7 @@ class Subscription(Role[Connection]):
             return False
 
         def freed() -> None:
-            self._inbox.freed()
+            self._inbox.ledger.freed()
             self.link.answered(connection)
 
         self._replaced[connection] = delivery, self._loop.time()
@@ -419,21 +401,12 @@ class Subscription(Role[Connection]):
         return not view.meta.is_partitioned and self.partition not in view.leaders
 
     def _new_delivery(self, meta: TopicMeta) -> Delivery:
-        inbox = self._inbox
         return Delivery(
-            self._watch.topic,
-            self._channel,
+            self._inbox.ledger,
             self.partition,
+            self.counts,
             is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
             is_returned_at_end=meta.is_partitioned,
-            backoff=self._config.requeue_backoff,
-            on_freed=inbox.freed,
-            on_late=inbox.late,
-            gives_up=inbox.gives_up,
-            on_requeued=inbox.requeued,
-            on_interrupted=inbox.interrupted,
-            on_unsettled=inbox.unsettled,
-            counts=self.counts,
         )
 
     async def _send_sub(self, connection: Connection, delivery: Delivery, start: str | None) -> None:

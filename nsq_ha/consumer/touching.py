@@ -11,13 +11,14 @@ import logging
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nsq_ha.consumer.watched import delivery_of
+from nsq_ha.consumer.delivery import delivery_of
 from nsq_ha.policy.touching import Held, Touches, gap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nsq_ha.consumer.backlog import Backlog
+    from nsq_ha.consumer.ledger import Ledger
+    from nsq_ha.consumer.pace import Pace
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
 
@@ -31,16 +32,18 @@ class AutoTouch:
         name: Topic and channel, for the log.
         seconds: Seconds between two TOUCHes of a message. None for half of the message timeout.
         held: Returns the messages that are being worked on.
-        backlog: Knows the message timeout, and the arrival times of messages.
+        ledger: Knows the arrival times of messages.
+        pace: Knows the message timeout.
     """
 
     def __init__(
-        self, name: str, seconds: float | None, held: Callable[[], Iterable[Message]], backlog: Backlog
+        self, name: str, seconds: float | None, held: Callable[[], Iterable[Message]], ledger: Ledger, pace: Pace
     ) -> None:
         self._name = name
         self._seconds = seconds
         self._held = held
-        self._backlog = backlog
+        self._ledger = ledger
+        self._pace = pace
         self._touches: Touches[tuple[Identity, int]] = Touches(seconds)
         self._looked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -61,7 +64,7 @@ class AutoTouch:
         self._timer = asyncio.get_running_loop().call_at(self._next_at(), self._turn)
 
     def _next_at(self) -> float:
-        return asyncio.get_running_loop().time() + gap(self._seconds, self._backlog.msg_timeout)
+        return asyncio.get_running_loop().time() + gap(self._seconds, self._pace.msg_timeout)
 
     def stop(self) -> None:
         """Touch nothing more."""
@@ -87,12 +90,12 @@ class AutoTouch:
             delivery = delivery_of(message)
             if delivery is None or message.answered or not delivery.is_alive:
                 continue
-            arrived_at = self._backlog.arrived_before(message, self._looked_at)
+            arrived_at = self._ledger.arrived_before(message, self._looked_at)
             messages[_key(message)] = message
             held[_key(message)] = Held(arrived_at, delivery.msg_timeout, delivery.max_msg_timeout)
         turn = self._touches.turn(now, held)
         for key in turn.touched:
-            self._backlog.watch(messages[key], held[key].arrived_at)
+            self._ledger.watch(messages[key], held[key].arrived_at)
             messages[key].source.touch(messages[key])  # a thread may answer it just now, so touch() might raise
         for key in turn.over:
             self._warn(messages[key], held[key].max_msg_timeout)

@@ -29,7 +29,7 @@ GRAIN: Final = 0.05
 """Arrivals within this many seconds share a mark; otherwise a fast stream would need one per read."""
 
 
-class Pace:
+class Speed:
     """Learns how long one handler takes for one message.
 
     Attributes:

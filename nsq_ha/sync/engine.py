@@ -81,16 +81,17 @@ class Engine(nsq_ha.Consumer):
         """
         messages = self._messages_of_task()
         ready.append(await anext(messages))
-        waiting = self._inbox.waiting
+        queue = self._inbox.queue
+        waiting = queue.messages
         for _ in range(most - 1):
-            if not waiting or waiting[0].attempts >= messages.fine_below:  # would take more than a look at it
+            if not waiting or waiting[0].attempts >= queue.fine_below:  # would take more than a look at it
                 return
             ready.append(await anext(messages))
 
     @property
     def on_pause(self) -> set[Callable[[], None]]:
         """Functions to call, in the event loop, when messages that no thread has seen must wait."""
-        return self._inbox.backoff.on_pause
+        return self._inbox.pace.backoff.on_pause
 
     def warn_of_batches(self, max_messages: int) -> None:
         """Warn if batches can never be full."""
@@ -107,7 +108,7 @@ class Engine(nsq_ha.Consumer):
 
     def take_back(self, message: Message, why: str) -> None:
         """Put a message that no thread has seen back to the head of the queue; ``why`` is for the log."""
-        self._inbox.take_back(message, why)
+        self._inbox.ledger.take_back(message, why)
 
     def _known(self, function: Callable[[Message], object]) -> Callable[[Message], object]:
         @functools.wraps(function)

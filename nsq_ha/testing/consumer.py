@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 from nsq_ha.checks import check_partition
 from nsq_ha.consumer.consumer import Consumer
-from nsq_ha.consumer.counts import DeliveryCounts
+from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts
@@ -50,28 +50,31 @@ class Requeued:
     delay: float | None
 
 
-class _Source:
+class _Source(Delivery):
     """Takes the answers of the messages of one partition."""
 
-    is_alive = True
-    is_ordered = False
-    is_returned_at_end = True
-    msg_timeout = 60.0
-
     def __init__(self, consumer: FakeConsumer, partition: int) -> None:
+        super().__init__(consumer._inbox.ledger, partition, consumer._counts, is_ordered=False)  # noqa: SLF001 - one unit
         self._consumer = consumer
-        self.topic = consumer.topic
-        self.channel = consumer.channel
-        self.partition = partition
         self.nsqd = NSQD
+        self.is_alive = True
 
     def finish(self, message: Message) -> None:
         """Remember that the message is finished."""
-        self._consumer._finished(message)  # noqa: SLF001 - one unit
+        if message.watch is not None:
+            self.finish_watched(message, message.watch)
+        else:
+            self._consumer._finished(message)  # noqa: SLF001 - one unit
 
     def requeue(self, message: Message, delay: float | None) -> None:
         """Remember that the message is requeued."""
-        self._consumer._requeued(message, delay)  # noqa: SLF001 - one unit
+        if not self._ledger.requeued(message, delay):
+            self._consumer._requeued(message, delay)  # noqa: SLF001 - one unit
+
+    def give_back(self, message: Message) -> None:
+        """Remember that the message is requeued, though it has not failed."""
+        self._ledger.given_back(message)
+        self._consumer._requeued(message, 0)  # noqa: SLF001 - one unit
 
     def touch(self, message: Message) -> None:
         """Remember that the message is touched."""
@@ -214,8 +217,6 @@ class FakeConsumer(Consumer):
         self._answered()
 
     def _requeued(self, message: Message, delay: float | None) -> None:
-        if self._inbox.gives_up(message):
-            return
         self.requeued.append(Requeued(message, delay))
         self._counts.requeued += 1
         if self._redelivers and not self._close.has_begun:
@@ -228,6 +229,6 @@ class FakeConsumer(Consumer):
 
     def _answered(self) -> None:
         self._unanswered -= 1
-        self._inbox.freed()
+        self._inbox.ledger.freed()
         if self._unanswered == 0 and not self._stays_open:
             self._begin_close()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import tracelog
-from nsq_ha.consumer.closing import CLOSED, LateAnswers, Returned, drain, leave_to_end
-from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.watched import Watched
+from nsq_ha import ConsumerConfig, tracelog
+from nsq_ha.consumer.clock import LoopClock
+from nsq_ha.consumer.closing import drain
+from nsq_ha.consumer.delivery import CLOSED, Delivery, Returned, leave_to_end
+from nsq_ha.consumer.ledger import Ledger
+from nsq_ha.consumer.pace import Pace
+from nsq_ha.consumer.queue import Queue
 from nsq_ha.errors import ConnectionLostError
-from nsq_ha.message import Message
-from nsq_ha.options.types import Backoff
+from nsq_ha.message import Message, Watch
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Identity
+from tests.consumer.parts import Reports, delivery_for
 from tests.support.nsqd import message_id
 from tests.support.waiting import dawdle, turn
 
@@ -52,32 +56,11 @@ class Case:
 
     def __init__(self, *, is_ordered: bool = False, attach: bool = True) -> None:
         self.wire = Wire()
-        self.freed = 0
-        self.late: list[tuple[bytes, str]] = []
-        self.given_up: list[bytes] = []
-        self.interrupted: list[bytes] = []
-        self.takes = False
-        self.delivery = Delivery(
-            "orders",
-            "ch",
-            3,
-            is_ordered=is_ordered,
-            backoff=Backoff(initial=2.0, maximum=30.0, factor=3.0, jitter=0.5),
-            on_freed=self._freed,
-            on_late=lambda message, answer: self.late.append((message.id, answer)),
-            gives_up=lambda message: self._takes(self.given_up, message),
-            on_interrupted=lambda message: self._takes(self.interrupted, message),
-        )
+        self.reports = Reports()
+        self.delivery = delivery_for(self.reports, is_ordered=is_ordered)
         if attach:
             self.delivery.attach(self.wire)  # type: ignore[arg-type]
             self.delivery.arrived_at = asyncio.get_running_loop().time()
-
-    def _freed(self) -> None:
-        self.freed += 1
-
-    def _takes(self, taken: list[bytes], message: Message) -> bool:
-        taken.append(message.id)
-        return self.takes
 
     def messages(self, count: int, attempts: int = 1) -> list[Message]:
         """Deliver."""
@@ -116,18 +99,18 @@ async def test_the_only_message_is_finished_at_once_and_others_together() -> Non
     case = Case()
     (alone,) = case.messages(1)
     alone.finish()
-    assert (case.wire.now, case.delivery.in_flight, case.freed) == ([fin(alone)], 0, 1)
+    assert (case.wire.now, case.delivery.in_flight, case.reports.freed_times) == ([fin(alone)], 0, 1)
     first, second, third = case.messages(3)
     first.finish()
     third.finish()
     assert (len(case.wire.now), case.delivery.in_flight) == (1, 3)
     await turn()
-    assert (case.wire.now[1:], case.delivery.in_flight, case.freed) == ([fin(first, third)], 1, 2)
+    assert (case.wire.now[1:], case.delivery.in_flight, case.reports.freed_times) == ([fin(first, third)], 1, 2)
     second.finish()
-    assert (case.wire.now[2:], case.freed) == ([fin(second)], 3)
+    assert (case.wire.now[2:], case.reports.freed_times) == ([fin(second)], 3)
     await turn(3)
     case.delivery.flush()
-    assert (len(case.wire.now), case.freed) == (3, 3)
+    assert (len(case.wire.now), case.reports.freed_times) == (3, 3)
 
 
 async def test_what_is_finished_while_messages_arrive_leaves_with_the_flush() -> None:
@@ -147,17 +130,17 @@ async def test_a_requeue_without_delay_follows_the_backoff_without_chance(attemp
     case = Case()
     (message,) = case.messages(1, attempts)
     message.requeue()
-    assert (case.wire.later, case.delivery.in_flight, case.freed) == ([req(message, milliseconds)], 0, 1)
-    assert case.given_up == [message.id]
+    assert (case.wire.later, case.delivery.in_flight, case.reports.freed_times) == ([req(message, milliseconds)], 0, 1)
+    assert case.reports.requeued_messages == [message.id]
 
 
 async def test_a_requeue_is_not_sent_if_the_message_is_given_up() -> None:
     case = Case()
-    case.takes = True
+    case.reports.takes = True
     (message,) = case.messages(1)
     message.requeue(1.5)
-    assert (case.wire.later, case.delivery.in_flight, case.freed) == ([], 1, 0)
-    case.takes = False
+    assert (case.wire.later, case.delivery.in_flight, case.reports.freed_times) == ([], 1, 0)
+    case.reports.takes = False
     message.answered = False
     message.requeue(1.5)
     assert case.wire.later == [req(message, 1500)]
@@ -175,7 +158,7 @@ async def test_an_ordered_requeue_waits_here_and_is_touched_meanwhile() -> None:
     assert case.delivery.held == 1
     await dawdle(0.2)
     assert case.wire.later[-1] == req(message, 0)
-    assert (case.delivery.held, case.delivery.in_flight, case.freed) == (0, 0, 1)
+    assert (case.delivery.held, case.delivery.in_flight, case.reports.freed_times) == (0, 0, 1)
 
 
 async def test_an_ordered_requeue_without_delay_is_sent_at_once() -> None:
@@ -196,12 +179,12 @@ async def test_the_end_of_a_connection_ends_all_that_waits() -> None:
     await dawdle(10.0)
     assert (case.wire.now, [line for line in case.wire.later if line.startswith(b"REQ")]) == ([], [])
     case.delivery.dropped()
-    assert (case.delivery.in_flight, case.freed) == (0, 0)
+    assert (case.delivery.in_flight, case.reports.freed_times) == (0, 0)
     for answer in (late.touch, late.finish):
         answer()
     late.answered = False
     late.requeue()
-    assert case.late == [(late.id, answer) for answer in ("touch", "finish", "requeue")]
+    assert case.reports.late_answers == [(late.id, answer) for answer in ("touch", "finish", "requeue")]
     case.delivery.finish_unseen(late.id)
     assert not any(line.startswith(b"FIN") for line in (*case.wire.now, *case.wire.later))
 
@@ -216,7 +199,7 @@ async def test_answers_from_a_thread_go_through_the_loop() -> None:
     assert case.wire.later == [req(second, 2_000), b"TOUCH " + third.id + b"\n"]
     assert case.delivery.touched_at > 0
     assert not await asyncio.to_thread(case.delivery.interrupted, third)
-    assert case.interrupted == []
+    assert case.reports.interrupted_messages == []
 
 
 async def test_answers_from_a_thread_are_late_once_the_loop_is_closed() -> None:
@@ -227,7 +210,7 @@ async def test_answers_from_a_thread_are_late_once_the_loop_is_closed() -> None:
     case.delivery._loop = closed
     for message, answer in zip(messages, ("finish", "requeue", "touch"), strict=True):
         await asyncio.to_thread(getattr(message, answer))
-    assert case.late == [
+    assert case.reports.late_answers == [
         (message.id, answer) for message, answer in zip(messages, ("finish", "requeue", "touch"), strict=True)
     ]
 
@@ -236,20 +219,9 @@ async def test_a_cancelled_block_is_the_consumers_to_judge() -> None:
     case = Case()
     (message,) = case.messages(1)
     assert not case.delivery.interrupted(message)
-    case.takes = True
+    case.reports.takes = True
     assert case.delivery.interrupted(message)
-    assert case.interrupted == [message.id] * 2
-
-
-async def test_without_callbacks_nothing_is_taken() -> None:
-    delivery = Delivery("orders", "ch", 0, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
-    message = Message(message_id(2), b"x", 1, 7, delivery)
-    assert not delivery.interrupted(message)
-    message.requeue()
-    delivery.attach(Wire())  # type: ignore[arg-type]
-    message.answered = False
-    message.requeue(0)
-    assert delivery.in_flight == -1  # it was sent, and not given up
+    assert case.reports.interrupted_messages == [message.id] * 2
 
 
 async def test_a_replaced_delivery_reports_to_another() -> None:
@@ -258,7 +230,7 @@ async def test_a_replaced_delivery_reports_to_another() -> None:
     case.delivery.retire(lambda: freed.append(1))
     (message,) = case.messages(1)
     case.delivery.dropped()
-    assert (case.delivery.ready, case.delivery.in_flight, freed, case.freed) == (0, 0, [1], 0)
+    assert (case.delivery.ready, case.delivery.in_flight, freed, case.reports.freed_times) == (0, 0, [1], 0)
     reason = ConnectionLostError("no")
     case.delivery.abort(reason)
     assert case.wire.aborted == [reason]
@@ -352,121 +324,66 @@ async def test_after_a_requeue_the_same_number_is_the_redelivery() -> None:
 # ---------------------------------------------------------------- watched messages
 
 
-class Desk:
-    """Notes what is reported."""
-
-    def __init__(self) -> None:
-        self.notes: list[object] = []
-        self.elsewhere = False
-        self.takes = False
-
-    def call(self, answer: object, *arguments: object) -> bool:
-        if self.elsewhere:
-            self.notes.append((getattr(answer, "__name__", ""), *arguments))
-        return self.elsewhere
-
-    def finished(self, watched: Watched, message: Message) -> None:
-        self.notes.append(("finished", watched, message))
-
-    def requeued(self, watched: Watched, message: Message, delay: float | None) -> None:
-        self.notes.append(("requeued", watched, message, delay))
-
-    def gives_up(self, message: Message) -> bool:
-        self.notes.append(("gives up", message))
-        return self.takes
-
-    def drop(self, message: Message) -> None:
-        self.notes.append(("drop", message))
+def watch(message: Message, *copies: Message) -> Watch:
+    """Watch a message as a consumer does."""
+    message.watch = Watch(5.0, 9.0)
+    message.watch.copies += copies
+    return message.watch
 
 
 async def test_a_watched_message_is_answered_with_its_copies_from_elsewhere() -> None:
-    case, other, desk = Case(), Case(), Desk()
+    case, other = Case(), Case()
     original, twin = case.messages(2)
-    (copy,) = other.messages(1)
-    watched = Watched(case.delivery, desk, 5.0, 9.0)
-    assert (watched.topic, watched.channel, watched.partition, watched.nsqd) == ("orders", "ch", 3, "10.0.0.1:4150")
-    assert (watched.origin, watched.taken_at, watched.deadline) == (case.delivery, 5.0, 9.0)
-    assert (watched.is_ordered, watched.is_alive, watched.has_copies) == (False, True, False)
-    assert Watched(Case(is_ordered=True).delivery, desk, 0, 0).is_ordered
-    original.source = watched
-    watched.add_copy(twin)
-    watched.add_copy(copy)
-    assert watched.has_copies
+    copy, answered = other.messages(2)
+    answered.answered = True
+    watched = watch(original, twin, copy, answered)
     original.finish()
     await turn(2)
-    assert desk.notes == [("finished", watched, original), ("drop", twin)]
+    assert case.reports.finished_messages == [(original, watched)]
     assert (case.wire.now, other.wire.now) == ([fin(original)], [fin(copy)])
-    assert not watched.has_copies
+    assert (case.delivery.counts.timed_out, case.delivery.in_flight) == (1, 0)  # the twin has the same id
+    assert other.delivery.counts.finished_unhandled == 1
+    assert original.watch is None
 
 
-async def test_a_newer_copy_replaces_one_of_the_same_connection() -> None:
-    case, first, second, desk = Case(), Case(), Case(), Desk()
-    (original,), (one, two), (three,) = case.messages(1), first.messages(2), second.messages(1)
-    watched = original.source = Watched(case.delivery, desk, 5.0, 9.0)
-    for copy in (one, three, two):
-        watched.add_copy(copy)
-    assert desk.notes == [("drop", one)]
-    three.answered = True
+async def test_a_watched_message_is_requeued_with_its_copies_from_elsewhere() -> None:
+    case, other = Case(), Case()
+    (original,), (copy,) = case.messages(1), other.messages(1)
+    watch(original, copy)
     original.requeue(2.0)
-    assert desk.notes[1:] == [("requeued", watched, original, 2.0), ("gives up", original)]
-    assert case.wire.later == [req(original, 2000)]
-    assert (first.wire.later, second.wire.later) == ([req(two, 2000)], [])
+    assert (case.wire.later, other.wire.later) == ([req(original, 2000)], [req(copy, 2000)])
+    assert original.watch is None
 
 
 async def test_copies_wait_until_their_message_is_given_up() -> None:
-    case, other, desk = Case(), Case(), Desk()
+    case, other = Case(), Case()
     (original,), (copy,) = case.messages(1), other.messages(1)
-    watched = original.source = Watched(case.delivery, desk, 5.0, 9.0)
-    watched.add_copy(copy)
-    desk.takes = True
+    watched = watch(original, copy)
+    case.reports.takes = True
     original.requeue()
-    assert (case.wire.later, other.wire.later, watched.has_copies) == ([], [], True)
-    assert desk.notes == [("requeued", watched, original, None), ("gives up", original)]
+    assert (case.wire.later, other.wire.later, watched.copies) == ([], [], [copy])
+    assert case.reports.requeued_messages == [original.id]
 
 
-async def test_an_answer_from_a_thread_is_left_to_the_desk() -> None:
-    case, desk = Case(), Desk()
-    first, second = case.messages(2)
-    watched = first.source = second.source = Watched(case.delivery, desk, 5.0, 9.0)
-    desk.elsewhere = True
-    first.finish()
-    second.requeue(3.0)
-    assert desk.notes == [("finish", first), ("requeue", second, 3.0)]
-    assert (case.wire.now, case.wire.later, watched.has_copies) == ([], [], False)
+async def test_answers_to_watched_messages_from_a_thread_go_through_the_loop() -> None:
+    case = Case()
+    first, second, third = case.messages(3)
+    for message in (first, second, third):
+        watch(message)
+    for answer in (first.finish, second.requeue, third.touch):
+        await asyncio.to_thread(answer)
+    await turn(2)
+    assert case.wire.now == [fin(first)]
+    assert case.wire.later == [req(second, 2_000), b"TOUCH " + third.id + b"\n"]
 
 
 async def test_a_touch_moves_the_deadline() -> None:
-    case, desk = Case(), Desk()
+    case = Case()
     (message,) = case.messages(1)
-    watched = message.source = Watched(case.delivery, desk, 5.0, 9.0)
+    watched = watch(message)
     message.touch()
     assert watched.deadline == pytest.approx(asyncio.get_running_loop().time() + 4.0, abs=0.1)
     assert case.wire.later == [b"TOUCH " + message.id + b"\n"]
-    assert not watched.interrupted(message)
-    case.takes = True
-    assert watched.interrupted(message)
-    case.delivery.detach()
-    assert not watched.is_alive
-
-
-class Plain:
-    """A source with nothing but what every source has."""
-
-    topic, channel, partition, nsqd = "orders", "ch", 3, "here:1"
-
-    def finish(self, message: Message) -> None: ...
-
-    def requeue(self, message: Message, delay: float | None) -> None: ...
-
-    def touch(self, message: Message) -> None: ...
-
-
-async def test_a_source_without_the_consumers_attributes_can_be_watched() -> None:
-    watched = Watched(Plain(), Desk(), 5.0, 9.0)
-    message = Message(message_id(2), b"x", 1, 7, watched)
-    assert (watched.is_alive, watched.is_ordered, watched.interrupted(message)) == (True, False, False)
-    message.touch()
-    assert watched.deadline == pytest.approx(asyncio.get_running_loop().time() + 60.0, abs=0.1)
 
 
 # ---------------------------------------------------------------- messages that were given back
@@ -478,7 +395,7 @@ async def test_each_answer_to_a_message_that_was_given_back_is_a_warning(caplog:
     source = message.source = Returned(case.delivery, "it is a test")
     assert (source.topic, source.channel, source.partition, source.nsqd) == ("orders", "ch", 3, "10.0.0.1:4150")
     assert source.is_ordered
-    assert not Returned(Plain(), "it is a test").is_ordered
+    assert not Returned(Case().delivery, "it is a test").is_ordered
     assert source.is_alive is False
     for answer in ("touch", "finish", "requeue"):
         message.answered = False
@@ -492,14 +409,17 @@ async def test_each_answer_to_a_message_that_was_given_back_is_a_warning(caplog:
 
 async def test_a_late_answer_is_a_warning_once_the_consumer_has_closed(caplog: pytest.LogCaptureFixture) -> None:
     ours: list[Message] = []
-    late = LateAnswers(lambda message: message in ours)
+    config, queue = ConsumerConfig(lookupd=("http://a:1",)), Queue()
+    pace = Pace("orders/ch", config, queue, {}, lambda: None)
+    giving_up: Any = SimpleNamespace(has=lambda message: message in ours)
+    ledger = Ledger("orders/ch", config, queue, pace, giving_up, LoopClock(lambda *_: None))
     (message,) = Case().messages(1)
-    late(message, "finish")
+    ledger.late(message, "finish")
     assert caplog.messages == []
-    late.are_lost = True
-    late(message, "finish")
+    ledger.are_lost = True
+    ledger.late(message, "finish")
     ours.append(message)
-    late(message, "finish")
+    ledger.late(message, "finish")
     assert caplog.messages == [
         (
             f"{message!r}: finish() has no effect: the consumer has closed, and nsqd delivers the message again. Answer"
@@ -511,7 +431,7 @@ async def test_a_late_answer_is_a_warning_once_the_consumer_has_closed(caplog: p
 async def test_a_message_that_is_left_to_the_end_counts_no_more() -> None:
     case = Case()
     first, second, third = case.messages(3)
-    second.source = Watched(case.delivery, Desk(), 5.0, 9.0)
+    watch(second)
     for message in (first, second):
         leave_to_end(message)
         assert message.answered
@@ -547,24 +467,6 @@ class Holders:
         return broken
 
 
-class Back:
-    """Notes how messages go back, and answers them."""
-
-    def __init__(self, case: Case) -> None:
-        self.notes: list[tuple[str, Message, str]] = []
-        self._case = case
-
-    def _took(self, how: str, message: Message, why: str) -> None:
-        self.notes.append((how, message, why))
-        self._case.delivery.in_flight -= 1
-
-    def give_back(self, message: Message, why: str) -> None:
-        self._took("give back", message, why)
-
-    def spare(self, message: Message, why: str) -> None:
-        self._took("spare", message, why)
-
-
 class Subscribed:
     """One subscription."""
 
@@ -582,20 +484,35 @@ class Subscribed:
 
 async def draining(case: Case, holders: Holders, unseen: Iterable[Message], changed: asyncio.Event) -> Any:  # noqa: ANN401
     """Drain; return what was done."""
-    back, one = Back(case), Subscribed(case)
-    task = asyncio.create_task(drain([one], deque(unseen), changed, holders, back))  # type: ignore[list-item]
+    one, spared = Subscribed(case), []
+
+    def spare(message: Message) -> None:
+        spared.append(message)
+        message.answered = True
+        case.delivery.in_flight -= 1
+
+    inbox: Any = SimpleNamespace(
+        subscriptions={3: one},
+        queue=SimpleNamespace(unseen=deque(unseen)),
+        ledger=SimpleNamespace(spare=spare, changed=changed),
+        iterations=holders,
+        returned=holders.returned,
+        failed=holders.failed,
+        may_answer=holders.may_answer,
+    )
+    task = asyncio.create_task(drain(inbox))
     await turn(4)
     assert one.stopped == 1
-    return task, back.notes
+    return task, spared
 
 
 async def test_without_holders_messages_are_left_to_the_end_of_the_connection() -> None:
     case, holders = Case(), Holders()
     unseen, left, broken = case.messages(3)
     holders.left, holders.broken = [left], [broken]
-    task, notes = await draining(case, holders, [unseen], asyncio.Event())
+    task, spared = await draining(case, holders, [unseen], asyncio.Event())
     assert task.done()
-    assert notes == [("give back", broken, CLOSED)]
+    assert (spared, case.wire.later) == ([], [req(broken, 0)])
     assert (unseen.answered, left.answered, case.delivery.in_flight) == (True, True, 0)
 
 
@@ -604,14 +521,14 @@ async def test_while_another_task_may_answer_messages_go_back_at_once_unless_ord
     case, holders, changed = Case(is_ordered=is_ordered), Holders(), asyncio.Event()
     unseen, left, held, later, broken = case.messages(5)
     holders.left, holders.waits = [left], True
-    task, notes = await draining(case, holders, [unseen], changed)
-    assert notes == ([] if is_ordered else [("spare", left, CLOSED), ("give back", unseen, CLOSED)])
-    assert (unseen.answered, left.answered) == (is_ordered, is_ordered)
+    task, spared = await draining(case, holders, [unseen], changed)
+    assert (spared, case.wire.later) == (([], []) if is_ordered else ([left], [req(unseen, 0)]))
+    assert (unseen.answered, left.answered) == (True, True)
     assert not task.done()
     holders.left, holders.broken = [later], [broken]
     changed.set()
     await turn(3)
-    assert notes[-2:] == [("spare", later, CLOSED), ("give back", broken, CLOSED)]
+    assert (spared[-1], case.wire.later[-1]) == (later, req(broken, 0))
     assert not task.done()
     held.answered = True
     case.delivery.in_flight = 0
@@ -624,8 +541,8 @@ async def test_messages_of_which_none_is_held_go_back_with_the_connection() -> N
     case, holders = Case(), Holders()
     unseen, left = case.messages(2)
     holders.left, holders.waits = [left], True
-    task, notes = await draining(case, holders, [unseen], asyncio.Event())
-    assert (task.done(), notes) == (True, [])
+    task, spared = await draining(case, holders, [unseen], asyncio.Event())
+    assert (task.done(), spared, case.wire.later) == (True, [], [])
 
 
 async def test_the_end_of_a_task_that_iterates_is_noticed() -> None:

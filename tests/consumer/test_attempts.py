@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import Backoff, ConsumerConfig, OutgoingMessage, Producer
-from nsq_ha.consumer import attempts as attempts_module
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES, AttemptPolicy
-from nsq_ha.consumer.closing import CLOSED, Returned
-from nsq_ha.consumer.delivery import Delivery
-from nsq_ha.consumer.giving_up import GiveUpPublisher
+from nsq_ha import ConsumerConfig, OutgoingMessage, Producer
+from nsq_ha.consumer import giving_up as giving_up_module
+from nsq_ha.consumer.delivery import Returned, give_back
+from nsq_ha.consumer.giving_up import SPARE_DELIVERIES, GiveUpPublisher, GivingUp, checked_from
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import Failure
 from nsq_ha.errors import ConfigError, MessageRefusedError, NotLeaderError, PublishError, TopicNotFoundError
 from nsq_ha.message import TAG_KEY, Message
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.requests import check_message
+from tests.consumer import parts
 from tests.support.nsqd import message_id
 from tests.support.waiting import eventually, turn
 
@@ -45,27 +44,27 @@ class Letters:
         return None
 
 
-class Source:
-    """Keeps the answers of messages."""
+class Source(parts.Source):
+    """Keeps the answers of messages, without their numbers."""
 
-    topic, channel, partition, nsqd = "orders", "ch", 3, "here:4150"
-
-    def __init__(self) -> None:
-        self.answers: list[object] = []
-        self.is_alive = True
-
-    def finish(self, message: Message) -> None:
-        self.answers.append("finish")
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        self.answers.append(delay)
-
-    def touch(self, message: Message) -> None: ...
+    @property
+    def said(self) -> list[object]:
+        return [answer for _, answer in self.answers]
 
 
-def policy_of(producer: object = None, **options: Any) -> AttemptPolicy:  # noqa: ANN401 - ConsumerConfig's
-    config = ConsumerConfig(lookupd=(A,), **options)
-    return AttemptPolicy(config, GiveUpPublisher(config, "orders", producer))  # type: ignore[arg-type]
+class NoBackoff:
+    """Takes failures."""
+
+    def failed(self, message: Message) -> None: ...
+
+
+def policy_of(producer: object = None, **options: Any) -> GivingUp:  # noqa: ANN401 - ConsumerConfig's
+    config, backoff = ConsumerConfig(lookupd=(A,), **options), NoBackoff()
+    return GivingUp(config, GiveUpPublisher(config, "orders", producer), backoff)  # type: ignore[arg-type]
+
+
+def first_checked(**options: Any) -> int:  # noqa: ANN401 - ConsumerConfig's
+    return checked_from(ConsumerConfig(lookupd=(A,), **options))
 
 
 def message(
@@ -80,10 +79,10 @@ def message(
 
 
 async def test_messages_below_the_limits_need_no_check() -> None:
-    assert policy_of(warn_attempts=0).fine_below == 65536
-    assert policy_of(warn_attempts=10).fine_below == 10
-    assert policy_of(warn_attempts=10, max_attempts=5).fine_below == 6
-    assert policy_of(warn_attempts=0, max_attempts=5).fine_below == 6
+    assert first_checked(warn_attempts=0) == 65536
+    assert first_checked(warn_attempts=10) == 10
+    assert first_checked(warn_attempts=10, max_attempts=5) == 6
+    assert first_checked(warn_attempts=0, max_attempts=5) == 6
 
 
 async def test_warnings_come_at_doubled_numbers_of_attempts(caplog: pytest.LogCaptureFixture) -> None:
@@ -93,7 +92,7 @@ async def test_warnings_come_at_doubled_numbers_of_attempts(caplog: pytest.LogCa
         caplog.clear()
         one, source = message(attempts)
         assert await policy.may_be_handled(one)
-        assert source.answers == []
+        assert source.said == []
         if caplog.records:
             warned.append(attempts)
             assert caplog.messages == [f"{one!r} is redelivered again and again: this is delivery {attempts}"]
@@ -106,10 +105,10 @@ async def test_a_message_is_given_up_unhandled_only_beyond_the_spare_deliveries(
     policy = policy_of(max_attempts=2, warn_attempts=0)
     one, source = message(2 + SPARE_DELIVERIES)
     assert await policy.may_be_handled(one)
-    assert (source.answers, caplog.messages) == ([], [])
+    assert (source.said, caplog.messages) == ([], [])
     one, source = message(3 + SPARE_DELIVERIES)
     assert not await policy.may_be_handled(one)
-    assert source.answers == ["finish"]
+    assert source.said == ["finish"]
     assert caplog.messages == [f"giving up {one!r} unhandled: delivery 13, max_attempts=2"]
     assert SPARE_DELIVERIES == 10
 
@@ -124,7 +123,7 @@ async def test_the_last_failure_is_logged_with_its_count(
     policy = policy_of(max_attempts=3)
     one, source = message(attempts)
     await policy.failed(one, ValueError("no"))
-    assert source.answers == ["finish"]
+    assert source.said == ["finish"]
     assert caplog.messages == [f"handler failed on {one!r}: ValueError('no')", f"giving up {one!r}: {said}"]
     assert caplog.records[0].exc_info
 
@@ -133,15 +132,15 @@ async def test_a_failure_before_the_last_is_a_requeue() -> None:
     for options in ({"max_attempts": 3}, {"max_attempts": None}):
         one, source = message(2)
         await policy_of(**options).failed(one, ValueError("no"))
-        assert source.answers == [None]
+        assert source.said == [None]
     one, source = message(3)
     one.answered = True
     await policy_of(max_attempts=3).failed(one, ValueError("no"))
-    assert source.answers == []
+    assert source.said == []
     one, source = message(3)
     source.is_alive = False
     await policy_of(max_attempts=3).failed(one, ValueError("no"))
-    assert source.answers == [None]  # another connection delivers it again
+    assert source.said == [None]  # another connection delivers it again
 
 
 async def test_a_requeue_by_the_application_may_be_the_last_one() -> None:
@@ -154,7 +153,7 @@ async def test_a_requeue_by_the_application_may_be_the_last_one() -> None:
     assert policy.gives_up(one)
     assert (policy.is_giving_up, one.answered) == (True, True)
     await eventually(lambda: not policy.is_giving_up)
-    assert source.answers == ["finish"]
+    assert source.said == ["finish"]
     assert [topic for topic, _, _ in letters.published] == ["dead"]
 
 
@@ -166,16 +165,16 @@ async def test_the_first_failure_of_a_republished_message_waits_once(caplog: pyt
     assert not policy.is_giving_up
     again, source = message(2)
     assert not await policy.may_be_handled(again)
-    assert source.answers == ["finish"]
+    assert source.said == ["finish"]
     assert caplog.messages == [f"giving up {again!r}, which failed before: delivery 2, max_attempts=1"]
     assert await policy.may_be_handled(message(2)[0])  # it is remembered once
     one, source = message(1)
     await policy.failed(one, ValueError("no"))
-    assert source.answers == [None]
+    assert source.said == [None]
 
 
 async def test_not_more_are_remembered_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts_module, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(giving_up_module, "MOST_REMEMBERED", 2)
     policy = policy_of(Letters(), max_attempts=1, on_give_up="republish")
     for number in (1, 2, 3):
         assert not policy.gives_up(message(1, number)[0])
@@ -190,15 +189,15 @@ async def test_what_cannot_be_published_is_requeued_and_then_given_up_without_a_
     policy = policy_of(letters, max_attempts=2, on_give_up="dead_letter", dead_letter_topic="dead")
     one, source = message(2)
     await policy.failed(one, ValueError("no"))
-    assert source.answers == [None]
+    assert source.said == [None]
     assert caplog.messages[2:] == [f"{one!r} could not be given up and will be redelivered: no room"]
     assert not policy.is_giving_up
     letters.error = None
     again, source = message(3)
     assert not await policy.may_be_handled(again)
-    assert source.answers == ["finish"]
+    assert source.said == ["finish"]
     # The requeue was the library's own: it does not count as the last attempt once more.
-    assert not policy.is_exempt(one)
+    assert not policy.has(one)
 
 
 async def test_what_is_no_exception_gives_the_message_back_at_once() -> None:
@@ -208,7 +207,7 @@ async def test_what_is_no_exception_gives_the_message_back_at_once() -> None:
     one, source = message(1)
     with pytest.raises(KeyboardInterrupt):
         await policy.failed(one, ValueError("no"))
-    assert source.answers == [0]
+    assert source.said == [0]
     assert not policy.is_giving_up
 
 
@@ -225,14 +224,14 @@ async def test_giving_up_that_is_cancelled_gives_the_message_back() -> None:
     await started.wait()
     assert policy.is_busy(task)
     assert not policy.is_busy(None)
-    assert policy.is_exempt(one)
+    assert policy.has(one)
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
-    assert source.answers == [0]
+    assert source.said == [0]
     assert isinstance(one.source, Returned)
     assert one.source._why == "giving it up was cancelled"
-    assert (policy.is_busy(task), policy.is_exempt(one)) == (False, False)
+    assert (policy.is_busy(task), policy.has(one)) == (False, False)
 
 
 async def test_closing_cancels_what_is_being_given_up() -> None:
@@ -250,7 +249,7 @@ async def test_closing_cancels_what_is_being_given_up() -> None:
     await started.wait()
     await policy.aclose()
     assert not policy.is_giving_up
-    assert source.answers == []
+    assert source.said == []
 
 
 async def test_a_function_may_answer_the_message_itself() -> None:
@@ -260,37 +259,20 @@ async def test_a_function_may_answer_the_message_itself() -> None:
     policy = policy_of(max_attempts=1, on_give_up=requeue)
     one, source = message(1)
     await policy.failed(one, ValueError("no"))
-    assert source.answers == [4.0]
+    assert source.said == [4.0]
     policy.end_threads()
 
 
-async def test_a_message_that_has_not_failed_is_requeued_without_delay(monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = policy_of(max_attempts=1)
+async def test_a_message_that_has_not_failed_is_requeued_without_delay() -> None:
+    reports = parts.Reports()
     one, source = message(1)
-    seen: list[bool] = []
-    requeue = source.requeue
-
-    def look(given: Message, delay: float | None) -> None:
-        seen.append(policy.is_exempt(given))
-        requeue(given, delay)
-
-    monkeypatch.setattr(source, "requeue", look)
-    policy.give_back(one, "of a test")
-    assert (source.answers, seen, policy.is_exempt(one)) == ([0], [True], False)
+    source._ledger = reports
+    give_back(one, "of a test")
+    assert (source.said, reports.given_back_messages, reports.requeued_messages) == ([0], [one.id], [])
     assert isinstance(one.source, Returned)
     assert one.source._why == "of a test"
-
-
-@pytest.mark.parametrize(("limit", "answers"), [(None, [0]), (5, [])])
-async def test_where_attempts_count_the_end_of_the_connection_returns_a_message(
-    limit: int | None, answers: list[object]
-) -> None:
-    one, source = message(1)
-    policy_of(max_attempts=limit).spare(one, CLOSED)
-    assert source.answers == answers
-    assert one.answered
-    assert isinstance(one.source, Returned)
-    assert one.source._why == CLOSED
+    give_back(one, "of a test")
+    assert source.said == [0]
 
 
 # ---------------------------------------------------------------- what is published
@@ -653,6 +635,6 @@ async def test_nsqlookupds_in_common_make_it_one_cluster(lookups: Lookups) -> No
 
 
 async def test_a_delivery_that_ends_is_asked_whether_it_lives() -> None:
-    delivery = Delivery("orders", "ch", 3, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    delivery = parts.delivery_for(parts.Reports())
     one = Message(message_id(2, 3), b"x", 3, 7, delivery)
     assert not policy_of(max_attempts=3).gives_up(one)

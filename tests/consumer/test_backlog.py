@@ -49,7 +49,7 @@ async def test_a_queue_that_nobody_reads_does_not_grow(stage: Stage, caplog: pyt
                 peer.message(b"1", message_id(number + 2), attempts=attempts, timestamp_ns=number)
             await eventually(lambda: inbox_of(consumer).waiting[0].attempts == attempts)  # noqa: B023 - awaited here
             assert len(inbox_of(consumer).waiting) == 5
-            assert inbox_of(consumer).flow.in_flight == 5
+            assert inbox_of(consumer).pace.flow.in_flight == 5
             assert peer.ready == ready
         assert caplog.text.count("5 messages waited for longer than msg_timeout=0.4 s, since no task takes them") == 1
         message = await anext(consumer)
@@ -73,7 +73,7 @@ async def test_what_waited_longer_than_its_timeout_is_not_handed_out(
         await stage.nsqd.until(lambda: finished(peer))
         peer.message(b"young", message_id(9))
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
     await running
     assert handled == [b"slow", b"young"]
     assert caplog.text.count("waited behind slow ones for longer than msg_timeout=0.4 s") == 1
@@ -99,10 +99,10 @@ async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
             peer.message(b"x", message_id(2), attempts=attempts, timestamp_ns=0)
         peer.message(b"y", message_id(3))
         await eventually(lambda: len(calls) == 2)
-        assert inbox_of(consumer).flow.in_flight == 3
+        assert inbox_of(consumer).pace.flow.in_flight == 3
         release.set()
         await stage.nsqd.until(lambda: len(finished(peer)) == 2)
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
         assert set(finished(peer)) == {Finish(message_id(2)), Finish(message_id(3))}
     await running
     assert calls == [1, 1]
@@ -128,7 +128,7 @@ async def test_a_copy_of_what_fails_is_requeued_with_it(stage: Stage) -> None:
         await stage.nsqd.until(lambda: finished(peer))
         release.set()
         await stage.nsqd.until(lambda: peer.of(Requeue))
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
         assert len(peer.of(Requeue)) == 1
     await running
     assert calls == [b"x", b"y"]
@@ -178,7 +178,7 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         # The id belongs to another message when the time of its publish is another.
         peer.message(b"z", message_id(2), timestamp_ns=7)
         calls.append((await anext(consumer)).body)
-        assert inbox_of(consumer).flow.in_flight == 2
+        assert inbox_of(consumer).pace.flow.in_flight == 2
     assert calls == [b"y", b"z"]
 
 
@@ -192,7 +192,7 @@ async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCap
             await dawdle(0.6)
             message.touch()
         message.finish()
-        assert not inbox_of(consumer).backlog._finished
+        assert not inbox_of(consumer).ledger._finished
         await stage.nsqd.until(lambda: finished(peer))
     assert "nsq_ha" not in {record.name.partition(".")[0] for record in caplog.records}
 
@@ -204,7 +204,7 @@ async def test_a_late_answer_from_another_thread(stage: Stage) -> None:
             message = await anext(consumer)
             await asyncio.to_thread(getattr(message, answer))
         await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue)) == 2)
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 0)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
 
 
 # ------------------------------------------------------------ how many are asked for
@@ -258,13 +258,13 @@ async def test_a_message_that_is_still_worked_on_does_not_make_the_iteration_loo
         for number in range(3):
             peer.message(b"x", message_id(number + 3))
             await eventually(lambda: len(inbox_of(consumer).waiting) == number + 1)  # noqa: B023 - awaited here
-        assert inbox_of(consumer).backlog._pace.seconds is None
+        assert inbox_of(consumer).pace.speed.seconds is None
         await dawdle(TIMEOUT / 4)
         message.finish()
         for _ in range(3):
             (await anext(consumer)).finish()
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(consumer), 0.01)
-        pace = inbox_of(consumer).backlog._pace.seconds
+        pace = inbox_of(consumer).pace.speed.seconds
         assert pace is not None
         assert pace >= TIMEOUT / 4 / 4

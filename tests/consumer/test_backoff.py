@@ -74,7 +74,7 @@ async def always_full(peer: Peer, count: int, first: int = 0) -> None:
 
 
 def state_of(consumer: Consumer) -> State:
-    pauses = inbox_of(consumer).backoff.states
+    pauses = inbox_of(consumer).pace.backoff.states
     return next(iter(pauses.values()), State.FLOWING)
 
 
@@ -572,7 +572,7 @@ async def test_the_pause_of_a_partition_that_is_no_longer_read_ends(stage: Stage
     options: dict[str, Any] = {"handler_backoff": SECOND, "handler_backoff_scope": "connection"}
     async with stage.consumer(**options, lookup_interval=0.1) as consumer:
         await consumer.wait_subscribed()
-        backoff = inbox_of(consumer).backoff
+        backoff = inbox_of(consumer).pace.backoff
         backoff.left({0, 1})
         message = Message(message_id(2), b"x", 1, 1, _Source())
         backoff.failed(message)

@@ -94,7 +94,7 @@ class Story:
             if peer.ready and (last is None or any(getattr(each, "message_id", b"") == last for each in answered)):
                 last = self._given[peer] = message_id(next(self._numbers), partition)
                 peer.message(b"good", last)
-        return not inbox_of(self._consumer).backoff.states
+        return not inbox_of(self._consumer).pace.backoff.states
 
     async def end(self) -> None:
         """Close."""
@@ -118,6 +118,6 @@ async def test_messages_flow_again_when_handlers_work(stage: Stage, seed: int, s
         story.handler.is_broken = False
         consumer.set_max_in_flight(12)
         await eventually(story.flows, 120.0)
-        assert not inbox_of(consumer).backoff.parked
+        assert not inbox_of(consumer).pace.backoff.parked
         assert story.handler.most <= CONCURRENCY
         await story.end()

@@ -210,7 +210,7 @@ async def test_a_close_hands_out_the_last_partial_batch(stage: Stage) -> None:
         peer = await stage.nsqd.subscriber()
         collecting = asyncio.create_task(collect(consumer, found))
         deliver(peer, range(3))
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 3 and not inbox_of(consumer).waiting)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 3 and not inbox_of(consumer).waiting)
         await consumer.aclose()
         await collecting
     assert found == [[b"0", b"1", b"2"]]
@@ -257,7 +257,7 @@ async def test_a_refusal_comes_after_the_batch(stage: Stage) -> None:
         batches = consumer.batches(10, 60.0)
         deliver(peer, range(2))
         filling = asyncio.ensure_future(anext(batches))
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 2 and not inbox_of(consumer).waiting)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 2 and not inbox_of(consumer).waiting)
         inbox_of(consumer).refused(NsqError("refused"))
         assert bodies(await filling) == [b"0", b"1"]
         with pytest.raises(NsqError, match="refused"):

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
-from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.consumer.backlog import IN_TIME, Backlog
+from nsq_ha import ConsumerConfig
 from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock, cpu_times
+from nsq_ha.consumer.delivery import source_of
 from nsq_ha.consumer.flow import Flow
-from nsq_ha.consumer.watched import Watched
+from nsq_ha.consumer.ledger import IN_TIME, Ledger
+from nsq_ha.consumer.pace import Pace
+from nsq_ha.consumer.queue import Queue
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from nsq_ha.policy.ready import FEW, LOOK_INTERVAL, Seen
+from tests.consumer.parts import Source
 from tests.support.nsqd import message_id
 from tests.support.waiting import block, dawdle, eventually, turn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-class Source:
-    """A connection of which a test says what it needs."""
-
-    topic, channel, partition, nsqd = "orders", "ch", 3, "here:4150"
-
-    def __init__(self, msg_timeout: float = 8.0) -> None:
-        self.msg_timeout = msg_timeout
-        self.is_alive = True
-        self.notes: list[object] = []
-
-    def finish(self, message: Message) -> None:
-        self.notes.append(("finish", message.id))
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        self.notes.append(("requeue", delay))
-
-    def touch(self, message: Message) -> None: ...
-
-    def dropped(self) -> None:
-        self.notes.append("dropped")
 
 
 class FakeFlow:
@@ -63,6 +48,10 @@ class FakeFlow:
 
     def limit_to(self, count: int | None) -> None:
         self.limits.append(count)
+
+    is_raise_due = False
+
+    def share(self) -> None: ...
 
 
 class FakeClock:
@@ -87,51 +76,72 @@ class FakeClock:
 class Case:
     """A queue with its neighbours."""
 
-    def __init__(self, fine_below: int = 50, *, starts: bool = True) -> None:
-        self.inbox: deque[Message] = deque()
-        self.messages = SimpleNamespace(fine_below=-1)
-        self.flow, self.clock = FakeFlow(), FakeClock()
+    def __init__(self, warn_attempts: int = 50) -> None:
+        config = ConsumerConfig(lookupd=("http://a:1",), warn_attempts=warn_attempts, handler_backoff=None)
+        self.queue, self.flow, self.clock = Queue(), FakeFlow(), FakeClock()
+        self.inbox = self.queue.messages
+        self.subscriptions: dict[int, Any] = {}
+        self.pace = Pace("orders/ch", config, self.queue, self.subscriptions, lambda: None)
+        self.pace.flow = self.flow  # type: ignore[assignment]
+        giving_up: Any = SimpleNamespace(gives_up=self.gives_up, has=lambda _: False)
+        clock: Any = self.clock
+        self.ledger = Ledger("orders/ch", config, self.queue, self.pace, giving_up, clock)
         self.given_up: list[Message] = []
-        attempts = SimpleNamespace(fine_below=fine_below, gives_up=self.gives_up)
-        parts: Any = (self.inbox, self.messages, attempts, self.flow, self.clock)
-        self.backlog = Backlog("orders/ch", *parts)
-        if starts:
-            self.backlog.start()
+        self.pace.review()
 
     def gives_up(self, message: Message) -> bool:
         self.given_up.append(message)
         return False
 
+    def source(self, msg_timeout: float = 8.0) -> Source:
+        """Return a connection."""
+        return Source(self.ledger, msg_timeout=msg_timeout)
+
     def arrive(self, count: int = 1, source: Source | None = None) -> list[Message]:
         """Put messages into the queue."""
-        messages = [Message(message_id(n + 2), b"x", 1, n, source or Source()) for n in range(count)]
-        self.backlog.arrived(count)
-        self.inbox.extend(messages)
+        used = source or self.source()
+        messages = [Message(message_id(n + 2), b"x", 1, n, used) for n in range(count)]
+        self.ledger.arrived(messages)
         return messages
 
     def take(self) -> tuple[Message, float]:
         """Take the next message as an iterator does."""
         message = self.inbox.popleft()
-        return message, self.backlog.next_arrived_at()
+        return message, self.queue.next_arrived_at()
+
+    def hand_out(self) -> Message:
+        """Hand out the next message."""
+        message, arrived_at = self.take()
+        if self.pace.is_careful:
+            self.ledger.handed_out(message, arrived_at)
+        return message
+
+    @contextlib.contextmanager
+    def used_by(self, handlers: int, message: Message | None = None) -> Iterator[None]:
+        """Run handlers while the block runs, one of them over ``message``."""
+        task: Any = "task"
+        if message is not None:
+            self.ledger.handled[task] = message
+        self.pace.used_by(handlers)
+        yield
+        self.ledger.handled.clear()
+        self.pace.used_by(-handlers)
+
+    def take_back(self, message: Message) -> bool:
+        """Take back a message that was handed out; return whether it is in the queue again."""
+        before = len(self.inbox)
+        self.ledger.take_back(message, "of a test")
+        return len(self.inbox) > before
 
 
-class Run:
-    """A call of ``run`` that handles one message, or none."""
-
-    def __init__(self, message: Message | None = None) -> None:
-        self._message = message
-
-    def handled(self, copy: Message) -> Message | None:
-        return self._message if self._message is not None and copy.is_copy_of(self._message) else None
-
-
-def joined(backlog: Backlog, *timeouts: float, dead: float | None = None) -> None:
+def joined(case: Case, *timeouts: float, dead: float | None = None) -> None:
     alive = [SimpleNamespace(delivery=SimpleNamespace(msg_timeout=each, is_alive=True)) for each in timeouts]
     others = [SimpleNamespace(delivery=None)]
     if dead is not None:
         others.append(SimpleNamespace(delivery=SimpleNamespace(msg_timeout=dead, is_alive=False)))
-    subscriptions: Any = [*alive, *others]
-    backlog.joined(subscriptions)
+    case.subscriptions.clear()
+    case.subscriptions.update(enumerate([*alive, *others]))
+    case.pace.joined()
 
 
 # ---------------------------------------------------------------- how many are asked for
@@ -139,48 +149,48 @@ def joined(backlog: Backlog, *timeouts: float, dead: float | None = None) -> Non
 
 async def test_before_anything_was_handled_a_few_may_wait() -> None:
     case = Case()
-    assert (case.flow.limits, case.messages.fine_below, case.backlog.msg_timeout) == ([10], 0, 60.0)
-    joined(case.backlog, *([5.0] * 20), 3.0, dead=1.0)
-    assert (case.flow.limits[-1], case.backlog.msg_timeout) == (22, 3.0)
-    joined(case.backlog)
-    assert (case.flow.limits[-1], case.backlog.msg_timeout) == (10, 60.0)
+    assert (case.flow.limits, case.queue.fine_below, case.pace.msg_timeout) == ([10], 0, 60.0)
+    joined(case, *([5.0] * 20), 3.0, dead=1.0)
+    assert (case.flow.limits[-1], case.pace.msg_timeout) == (22, 3.0)
+    joined(case)
+    assert (case.flow.limits[-1], case.pace.msg_timeout) == (10, 60.0)
     case.flow.in_flight = 7
     case.arrive(2)
-    case.backlog.freed()
+    case.pace.freed()
     assert case.flow.limits[-1] == 15  # five are in the hands of the application
     case.flow.in_flight, case.flow.is_gathering = 3, True
-    case.backlog.freed()
+    case.pace.freed()
     assert case.flow.limits[-1] == 15  # with many partitions the next review is a little later
 
 
 async def test_handlers_that_run_count_as_messages_in_hand() -> None:
-    case, run = Case(), Run()
-    with case.backlog.used_by(run, 4):
+    case = Case()
+    with case.used_by(4):
         assert case.flow.limits[-1] == 14
         case.flow.in_flight = 9
-        case.backlog.freed()
+        case.pace.freed()
         assert case.flow.limits[-1] == 14  # an answer changes nothing where handlers are counted
-        case.backlog.review()
+        case.pace.review()
         assert case.flow.limits[-1] == 19
-        case.backlog.handled(1, 1.0)
+        case.pace.handled(1, 1.0)
         assert case.flow.limits[-1] == 9 + 4 * 30
     case.flow.in_flight = 0
-    case.backlog.review()
+    case.pace.review()
     assert case.flow.limits[-1] == 30
-    case.backlog.handled(1, 1000.0)
+    case.pace.handled(1, 1000.0)
     assert case.flow.limits[-1] == 1  # whoever iterates wants the next one
 
 
 async def test_quick_handling_removes_the_limit_and_the_checks() -> None:
     for fine_below, fine in ((50, 2), (1, 1)):
         case = Case(fine_below)
-        case.backlog.handled(1000, 0.5)  # a full queue takes half a second
-        assert (case.flow.limits[-1], case.messages.fine_below) == (None, fine)
+        case.pace.handled(1000, 0.5)  # a full queue takes half a second
+        assert (case.flow.limits[-1], case.queue.fine_below) == (None, fine)
         case.flow.limits.clear()
-        case.backlog.freed()
+        case.pace.freed()
         assert case.flow.limits == []
-        case.backlog.handled(1, 5.0)
-        assert case.messages.fine_below == 0
+        case.pace.handled(1, 5.0)
+        assert case.queue.fine_below == 0
         assert case.flow.limits[-1] is not None
 
 
@@ -188,10 +198,10 @@ async def test_an_iteration_is_measured_between_arrivals() -> None:
     case = Case()
     case.arrive(4)
     for _ in range(3):
-        case.backlog.hand_out(*case.take())
+        case.hand_out()
         await dawdle(1.0)
     case.arrive(1)  # two were done in three seconds: the third is being handled
-    assert case.backlog._pace.seconds == pytest.approx(1.5, abs=0.01)
+    assert case.pace.speed.seconds == pytest.approx(1.5, abs=0.01)
     assert case.flow.limits[-1] == 19  # those that begin within half a minute
 
 
@@ -199,71 +209,71 @@ async def test_an_iteration_is_measured_when_it_wants_more_than_there_is() -> No
     case = Case()
     case.arrive(2)
     for _ in range(2):
-        case.backlog.hand_out(*case.take())
+        case.hand_out()
         await dawdle(1.0)
-    case.backlog.emptied()
-    assert case.backlog._pace.seconds == pytest.approx(1.0, abs=0.01)
+    case.pace.emptied()
+    assert case.pace.speed.seconds == pytest.approx(1.0, abs=0.01)
     await dawdle(50.0)  # waiting for messages is not handling them
-    case.backlog.emptied()
+    case.pace.emptied()
     case.arrive(1)
-    case.backlog.hand_out(*case.take())
+    case.hand_out()
     await dawdle(1.0)
-    case.backlog.emptied()
-    assert case.backlog._pace.seconds == pytest.approx(1.0, abs=0.01)
+    case.pace.emptied()
+    assert case.pace.speed.seconds == pytest.approx(1.0, abs=0.01)
 
 
 async def test_an_iteration_is_measured_now_and_then_while_nothing_arrives() -> None:
     case = Case()
     case.arrive(40)
     for number in range(17):
-        case.backlog.hand_out(*case.take())
-        assert (case.backlog._pace.seconds is None) == (number < 15), number
+        case.hand_out()
+        assert (case.pace.speed.seconds is None) == (number < 15), number
         await dawdle(0.5)
-    assert case.backlog._pace.seconds == pytest.approx(0.5, abs=0.01)
+    assert case.pace.speed.seconds == pytest.approx(0.5, abs=0.01)
 
 
 async def test_quick_iteration_is_measured_over_more_than_a_moment() -> None:
     case = Case()
-    case.backlog.handled(1000, 0.1)
-    before = case.backlog._pace.seconds
+    case.pace.handled(1000, 0.1)
+    before = case.pace.speed.seconds
     case.arrive(4)
     for pause, is_measured in ((0.005, False), (0.01, True)):
         case.take()
         await dawdle(pause)
         case.arrive(1)
-        assert (case.backlog._pace.seconds != before) == is_measured
+        assert (case.pace.speed.seconds != before) == is_measured
 
 
 async def test_handlers_are_not_measured_by_their_queue() -> None:
-    case, run = Case(), Run()
-    with case.backlog.used_by(run, 1):
+    case = Case()
+    with case.used_by(1):
         case.arrive(20)
         for _ in range(20):
-            case.backlog.hand_out(*case.take())
+            case.hand_out()
             await dawdle(0.1)
         case.arrive(1)
-        case.backlog.emptied()
-        assert case.backlog._pace.seconds is None
+        case.pace.emptied()
+        assert case.pace.speed.seconds is None
 
 
 async def test_a_loss_ends_a_measurement() -> None:
     case = Case()
     case.arrive(3)
-    case.backlog.hand_out(*case.take())
+    case.hand_out()
     await dawdle(1.0)
-    before = len(case.inbox)
-    case.inbox.pop()
-    case.backlog.lost(before)
-    case.backlog.emptied()
-    assert case.backlog._pace.seconds is None
+    source_of(case.inbox[0]).is_alive = False
+    case.ledger.left()
+    assert not case.inbox
+    case.pace.emptied()
+    assert case.pace.speed.seconds is None
 
 
 async def test_arrivals_after_a_block_are_as_old_as_the_block() -> None:
     case = Case()
-    assert not case.backlog.arrived(1)
+    assert not case.ledger.arrived([Message(message_id(2), b"x", 1, 0, case.source())])
     assert case.clock.turns == [pytest.approx(now(), abs=0.01)]
     case.clock.blocked, case.clock.arrived_at = 2.0, now() - 2.0
-    assert case.backlog.arrived(1)
+    assert case.ledger.arrived([Message(message_id(3), b"x", 1, 0, case.source())])
     assert len(case.clock.turns) == 1
 
 
@@ -284,20 +294,22 @@ LONG = (
 async def test_a_message_whose_time_has_passed_is_dropped(
     caplog: pytest.LogCaptureFixture, waits: float, *, is_wanted: bool
 ) -> None:
-    case, source = Case(), Source()
+    case = Case()
+    source = case.source()
     case.arrive(2, source)
     await dawdle(waits)
-    assert [case.backlog.is_wanted(*case.take()) for _ in range(2)] == [is_wanted] * 2
-    assert source.notes == ([] if is_wanted else ["dropped"] * 2)
+    assert [case.ledger.is_wanted(*case.take()) for _ in range(2)] == [is_wanted] * 2
+    assert source.answers == ([] if is_wanted else [(0, "dropped")] * 2)
     assert caplog.messages == ([] if is_wanted else [WAITED])
 
 
 async def test_a_message_of_a_lost_connection_is_not_wanted() -> None:
-    case, source = Case(), Source()
+    case = Case()
+    source = case.source()
     case.arrive(1, source)
     source.is_alive = False
-    assert not case.backlog.is_wanted(*case.take())
-    assert source.notes == []
+    assert not case.ledger.is_wanted(*case.take())
+    assert source.answers == []
 
 
 async def test_a_message_that_was_put_back_keeps_its_age() -> None:
@@ -307,7 +319,7 @@ async def test_a_message_that_was_put_back_keeps_its_age() -> None:
     await dawdle(1.0)
     message, arrived_at = case.take()
     assert arrived_at == pytest.approx(began, abs=0.01)
-    case.backlog.put_back(message, arrived_at)
+    case.queue.put_back(message, arrived_at)
     assert case.inbox[0] is message
     assert case.take() == (message, arrived_at)
 
@@ -315,64 +327,69 @@ async def test_a_message_that_was_put_back_keeps_its_age() -> None:
 async def test_a_message_that_is_taken_back_counts_as_a_quarter_of_its_timeout_old() -> None:
     for timeout, age in ((2.0, 0.5), (60.0, 1.0)):
         case = Case()
-        (message,) = case.arrive(1, Source(timeout))
+        (message,) = case.arrive(1, case.source(timeout))
         case.take()
-        assert case.backlog.take_back(message)
+        assert case.take_back(message)
         assert now() - case.take()[1] == pytest.approx(age, abs=0.01)
 
 
 async def test_a_watched_message_that_is_taken_back_keeps_its_deadline() -> None:
-    case, source = Case(), Source()
-    (message,) = case.arrive(1, source)
+    case = Case()
+    case.arrive(1)
     began = now()
-    case.backlog.hand_out(*case.take())
-    assert isinstance(message.source, Watched)
+    message = case.hand_out()
+    assert message.watch is not None
     await dawdle(3.0)
-    assert case.backlog.take_back(message)
-    assert getattr(message, "source", None) is source
-    assert case.take()[1] == pytest.approx(began, abs=0.01)
-    case.backlog.hand_out(message, now())
-    watched = message.source
-    assert isinstance(watched, Watched)
-    watched.deadline += 100.0  # a touch may move it far
-    assert case.backlog.take_back(message)
-    assert case.take()[1] == pytest.approx(now(), abs=0.01)
-    case.backlog.hand_out(message, now())
-    assert isinstance(message.source, Watched)
-    message.source.add_copy(Message(message.id, b"x", 2, 0, Source()))
-    assert not case.backlog.take_back(message)
+    assert case.take_back(message)
+    again, arrived_at = case.take()
+    assert (message.answered, again.answered, again.watch) == (True, False, None)
+    assert arrived_at == pytest.approx(began, abs=0.01)
+    case.ledger.handed_out(again, now())
+    assert again.watch is not None
+    again.watch.deadline += 100.0  # a touch may move it far
+    assert case.take_back(again)
+    third, arrived_at = case.take()
+    assert arrived_at == pytest.approx(now(), abs=0.01)
+    case.ledger.handed_out(third, now())
+    assert third.watch is not None
+    third.watch.copies.append(Message(message.id, b"x", 2, 0, case.source()))
+    assert not case.take_back(third)
     assert not case.inbox
 
 
 async def test_a_message_that_is_being_handled_is_not_handed_out_again(caplog: pytest.LogCaptureFixture) -> None:
-    case, source = Case(), Source()
+    case = Case()
+    source = case.source()
     (original,) = case.arrive(1, source)
-    run = Run(original)
-    with case.backlog.used_by(run, 1):
-        for copy_source, warned in ((Source(), []), (source, [LONG])):
+    with case.used_by(1, original):
+        for copy_source, warned in ((case.source(), []), (source, [LONG])):
             copy = Message(original.id, b"x", 2, 0, copy_source)
-            assert not case.backlog.is_wanted(copy, now())
-            assert isinstance(original.source, Watched)
-            assert original.source.has_copies
+            assert not case.ledger.is_wanted(copy, now())
+            assert original.watch is not None
+            assert original.watch.copies
             assert caplog.messages == warned
+        elsewhere = case.source()
+        elsewhere.partition += 1
+        assert case.ledger.is_wanted(Message(original.id, b"x", 2, 0, elsewhere), now())
         other = Message(message_id(99), b"x", 1, 0, source)
-        assert case.backlog.is_wanted(other, now())
-    assert case.backlog.is_wanted(Message(original.id, b"x", 2, 0, source), now())
+        assert case.ledger.is_wanted(other, now())
+    assert case.ledger.is_wanted(Message(original.id, b"x", 2, 0, source), now())
 
 
 async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    case, source = Case(), Source()
+    case = Case()
+    source = case.source()
     (message,) = case.arrive(1, source)
-    case.backlog.hand_out(*case.take())
+    case.hand_out()
     await dawdle(9.0)
     message.finish()
     assert caplog.messages == [LONG]
     copy = Message(message.id, b"x", 2, 0, source)
     other = Message(message.id, b"x", 2, 5, source)
-    assert case.backlog.is_wanted(other, now())  # another message: it was published at another time
-    assert not case.backlog.is_wanted(copy, now())
-    assert source.notes == [("finish", message.id)] * 2
+    assert case.ledger.is_wanted(other, now())  # another message: it was published at another time
+    assert not case.ledger.is_wanted(copy, now())
+    assert source.answers == [(2, "finish")] * 2
     assert caplog.messages[1:] == [
         f"{copy!r} was handled before, but its FIN was without effect: finishing this copy unhandled"
     ]
@@ -380,12 +397,12 @@ async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest
 
 @pytest.mark.parametrize("why", ["late", "lost", "blocked", "in time"])
 async def test_copies_in_the_queue_are_answered_with_a_message_whose_fin_may_be_late(why: str) -> None:
-    case, source = Case(), Source()
+    case = Case()
+    source = case.source()
     (message,) = case.arrive(1, source)
-    case.backlog.hand_out(*case.take())
-    (copy, other) = (Message(message.id, b"x", 2, 0, Source()), Message(message_id(50), b"x", 1, 0, Source()))
-    case.backlog.arrived(2)
-    case.inbox.extend((copy, other))
+    case.hand_out()
+    (copy, other) = (Message(message.id, b"x", 2, 0, case.source()), Message(message_id(50), b"x", 1, 0, case.source()))
+    case.ledger.arrived([copy, other])
     if why == "late":
         await dawdle(9.0)
     source.is_alive = why != "lost"
@@ -393,26 +410,27 @@ async def test_copies_in_the_queue_are_answered_with_a_message_whose_fin_may_be_
     message.finish()
     assert list(case.inbox) == ([copy, other] if why == "in time" else [other])
     assert copy.answered == (why != "in time")
-    assert bool(case.backlog._finished) == (why != "in time")
+    assert bool(case.ledger._finished) == (why != "in time")
     # Only after a loss each message is compared for a while, however quick the handlers are.
-    case.backlog.handled(1000, 0.01)
-    assert (case.messages.fine_below == 0) == (why == "lost")
+    case.pace.handled(1000, 0.01)
+    assert (case.queue.fine_below == 0) == (why == "lost")
     await dawdle(61.0)
-    case.backlog.review()
-    assert case.messages.fine_below == 2
+    case.pace.review()
+    assert case.queue.fine_below == 2
 
 
 async def test_after_a_loss_each_message_is_compared_if_one_was_finished_late() -> None:
     for is_late in (False, True):
-        case, source = Case(), Source()
+        case = Case()
+        source = case.source()
         (message,) = case.arrive(1, source)
-        case.backlog.hand_out(*case.take())
+        case.hand_out()
         await dawdle(9.0 if is_late else 1.0)
         message.finish()
-        case.backlog.handled(1000, 0.01)
-        assert case.messages.fine_below == 2
-        case.backlog.lost(0)
-        assert case.messages.fine_below == (0 if is_late else 2)
+        case.pace.handled(1000, 0.01)
+        assert case.queue.fine_below == 2
+        case.ledger.left()
+        assert case.queue.fine_below == (0 if is_late else 2)
 
 
 @pytest.mark.parametrize(("taken_after", "works", "warned"), [(0.0, 9.0, [LONG]), (7.0, 2.0, []), (0.0, 7.0, [])])
@@ -423,7 +441,7 @@ async def test_long_work_is_warned_about_once_and_waiting_is_not_work(
     messages = case.arrive(2)
     await dawdle(taken_after)
     for _ in range(2):
-        case.backlog.hand_out(*case.take())
+        case.hand_out()
     await dawdle(works)
     messages[0].requeue(2.0)
     messages[1].finish()
@@ -436,30 +454,15 @@ async def test_a_handler_that_took_long_is_suspected_and_its_message_watched() -
     first, second = case.arrive(2)
     began = now()
     await dawdle(1.0)
-    case.backlog.took_long(first, began, "handle")
+    case.ledger.took_long(first, began, "handle")
     assert case.clock.suspect is None
-    assert isinstance(first.source, Watched)
-    assert (first.source.taken_at, first.source.deadline) == (began, began + IN_TIME * 8.0)
+    assert first.watch is not None
+    assert (first.watch.taken_at, first.watch.deadline) == (began, began + IN_TIME * 8.0)
     case.clock.blocked = 1.0
     second.answered = True
-    case.backlog.took_long(second, began, "handle")
+    case.ledger.took_long(second, began, "handle")
     assert case.clock.suspect == "handle"
-    assert not isinstance(second.source, Watched)
-
-
-async def test_answers_from_another_thread_go_to_the_loop() -> None:
-    case = Case()
-    called: list[int] = []
-    assert not case.backlog.call(called.append, 1)
-    assert await asyncio.to_thread(case.backlog.call, called.append, 2)
-    assert not await asyncio.to_thread(case.backlog.call, "no function")
-    await turn(2)
-    assert called == [2]
-    closed = asyncio.new_event_loop()
-    closed.close()
-    case.backlog._loop = closed
-    assert not await asyncio.to_thread(case.backlog.call, called.append, 3)
-    assert not await asyncio.to_thread(Case(starts=False).backlog.call, called.append, 4)
+    assert second.watch is None
 
 
 # ---------------------------------------------------------------- the clock
@@ -642,9 +645,13 @@ class Partition:
         self.peaks += 1
 
 
-def flow_of(most: int, *partitions: Partition, max_bytes: int = 2**40) -> Flow:
+def flow_of(
+    most: int, *partitions: Partition, max_bytes: int = 2**40, on_gathered: Callable[[], None] = lambda: None
+) -> Flow:
     subscriptions: Any = dict(enumerate(partitions))
-    return Flow(most, max_bytes, subscriptions)
+    config: Any = SimpleNamespace(max_in_flight=most, max_in_flight_bytes=max_bytes)
+    backoff: Any = SimpleNamespace(is_active=False)
+    return Flow(config, subscriptions, backoff, on_gathered)
 
 
 def rdy(*partitions: Partition) -> list[int]:
@@ -668,14 +675,16 @@ async def test_the_limit_is_shared_lowered_and_raised_as_messages_are_answered()
     assert (flow.max_in_flight, rdy(one, two)) == (4, [2, 0])
     assert flow.in_flight == 5
     one.in_flight = 2
-    flow.freed()
+    if flow.is_raise_due:
+        flow.freed()
     await turn(2)
     assert rdy(one, two) == [2, 2]
     flow.set(0)
     assert rdy(one, two) == [0, 0]
     flow.set(6)
     one.in_flight = 0
-    flow.freed()
+    if flow.is_raise_due:
+        flow.freed()
     await turn(2)
     assert rdy(one, two) == [3, 3]
     flow.stop()
@@ -685,14 +694,13 @@ async def test_the_limit_is_shared_lowered_and_raised_as_messages_are_answered()
 
 async def test_many_partitions_are_shared_once_for_many_changes() -> None:
     many = [Partition() for _ in range(FEW + 1)]
-    flow = flow_of(2 * len(many), *many)
     shared: list[int] = []
 
     def share() -> None:
         shared.append(1)
         flow.share()
 
-    flow.on_gathered = share
+    flow = flow_of(2 * len(many), *many, on_gathered=share)
     assert all(flow.gathers() for _ in many)
     assert rdy(*many) == [0] * len(many)
     await eventually(lambda: shared)
@@ -702,7 +710,8 @@ async def test_many_partitions_are_shared_once_for_many_changes() -> None:
     flow.set(len(many))
     for partition in many:
         partition.in_flight = 1
-        flow.freed()
+        if flow.is_raise_due:
+            flow.freed()
     await eventually(lambda: len(shared) == 2)
     assert rdy(*many) == [1] * len(many)
     assert flow.gathers()
@@ -768,7 +777,8 @@ async def test_backlogs_are_looked_at_while_there_are_several_partitions() -> No
     one.in_flight, one.delivered = 10, 100  # full: it can use more
     await dawdle(LOOK_INTERVAL + 0.01)
     assert (one.peaks, two.peaks) == (1, 1)
-    flow.freed()
+    if flow.is_raise_due:
+        flow.freed()
     one.in_flight = 5
     await dawdle(3 * LOOK_INTERVAL)
     assert one.peaks >= 3

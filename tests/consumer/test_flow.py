@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
 from nsq_ha.protocol import Close, Command, Finish, Identity, Layout, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ClosedError, ConfigError, Consumer, Message, Producer
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
 from nsq_ha.dead_letters import DeadLetter, DeadLetterError, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError

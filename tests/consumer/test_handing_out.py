@@ -3,48 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
 from collections import deque
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsq_ha import ConsumerConfig
-from nsq_ha.consumer.attempts import AttemptPolicy
-from nsq_ha.consumer.closing import CLOSED, Returned
+from nsq_ha.consumer.delivery import CLOSED, Returned
 from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
-from nsq_ha.consumer.inbox import ConsumerInbox
-from nsq_ha.consumer.messages import Iterations, Messages
+from nsq_ha.consumer.inbox import ConsumerInbox, Iterations, Messages
+from nsq_ha.consumer.queue import Queue
 from nsq_ha.errors import ClosedError, ConfigError, ConnectionLostError
 from nsq_ha.message import Message
 from nsq_ha.threads import HandlerThreads, is_async
+from tests.consumer.parts import Source
 from tests.support.nsqd import message_id
 from tests.support.waiting import block, dawdle, eventually, turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-class Source:
-    """A connection that keeps the answers."""
-
-    topic, channel, partition, nsqd = "orders", "ch", 3, "here:4150"
-
-    def __init__(self, *, is_ordered: bool = False) -> None:
-        self.is_ordered = is_ordered
-        self.is_alive = True
-        self.msg_timeout = 60.0
-        self.answers: list[tuple[int, object]] = []
-
-    def finish(self, message: Message) -> None:
-        self.answers.append((message.internal_id & 1023, "finish"))
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        self.answers.append((message.internal_id & 1023, delay))
-
-    def touch(self, message: Message) -> None: ...
 
 
 def messages(count: int, source: Source | None = None, *, first: int = 1, attempts: int = 1) -> list[Message]:
@@ -79,10 +61,24 @@ class Owner:
         return message.body not in self.refused
 
 
+def queue_of(messages: deque[Message], fine_below: int = 2) -> Queue:
+    queue = Queue()
+    queue.messages = queue.unseen = messages
+    queue.fine_below = fine_below
+    return queue
+
+
+def iterator_over(
+    messages: deque[Message], owner: Owner, check_loop: Callable[[], None] = lambda: None, *, is_of_task: bool = False
+) -> Messages:
+    inbox: Any = owner
+    return Messages(queue_of(messages), inbox, check_loop, is_of_task=is_of_task)
+
+
 async def test_only_messages_with_many_attempts_are_checked() -> None:
     owner, queue = Owner(), deque(messages(2) + messages(3, first=3, attempts=2))
     owner.refused = {b"3"}
-    found = Messages(queue, 2, owner, lambda: None)
+    found = iterator_over(queue, owner)
     assert [(await anext(found)).body for _ in range(4)] == [b"1", b"2", b"4", b"5"]
     assert owner.checked == [b"3", b"4", b"5"]
     queue.extend(messages(1, first=6) + messages(1, first=7, attempts=2))
@@ -98,7 +94,7 @@ async def test_only_messages_with_many_attempts_are_checked() -> None:
 async def test_an_iterator_waits_for_arrivals() -> None:
     owner: Owner = Owner()
     queue: deque[Message] = deque()
-    found = Messages(queue, 2, owner, lambda: None)
+    found = iterator_over(queue, owner)
     waiting = asyncio.create_task(anext(found))
     await turn(2)
     owner.arrivals[0].set_result(None)
@@ -122,14 +118,14 @@ async def test_another_loop_is_named_when_a_wait_fails() -> None:
 
     owner.next_arrival = Broken  # type: ignore[method-assign]
     with pytest.raises(ConfigError, match="another loop"):
-        await anext(Messages(deque(), 2, owner, refuse))
+        await anext(iterator_over(deque(), owner, refuse))
     with pytest.raises(RuntimeError, match="different loop"):
-        await anext(Messages(deque(), 2, owner, lambda: None))
+        await anext(iterator_over(deque(), owner))
 
 
 async def test_a_task_is_known_by_what_it_has_not_answered() -> None:
     owner, queue = Owner(), deque(messages(5))
-    found = Messages(queue, 2, owner, lambda: None, is_of_task=True)
+    found = iterator_over(queue, owner, is_of_task=True)
     taken = [await anext(found) for _ in range(4)]
     taken[1].finish()
     assert found.unanswered() == [taken[0], taken[2], taken[3]]
@@ -139,37 +135,14 @@ async def test_a_task_is_known_by_what_it_has_not_answered() -> None:
     source.is_alive = True
     found.forget()
     assert found.unanswered() == []
-    other = Messages(deque(messages(3)), 2, owner, lambda: None)
+    other = iterator_over(deque(messages(3)), owner)
     held = [await anext(other) for _ in range(3)]
     assert other.unanswered() == held[2:]  # handlers keep their own
 
 
-class Plain:
-    """A source with nothing but what every source has."""
-
-    topic, channel, partition, nsqd = "orders", "ch", 3, "here:1"
-
-    def finish(self, message: Message) -> None: ...
-
-    def requeue(self, message: Message, delay: float | None) -> None: ...
-
-    def touch(self, message: Message) -> None: ...
-
-
-async def test_a_message_of_any_source_can_be_answered(inbox: ConsumerInbox) -> None:
-    message = Message(message_id(1), b"x", 1, 7, Plain())
-    found = Messages(deque([message]), 2, Owner(), lambda: None, is_of_task=True)
-    assert await anext(found) is message
-    assert found.unanswered() == [message]
-    inbox.take_back(message, "of a test")
-    (again,) = inbox.waiting
-    inbox.left()
-    assert list(inbox.waiting) == [again]
-
-
 async def test_few_answered_messages_are_kept() -> None:
     queue = deque(messages(200))
-    found = Messages(queue, 2, Owner(), lambda: None, is_of_task=True)
+    found = iterator_over(queue, Owner(), is_of_task=True)
     first = await anext(found)
     for _ in range(100):
         message = await anext(found)
@@ -181,7 +154,7 @@ async def test_few_answered_messages_are_kept() -> None:
 
 async def test_a_task_that_waits_drops_what_is_answered() -> None:
     owner, queue = Owner(), deque(messages(3))
-    found = Messages(queue, 2, owner, lambda: None, is_of_task=True)
+    found = iterator_over(queue, owner, is_of_task=True)
     taken = [await anext(found) for _ in range(3)]
     taken[0].finish()
     waiting = asyncio.create_task(anext(found))
@@ -193,8 +166,8 @@ async def test_a_task_that_waits_drops_what_is_answered() -> None:
 
 
 async def test_each_task_has_one_iterator() -> None:
-    owner, queue = Owner(), deque(messages(6))
-    iterations = Iterations(queue, 5, owner, lambda: None)
+    owner: Any = Owner()
+    iterations = Iterations(queue_of(deque(messages(6)), 5), owner, lambda: None)
     mine = iterations.of_task()
     assert iterations.of_task() is mine
     assert iterations.new() is not mine
@@ -210,25 +183,22 @@ async def test_each_task_has_one_iterator() -> None:
     held = await anext(mine)
     me = asyncio.current_task()
     assert set(iterations.tasks()) == {me, task}
-    assert iterations.is_any_held()
-    iterations.fine_below = 1
-    assert (iterations.fine_below, mine.fine_below, iterations.new().fine_below) == (1, 1, 1)
+    assert iterations.held()
     assert iterations.take(None) == []
     held.finish()
-    assert iterations.is_any_held()
+    assert iterations.held()
     may_end.set()
     await task
-    assert not iterations.is_any_held()
+    assert not iterations.held()
     assert iterations.tasks() == [me]
     assert iterations.take(None) == seen
     assert iterations.take(None) == []
-    iterations.fine_below = 5
     again = await anext(mine)
     assert iterations.take(me) == [again]
     last = await anext(mine)
-    assert iterations.is_any_held()
+    assert iterations.held()
     iterations.forget()
-    assert not iterations.is_any_held()
+    assert not iterations.held()
     assert not last.answered
 
 
@@ -297,6 +267,10 @@ class Desk:
     def __init__(self) -> None:
         self.handled_times: list[tuple[int, float]] = []
         self.long: list[tuple[bytes, float, str]] = []
+        self.taken_back: list[tuple[bytes, str]] = []
+
+    def take_back(self, message: Message, why: str) -> None:
+        self.taken_back.append((message.body, why))
 
     def handled(self, count: int, seconds: float) -> None:
         self.handled_times.append((count, round(seconds, 2)))
@@ -311,13 +285,9 @@ class Attempts:
 
     def __init__(self) -> None:
         self.failures: list[tuple[bytes, str]] = []
-        self.given_back: list[tuple[bytes, str]] = []
 
     async def failed(self, message: Message, error: BaseException) -> None:
         self.failures.append((message.body, type(error).__name__))
-
-    def give_back(self, message: Message, why: str) -> None:
-        self.given_back.append((message.body, why))
 
 
 class Case:
@@ -326,15 +296,21 @@ class Case:
     def __init__(self, handler: Callable[[Message], Any], *given: Message) -> None:
         self.owner, self.desk, self.attempts = Owner(), Desk(), Attempts()
         self.queue = deque(given)
-        self.taken_back: list[tuple[bytes, str]] = []
         self.closed = asyncio.Event()
-        attempts: Any = self.attempts
-        iterator = Messages(self.queue, 5, self.owner, lambda: None)
-        self.handling = Handling(iterator, handler, self.desk, attempts, self._take_back)
+        self.busy: dict[asyncio.Task[object], Message] = {}
+        owner: Any = self.owner
+        inbox: Any = SimpleNamespace(
+            messages=lambda: Messages(queue_of(self.queue, 5), owner, lambda: None),
+            pace=self.desk,
+            ledger=SimpleNamespace(handled=self.busy, take_back=self.desk.take_back, took_long=self.desk.took_long),
+            giving_up=self.attempts,
+        )
+        self.handling = Handling(inbox, handler)
         self.task: asyncio.Task[None] | None = None
 
-    def _take_back(self, message: Message, why: str) -> None:
-        self.taken_back.append((message.body, why))
+    @property
+    def taken_back(self) -> list[tuple[bytes, str]]:
+        return self.desk.taken_back
 
     def run(self, concurrency: int = 1) -> asyncio.Task[None]:
         self.task = asyncio.create_task(self.handling.run(concurrency, self.closed))
@@ -403,7 +379,7 @@ async def test_each_end_of_a_handler_has_its_answer() -> None:
     await stopped(case)
     assert source.answers == [(1, "finish"), (2, 5.0)]
     assert case.attempts.failures == [(b"3", "ValueError"), (b"4", "CancelledError")]
-    assert not case.handling.is_busy(case.task)
+    assert not case.busy
 
 
 class Ends(BaseException):
@@ -414,10 +390,13 @@ async def test_what_is_no_exception_gives_back_and_ends_the_run() -> None:
     async def handle(_: Message) -> None:
         raise Ends
 
-    case = Case(handle, *messages(1))
-    (done,), _ = await asyncio.wait({case.run()})
+    source = Source()
+    (message,) = messages(1, source)
+    (done,), _ = await asyncio.wait({Case(handle, message).run()})
     assert isinstance(done.exception(), BaseExceptionGroup)
-    assert case.attempts.given_back == [(b"1", "its handler raised Ends")]
+    assert source.answers == [(1, 0)]
+    assert isinstance(message.source, Returned)
+    assert message.source._why == "its handler raised Ends"
 
 
 async def test_a_running_handler_is_known_by_its_message_and_task() -> None:
@@ -430,18 +409,10 @@ async def test_a_running_handler_is_known_by_its_message_and_task() -> None:
     case = Case(handle, *messages(1))
     case.run()
     await eventually(lambda: tasks)
-    (one, other), (elsewhere,) = messages(2), messages(1, Source())
-    elsewhere.source.partition += 1
-    handled = case.handling.handled(one)
-    assert handled is not None
-    assert handled.body == b"1"
-    assert case.handling.handled(other) is None
-    assert case.handling.handled(elsewhere) is None
-    assert case.handling.is_busy(tasks[0])
-    assert not case.handling.is_busy(None)
+    assert [(task, message.body) for task, message in case.busy.items()] == [(tasks[0], b"1")]
     may_end.set()
     await stopped(case)
-    assert not case.handling.is_busy(tasks[0])
+    assert not case.busy
 
 
 async def test_closing_cancels_handlers_and_gives_their_messages_back() -> None:
@@ -591,8 +562,7 @@ def test_what_returns_a_coroutine_is_async() -> None:
 
 def inbox_of(**options: Any) -> ConsumerInbox:  # noqa: ANN401 - ConsumerConfig's
     config = ConsumerConfig(lookupd=("http://a:1",), **options)
-    attempts = AttemptPolicy(config, GiveUpPublisher(config, "orders", None))
-    return ConsumerInbox("orders/ch", config, attempts, lambda: None)
+    return ConsumerInbox("orders/ch", config, GiveUpPublisher(config, "orders", None), lambda: None)
 
 
 @pytest.fixture
@@ -621,23 +591,12 @@ async def test_an_inbox_says_why_it_cannot_be_used(inbox: ConsumerInbox) -> None
 
 
 async def test_one_call_takes_the_messages_at_a_time(inbox: ConsumerInbox) -> None:
-    may_end = asyncio.Event()
-
-    class Handles:
-        async def run(self, concurrency: int, closed: asyncio.Event) -> None:
-            assert (concurrency, closed) == (7, over)
-            await may_end.wait()
-
-        def is_busy(self, task: object) -> bool:
-            return task == "busy"
-
-        def handled(self, _: bytes) -> None: ...
-
-    handles: Any = Handles()
-    over = asyncio.Event()
     inbox.check_free()
-    running = asyncio.create_task(inbox.run(handles, 7, over))
-    await turn(2)
+    running = contextlib.ExitStack()
+    running.enter_context(inbox.running(7))
+    (message,) = messages(1)
+    busy: Any = "busy"
+    inbox.ledger.handled[busy] = message
     with pytest.raises(ConfigError) as caught:
         inbox.check_free()
     assert str(caught.value) == (
@@ -650,11 +609,9 @@ async def test_one_call_takes_the_messages_at_a_time(inbox: ConsumerInbox) -> No
         "orders/ch cannot be iterated while run() hands its messages to a handler: iterate before or after run(), or"
         " make another Consumer"
     )
-    busy: Any = "busy"
     assert (inbox.is_busy(busy), inbox.is_busy(None), inbox.may_answer()) == (True, False, True)
     inbox.changed.clear()
-    may_end.set()
-    await running
+    running.close()
     assert inbox.changed.is_set()
     assert not inbox.may_answer()
     inbox.check_free()
@@ -679,48 +636,48 @@ async def test_a_message_that_is_taken_back_is_handed_out_again(inbox: ConsumerI
     inbox.arrived(messages(1, source))
     (message,) = inbox.waiting
     inbox.waiting.clear()
-    inbox.take_back(message, "of a test")
+    inbox.ledger.take_back(message, "of a test")
     (again,) = inbox.waiting
     assert (message.answered, again.answered, again.body) == (True, False, b"1")
     assert isinstance(message.source, Returned)
     assert message.source._why == "of a test"
     inbox.waiting.clear()
-    inbox.take_back(message, "of a test")
+    inbox.ledger.take_back(message, "of a test")
     assert not inbox.waiting
     source.is_alive = False
     again.source = source
-    inbox.take_back(again, "of a test")
+    inbox.ledger.take_back(again, "of a test")
     assert not inbox.waiting
     assert source.answers == []
 
 
 @pytest.mark.parametrize(("options", "answers"), [({}, [(1, 0)]), ({"max_attempts": 3}, [])])
 async def test_while_closing_it_goes_back_to_nsqd(options: dict[str, Any], answers: list[object]) -> None:
-    inbox, source = inbox_of(**options), Source()
+    inbox = inbox_of(**options)
+    source = Source(inbox.ledger)
     inbox.start()
     inbox.arrived(messages(1, source))
     (message,) = inbox.waiting
     inbox.close()
     assert (inbox.closing.is_set(), list(inbox.waiting)) == (True, [])
     inbox.changed.clear()
-    inbox.take_back(message, "of a test")
+    inbox.ledger.take_back(message, "of a test")
     assert source.answers == answers
     assert inbox.changed.is_set()
     inbox.end()
-    assert inbox.late.are_lost
+    assert inbox.ledger.are_lost
 
 
 async def test_a_block_that_is_cancelled_has_failed_unless_the_consumer_closes_soon(inbox: ConsumerInbox) -> None:
-    source = Source()
+    source = Source(inbox.ledger)
     one, two = messages(2, source)
-    assert not inbox_of().interrupted(one)
-    assert inbox.interrupted(one)
+    assert inbox.ledger.interrupted(one)
     assert one.answered
     await dawdle(0.2)
     assert source.answers == []
     await dawdle(0.1)
     assert source.answers == [(1, None)]
-    assert inbox.interrupted(two)
+    assert inbox.ledger.interrupted(two)
     inbox.close()
     await dawdle(1.0)
     assert source.answers == [(1, None)]
@@ -728,7 +685,7 @@ async def test_a_block_that_is_cancelled_has_failed_unless_the_consumer_closes_s
     assert (left.body, left.answered) == (b"2", False)
     assert inbox.returned() == []
     (three,) = messages(1, source, first=3)
-    inbox.interrupted(three)
+    inbox.ledger.interrupted(three)
     assert source.answers[1:] == [(3, 0)]
     assert isinstance(three.source, Returned)
     assert CLOSED != three.source._why == "the block around it was cancelled"
@@ -741,7 +698,7 @@ async def test_who_leaves_gives_back_what_it_holds(inbox: ConsumerInbox) -> None
     held = [await anext(iterator) for _ in range(3)]
     held[0].finish()
     me = asyncio.current_task()
-    assert (inbox.tasks(), inbox.may_answer()) == ([me], True)
+    assert (inbox.iterations.tasks(), inbox.may_answer()) == ([me], True)
     inbox.changed.clear()
     inbox.abandon(None, has_failed=True)
     assert inbox.failed() == []

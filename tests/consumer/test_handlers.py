@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.consumer.attempts import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id

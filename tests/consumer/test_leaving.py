@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from nsq_ha import Consumer, Message
-from nsq_ha.consumer.messages import Messages
+from nsq_ha.consumer.inbox import Messages
 from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id

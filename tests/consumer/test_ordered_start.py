@@ -116,7 +116,7 @@ async def test_what_waits_for_its_partition_is_not_handled_once_its_connection_i
         peer = await stage.nsqd.subscriber()
         peer.message(b"first", message_id(2))
         peer.message(b"second", message_id(3))
-        await eventually(lambda: handled == [b"first"] and not inbox_of(consumer)._queue)
+        await eventually(lambda: handled == [b"first"] and not inbox_of(consumer).queue.unseen)
         peer.close()
         again = await stage.nsqd.subscriber(1)
         may_go_on.set()

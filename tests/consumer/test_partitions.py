@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
-from nsq_ha import Backoff, ConsumerConfig, tracelog
+from nsq_ha import ConsumerConfig, tracelog
 from nsq_ha.admin import nsqd_http
 from nsq_ha.admin.nsqd_http import EMPTY_LOG
 from nsq_ha.consumer import partitions as partitions_module
-from nsq_ha.consumer.counts import DeliveryCounts
-from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
@@ -39,6 +38,7 @@ from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Identity
 from nsq_ha.protocol.messages import DamagedMessage
+from tests.consumer.parts import Reports, delivery_for
 from tests.support.nsqd import message_id
 from tests.support.waiting import dawdle, turn
 
@@ -637,7 +637,7 @@ async def test_an_empty_partition_is_subscribed_without_a_position(http: Http) -
 
 
 async def test_messages_of_another_partition_are_refused() -> None:
-    delivery = Delivery(TOPIC, "ch", 3, is_ordered=False, backoff=Backoff(), on_freed=lambda: None)
+    delivery = delivery_for(Reports())
     delivery.nsqd = "here:1"
     start = start_of()
     start.check([Message(message_id(2, 3), b"x", 1, 7, delivery)])
@@ -734,7 +734,7 @@ class Arriving:
         self.arrived: list[tuple[list[bytes], bool]] = []
         start: Any = self.start
         self.receiver = Receiver(TOPIC, 3, start, self._arrived)
-        self.delivery = Delivery(TOPIC, "ch", 3, is_ordered=is_ordered, backoff=Backoff(), on_freed=lambda: None)
+        self.delivery = delivery_for(Reports(), is_ordered=is_ordered)
         wire: Any = self.wire
         self.delivery.attach(wire)
         self.lost: list[NsqError] = []

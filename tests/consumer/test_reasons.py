@@ -126,7 +126,7 @@ async def test_a_close_with_messages_unanswered_is_a_warning(stage: Stage, caplo
             await dawdle(1000.0)
 
         running = asyncio.create_task(consumer.run(never))
-        await eventually(lambda: inbox_of(consumer).flow.in_flight == 1)
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 1)
         await eventually(lambda: not inbox_of(consumer).waiting)
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.3)

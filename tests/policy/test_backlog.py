@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.backlog import FIRST_WAITING, GRAIN, Ages, Pace
+from nsq_ha.policy.backlog import FIRST_WAITING, GRAIN, Ages, Speed
 
 STEPS = st.lists(
     st.one_of(
@@ -23,15 +23,15 @@ STEPS = st.lists(
 )
 
 
-def steady(seconds: float) -> Pace:
-    pace = Pace()
+def steady(seconds: float) -> Speed:
+    pace = Speed()
     pace.took(1, seconds)
     return pace
 
 
 def test_few_may_wait_before_anything_is_known() -> None:
-    assert Pace().waiting(60.0, 4) == FIRST_WAITING
-    assert not Pace().is_quick(60.0, 1, 1)
+    assert Speed().waiting(60.0, 4) == FIRST_WAITING
+    assert not Speed().is_quick(60.0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_where_quick_ends(seconds: float, msg_timeout: float, handlers: int, cou
 
 
 def test_the_pace_is_that_of_one_message_and_follows_by_time_and_count() -> None:
-    pace = Pace()
+    pace = Speed()
     pace.took(4, 2.0)
     assert pace.seconds == 0.5
     pace.took(4, 0.5)  # half a second and four messages: three quarters of the way to the new mean

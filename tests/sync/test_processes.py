@@ -397,7 +397,7 @@ def test_ctrl_c_ends_a_publish_and_cancels_it(programs: Programs) -> None:
     ("call", "condition"),
     [
         ("next(consumer)", "any(taker._is_taking for taker in consumer._takers)"),
-        ("consumer.run(print, concurrency=4)", "consumer._client._inbox._handlings"),
+        ("consumer.run(print, concurrency=4)", "consumer._client._inbox.pace.handlers"),
     ],
 )
 def test_ctrl_c_ends_a_consumer(programs: Programs, call: str, condition: str) -> None:

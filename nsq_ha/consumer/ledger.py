@@ -1,0 +1,426 @@
+"""The messages of one consumer from their arrival to their answer: deadlines, copies, and answers without effect.
+
+The server's clock for a message starts when it sends the message. This module
+recognises the copies that the server sends of messages whose time has passed here.
+
+The invariants:
+
+* A message whose message timeout has passed in the queue is not handed out. If nothing takes messages, such ones leave
+  the queue when others arrive, so that it holds no more than is in flight.
+* A handler is not called for a message that another call of ``run`` handles at that moment, nor for one that was
+  finished here and whose FIN may have been without effect.
+* A message is compared by its identity, never by its id alone: a copy that is finished unhandled is a copy.
+* While handling is quick, there is no extra work per message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.consumer.delivery import (
+    CLOSED,
+    Returned,
+    delivery_of,
+    finish_copy,
+    give_back,
+    leave_to_end,
+    source_of,
+    warn_of_no_effect,
+)
+from nsq_ha.events import FinishedAgain
+from nsq_ha.message import Watch
+from nsq_ha.observe import SILENT
+from nsq_ha.policy.backlog import QUICK
+from nsq_ha.policy.redelivery import Finished
+
+if TYPE_CHECKING:
+    from nsq_ha.consumer.clock import LoopClock
+    from nsq_ha.consumer.delivery import Delivery
+    from nsq_ha.consumer.giving_up import GivingUp
+    from nsq_ha.consumer.pace import Pace
+    from nsq_ha.consumer.queue import Queue
+    from nsq_ha.identity import Identity
+    from nsq_ha.message import Message
+    from nsq_ha.observe import Observer
+    from nsq_ha.options.config import ConsumerConfig
+    from nsq_ha.options.types import Backoff
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+IN_TIME: Final = 0.95
+"""Share of the message timeout that counts: the server's clock started before the message arrived."""
+
+_EXPIRY_SHARE: Final = 0.1
+"""Share of the message timeout between two checks for messages whose time has passed in the queue."""
+
+_AFTER_LOSS: Final = 60.0
+"""Seconds after a lost connection for which each message is compared with what was finished."""
+
+_SOON: Final = 0.25
+"""Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
+
+
+class Ledger:
+    """The messages in flight of one consumer. Its connections report their answers here.
+
+    Args:
+        name: Topic and channel.
+        config: The consumer's options.
+        queue: The messages that wait.
+        pace: Asks for messages.
+        giving_up: Decides whether a message is given up.
+        clock: The event loop's.
+        observer: The consumer's.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        requeue_backoff: Delay of a requeue without an explicit one.
+        handled: The messages whose handlers are running, by the tasks that run them.
+        changed: Set when a subscription or the unanswered messages have changed.
+        closing: Set when no more messages are handed out.
+        are_lost: The consumer has closed, so answers have no effect. Earlier losses come from a lost connection, as in
+            any failover.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one consumer
+        self,
+        name: str,
+        config: ConsumerConfig,
+        queue: Queue,
+        pace: Pace,
+        giving_up: GivingUp,
+        clock: LoopClock,
+        observer: Observer = SILENT,
+    ) -> None:
+        self.topic, _, self.channel = name.partition("/")
+        self.requeue_backoff: Backoff = config.requeue_backoff
+        self.handled: dict[asyncio.Task[object], Message] = {}
+        self.changed: asyncio.Event = asyncio.Event()
+        self.closing: asyncio.Event = asyncio.Event()
+        self.are_lost: bool = False
+        self._is_closing = False  # as `closing`, without a call for each answer
+        self._name = name
+        self._counts_attempts = config.max_attempts is not None
+        self._queue = queue
+        self._pace = pace
+        self._backoff = pace.backoff
+        self._giving_up = giving_up
+        self._clock = clock
+        self._observer = observer
+        self._finished = Finished()
+        self._expiry_check_at = 0.0
+        self._warned: set[str] = set()
+        # By id(): messages whose block was just cancelled, with the timers that requeue them.
+        self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
+
+    # -- arrival and hand-out
+
+    def arrived(self, messages: list[Message]) -> bool:
+        """Put the messages of one read into the queue.
+
+        Returns:
+            Whether the event loop was blocked until now. If so, let it turn before more work begins.
+        """
+        now, queue = monotonic(), self._queue
+        expired = self._expired(now) if queue.messages and now >= self._expiry_check_at else ()
+        sent_at = self._clock.arrival(now)
+        self._pace.arrived(now, len(messages))
+        queue.ages.arrived(sent_at, len(messages), len(queue.messages))
+        queue.unseen.extend(messages)
+        for message in expired:
+            drop(message)
+        return sent_at != now
+
+    def _expired(self, now: float) -> list[Message]:
+        """Take the messages whose time has passed from the head: the server delivers them again, perhaps just now."""
+        messages, timeout = self._queue.messages, self._pace.msg_timeout
+        expired: list[Message] = []
+        while messages and now - self._queue.ages.head(len(messages)) > IN_TIME * source_of(messages[0]).msg_timeout:
+            expired.append(messages.popleft())
+        self._pace.dropped(len(expired))
+        self._expiry_check_at = now + timeout * _EXPIRY_SHARE
+        if expired and self._pace.handlers:
+            self._warn_of_waiting(timeout)
+        elif expired:
+            self._warn_once(
+                "unread",
+                f"{len(expired)} messages waited for longer than msg_timeout={timeout:g} s, since no task takes"
+                f" them: nsqd delivers them again and again, and counts each time as an attempt. Iterate, call run()"
+                f" or close the consumer",
+            )
+        return expired
+
+    def is_wanted(self, message: Message, arrived_at: float) -> bool:
+        """Return whether to hand out a message; one that is not wanted is dropped or answered."""
+        source, now = source_of(message), monotonic()
+        if not source.is_alive:
+            return False
+        if now - arrived_at > IN_TIME * source.msg_timeout:
+            # The server has taken it back, or does so now, and delivers it again.
+            self._warn_of_waiting(source.msg_timeout)
+            drop(message)
+            return False
+        if self._finished and self._finished.claim(message.identity, now):
+            if not self._finished:
+                self._pace.be_careful(0.0)
+            self._finish_again(message)
+            return False
+        for handled in self.handled.values():
+            if message.is_copy_of(handled):
+                _add_copy(self.watch(handled, now), message)
+                if handled.source is source:  # it was not lost with its connection
+                    self._warn_of_long_work(source.msg_timeout)
+                return False
+        return True
+
+    def _finish_again(self, copy: Message) -> None:
+        log.info("%r was handled before, but its FIN was without effect: finishing this copy unhandled", copy)
+        source = copy.source
+        self._observer.event(
+            FinishedAgain(
+                topic=source.topic,
+                channel=source.channel,
+                partition=source.partition,
+                nsqd=source.nsqd,
+                internal_id=copy.internal_id,
+                trace_id=copy.trace_id,
+                attempts=copy.attempts,
+            )
+        )
+        finish_copy(copy)
+
+    def handed_out(self, message: Message, arrived_at: float) -> None:
+        """Record that a message is handed out with a check."""
+        now = monotonic()
+        self.watch(message, now, arrived_at)
+        self._pace.handed_out(now)
+
+    def watch(self, message: Message, taken_at: float, arrived_at: float | None = None) -> Watch:
+        """Watch a message, since its handling may take long.
+
+        Args:
+            message: The message.
+            taken_at: When it was handed out.
+            arrived_at: When it arrived. None for ``taken_at``.
+        """
+        if message.watch is None:
+            since = taken_at if arrived_at is None else arrived_at
+            message.watch = Watch(taken_at, since + IN_TIME * source_of(message).msg_timeout)
+        return message.watch
+
+    def took_long(self, message: Message, began: float, handler: str) -> None:
+        """Record that handling ``message`` took long; call this before it is answered."""
+        if self._clock.blocked_for(monotonic()):
+            self._clock.suspect = handler
+        if not message.answered:
+            self.watch(message, began)
+
+    def arrived_before(self, message: Message, handed_out_after: float) -> float:
+        """Return when a message arrived, or an earlier time.
+
+        Args:
+            message: The message.
+            handed_out_after: It was not handed out before this time, unless it is watched.
+        """
+        timeout, watch = source_of(message).msg_timeout, message.watch
+        if watch is not None:
+            return min(watch.taken_at, watch.deadline - IN_TIME * timeout)
+        return handed_out_after - min(QUICK, timeout / 4)  # as in _put_back()
+
+    def left(self) -> None:
+        """Record that a connection was lost: its messages are not handed out, since the server delivers them again."""
+        self._queue.remove(lambda message: not source_of(message).is_alive)
+        if not self.closing.is_set():
+            if self._finished:
+                self._pace.be_careful(monotonic() + _AFTER_LOSS)
+            self._pace.left()
+
+    # -- answers, as deliveries report them
+
+    def freed(self) -> None:
+        """Record that messages were answered."""
+        self._pace.freed()
+        if self._is_closing:
+            self.changed.set()
+
+    def finished(self, message: Message, watch: Watch, delivery: Delivery) -> None:
+        """Record that a watched message is finished; its FIN follows."""
+        now = monotonic()
+        self._warn_if_late(message, watch, now)
+        if now > watch.deadline or not delivery.is_alive or self._clock.blocked_for(now):
+            for copy_of_it in self._queue.remove(message.is_copy_of):
+                _add_copy(watch, copy_of_it)
+            self._finished.remember(message.identity, now)
+            if not delivery.is_alive:
+                self._pace.be_careful(now + _AFTER_LOSS)
+        else:
+            delivery.may_be_refused(message)
+        self._backoff.finished(message)
+
+    def requeued(self, message: Message, delay: float | None) -> bool:
+        """Record that a message is requeued, with the delay that was given; return whether it is given up instead."""
+        self._warn_if_late(message, message.watch, monotonic())
+        if self._giving_up.has(message):  # the application's on_give_up requeues it, or failed
+            self._backoff.taken_back(message)
+            return False
+        self._backoff.requeued(message, delay)
+        return self._giving_up.gives_up(message)
+
+    def given_back(self, message: Message) -> None:
+        """Record that a message that has not failed goes back to the server."""
+        self._warn_if_late(message, message.watch, monotonic())
+        self._backoff.taken_back(message)
+
+    def unsettled(self, message: Identity) -> None:
+        """Finish the next copy of a message unhandled: it was finished, and the FIN may have been without effect."""
+        if not self.closing.is_set():
+            now = monotonic()
+            self._finished.remember(message, now)
+            self._pace.be_careful(now + _AFTER_LOSS)
+
+    def late(self, message: Message, answer: str) -> None:
+        """Record, from any thread, that a message was answered after its connection ended, and how."""
+        if self.are_lost and not self._giving_up.has(message):
+            advice = ". Answer messages before the consumer closes, or raise close_timeout"
+            warn_of_no_effect(message, answer, "the consumer has closed", advice)
+
+    def close(self) -> None:
+        """Hand out no more messages."""
+        self._is_closing = True
+        self.closing.set()
+
+    # -- messages that come back
+
+    def take_back(self, message: Message, why: str) -> None:
+        """Take back a handed-out message that has not failed, and hand it out again without counting an attempt.
+
+        Args:
+            message: The message. Nothing happens if it is answered.
+            why: Completes "the message was given back because ...", for an answer that comes later.
+        """
+        if not message.answered:
+            self._return(_reopened(message, why), why)
+
+    def interrupted(self, message: Message) -> bool:
+        """Take back a message whose ``async with`` block was cancelled; return True.
+
+        If the consumer closes soon after, this was a shutdown and no failure. If not, it was a timeout or the like.
+        """
+        again = _reopened(message, "the block around it was cancelled")
+        if self.closing.is_set():
+            self._return(again, CLOSED)
+        else:
+            timer = asyncio.get_running_loop().call_later(_SOON, self._has_failed, again)
+            self._interrupted[id(again)] = again, timer
+        return True
+
+    def _has_failed(self, message: Message) -> None:
+        del self._interrupted[id(message)]
+        message.requeue()
+
+    def _return(self, message: Message, why: str) -> None:
+        if not source_of(message).is_alive:
+            return
+        if self.closing.is_set():
+            self.spare(message)
+            self.changed.set()
+        elif self._put_back(message):
+            self._backoff.taken_back(message)
+            self._queue.wake()
+        else:
+            give_back(message, why)
+
+    def _put_back(self, message: Message) -> bool:
+        """Put a handed-out message back at the head; return False if only the server can deliver it again."""
+        now, watch = monotonic(), message.watch
+        if watch is not None and watch.copies:  # its time has passed: the server expects the answer to a copy
+            return False
+        timeout = source_of(message).msg_timeout
+        age = min(QUICK, timeout / 4)  # messages are watched if a full queue is not handled within this time
+        self._queue.put_back(message, now - age if watch is None else min(now, watch.deadline - IN_TIME * timeout))
+        message.watch = None
+        return True
+
+    def spare(self, message: Message) -> None:
+        """Return a message of a closing consumer to nsqd, without counting an attempt if attempts matter.
+
+        After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
+        within ``close_timeout``, counts none. A plain nsqd counts every delivery, and returns nothing at that end.
+        """
+        if self._counts_attempts and is_returned_at_end(message):
+            leave_to_end(message)
+        else:
+            give_back(message, CLOSED)
+
+    @property
+    def cancelled(self) -> list[Message]:
+        """The messages whose block was just cancelled."""
+        return [message for message, _ in self._interrupted.values()]
+
+    def uninterrupted(self) -> list[Message]:
+        """Return the messages whose block was just cancelled, and no longer requeue them."""
+        messages = self.cancelled
+        for _, timer in self._interrupted.values():
+            timer.cancel()
+        self._interrupted.clear()
+        return messages
+
+    # -- warnings
+
+    def _warn_if_late(self, message: Message, watch: Watch | None, now: float) -> None:
+        timeout = source_of(message).msg_timeout
+        if watch is not None and now - watch.taken_at > timeout and now > watch.deadline:
+            self._warn_of_long_work(timeout)
+
+    def _warn_of_waiting(self, timeout: float) -> None:
+        self._warn_once(
+            "waited",
+            f"a message waited behind slow ones for longer than msg_timeout={timeout:g} s, so nsqd delivers it again:"
+            f" raise concurrency= or msg_timeout= (up to nsqd's --max-msg-timeout), or lower max_in_flight=",
+        )
+
+    def _warn_of_long_work(self, timeout: float) -> None:
+        self._warn_once(
+            "long work",
+            f"handling a message takes longer than msg_timeout={timeout:g} s, so nsqd delivers it again."
+            f" Raise msg_timeout= (up to nsqd's --max-msg-timeout), or touch() the message from time to time",
+        )
+
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning("%s: %s", self._name, text)
+
+
+def drop(message: Message) -> None:
+    """Forget a message that the server no longer expects to be answered."""
+    delivery = delivery_of(message)
+    if delivery is not None:
+        delivery.dropped()
+
+
+def is_returned_at_end(message: Message) -> bool:
+    """Return whether nsqd requeues the message when its connection ends."""
+    delivery = delivery_of(message)
+    return delivery is None or delivery.is_returned_at_end
+
+
+def _add_copy(watch: Watch, copy: Message) -> None:
+    """Keep a copy until the answer; it replaces an earlier copy from the same connection."""
+    for older in [one for one in watch.copies if one.source is copy.source]:
+        watch.copies.remove(older)
+        drop(older)
+    watch.copies.append(copy)
+
+
+def _reopened(message: Message, why: str) -> Message:
+    """Return an unanswered copy, so that late answers to the original have no effect."""
+    again = copy.copy(message)
+    message.answered = True
+    message.source = Returned(source_of(message), why)
+    return again
