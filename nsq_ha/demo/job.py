@@ -169,11 +169,11 @@ class Job:
     async def _publish(self, producer: Producer) -> None:
         """Pass everything to the producer in order; tasks start in the order of their creation."""
         room = asyncio.Semaphore(self._options.in_flight)
-        pace = Pace(self._options.rate, self._clock)
+        limit = RateLimit(self._options.rate, self._clock)
         sequences: dict[str, int] = {}
         async with asyncio.TaskGroup() as group:
             for flight in self._flights:
-                await pace.wait()
+                await limit.wait()
                 await room.acquire()
                 sequence = sequences[flight.key] = sequences.get(flight.key, -1) + 1
                 number = self.audit.publish(self._clock())
@@ -223,7 +223,7 @@ class _Mark:
         self.passed = asyncio.Event()
 
 
-class Pace:
+class RateLimit:
     """Spreads messages evenly over time; after a stall it catches up by at most one second's messages.
 
     Args:

@@ -109,7 +109,7 @@ async def test_the_whole_run_in_a_browser(
 ) -> None:
     gate = Gate(len(rows))
     monkeypatch.setattr(flights, "read", lambda months: rows)
-    monkeypatch.setattr("nsq_ha.demo.job.Pace.wait", gate.wait)
+    monkeypatch.setattr("nsq_ha.demo.job.RateLimit.wait", gate.wait)
     page = await browser.new_page()
     page.set_default_timeout(LIMIT * 1000)
     heard, urls = listening(page), list[str]()
