@@ -31,7 +31,6 @@ from nsq_ha.options.language import declared
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.outcomes import PublishCounts
-from nsq_ha.producer.readiness import connect_all, unready
 from nsq_ha.producer.requests import (
     KEY_TYPES,
     CheckedMessage,
@@ -42,16 +41,15 @@ from nsq_ha.producer.requests import (
     single_pub,
 )
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
-from nsq_ha.producer.topic import TopicPublisher
+from nsq_ha.producer.topic import TopicPublisher, connect_all, unready
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.options.keywords import ProducerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.sender import Sender
     from nsq_ha.stats import ProducerStats
 
@@ -162,9 +160,8 @@ class Producer(SingleUseClient):
 
     async def _end(self) -> None:
         """Close everything, even with publishes pending. May be called again."""
-        for publisher in self._topics.values():
-            for sender in publisher.senders.values():
-                sender.fail_all(ClosedError("the producer was closed"))
+        for sender in self._senders():
+            sender.fail_all(ClosedError("the producer was closed"))
         if self._pending is not None:
             self._pending.close()
         for task in self._sender_tasks.values():
@@ -189,7 +186,10 @@ class Producer(SingleUseClient):
                     self._forget_idle()
         except BaseException as error:
             self._begin_to_close()
-            self._died(error)
+            closed = ClosedError("the producer failed: its background task ended with an error")
+            closed.__cause__ = error
+            for sender in self._senders():
+                sender.fail_all(closed)
             raise
         finally:
             if self._pending is not None:
@@ -200,13 +200,6 @@ class Producer(SingleUseClient):
         self._closing.set()
         if self._pending is not None:
             self._pending.is_open = False
-
-    def _died(self, error: BaseException) -> None:
-        for publisher in self._topics.values():
-            for sender in publisher.senders.values():
-                closed = ClosedError("the producer failed: its background task ended with an error")
-                closed.__cause__ = error
-                sender.fail_all(closed)
 
     def _check_open(self) -> PendingPublishes:
         if self._pending is None:
@@ -311,6 +304,8 @@ class Producer(SingleUseClient):
 
         If cancelled before the message was written, nothing is sent; later the message may be stored.
         """
+        if timeout is not None:
+            timeout = check_timeout(timeout)
         pending = self._pending
         if pending is None or not pending.is_open or get_running_loop() is not pending.loop:
             pending = self._check_open()
@@ -335,14 +330,7 @@ class Producer(SingleUseClient):
             publisher = self._topics[topic]
         except (KeyError, TypeError):  # a new topic, or not a name
             publisher = self._publisher(topic, pending)
-        pending.add(request, timeout if timeout is None else check_timeout(timeout))
-        try:
-            if not publisher.try_admit(request):
-                await publisher.wait_and_admit(request)
-            return (await request.future)[0]
-        except BaseException:
-            pending.let_go(request)
-            raise
+        return (await publisher.publish(request, timeout))[0]
 
     async def _publish_traced(
         self,
@@ -358,16 +346,8 @@ class Producer(SingleUseClient):
             if span.headers and defer is None:
                 checked = CheckedMessage(request.body, request.trace_id, request.ext)
                 request.ext_if_extended = in_context(checked, span.headers, self._largest).ext
-                request.is_plain = request.is_plain and request.ext_if_extended is None  # the quick way would not look
-            publisher = self._publisher(topic, pending)
-            pending.add(request, timeout if timeout is None else check_timeout(timeout))
-            try:
-                if not publisher.try_admit(request):
-                    await publisher.wait_and_admit(request)
-                receipts = await request.future
-            except BaseException:
-                pending.let_go(request)
-                raise
+                request.is_plain = request.is_plain and request.ext_if_extended is None  # else nobody looks for it
+            receipts = await self._publisher(topic, pending).publish(request, timeout)
             span.returns(receipts)
             return receipts[0]
 
@@ -424,34 +404,28 @@ class Producer(SingleUseClient):
         messages = as_list(messages)
         if not messages:
             return []
+        if timeout is not None:
+            timeout = check_timeout(timeout)
+        publisher = self._publisher(topic, pending)
         request = None if self._is_checked else single_mpub(topic, messages, pending.new_future, self.config)
-        if request is not None:
-            return await self._publish_mpub(pending, request, timeout)
-        return await self._publish_batch(pending, topic, messages, timeout)
-
-    async def _publish_mpub(
-        self, pending: PendingPublishes, request: MpubRequest, timeout: float | None
-    ) -> list[Receipt | PublishError]:
-        """Publish bodies that fit one command."""
-        publisher = self._publisher(request.topic, pending)
-        pending.add(request, timeout if timeout is None else check_timeout(timeout))
+        if request is None:
+            return await self._publish_batch(pending, publisher, messages, timeout)
         try:
-            if not publisher.try_admit(request):
-                await publisher.wait_and_admit(request)
-            return [*await request.future]
+            return [*await publisher.publish(request, timeout)]
         except PublishError as error:
             return [error] * request.count
         except ConfigError as error:
             raise at_position(0, error) from error
-        finally:
-            pending.let_go(request)
 
     async def _publish_batch(
-        self, pending: PendingPublishes, topic: str, messages: list[bytes | OutgoingMessage], timeout: float | None
+        self,
+        pending: PendingPublishes,
+        publisher: TopicPublisher,
+        messages: list[bytes | OutgoingMessage],
+        timeout: float | None,
     ) -> list[Receipt | PublishError]:
         """Publish a batch that needs more than one command, or has more than bodies."""
-        limit = self.config.publish_timeout if timeout is None else check_timeout(timeout)
-        publisher = self._publisher(topic, pending)
+        topic, limit = publisher.watch.topic, self.config.publish_timeout if timeout is None else timeout
         with observe.publishing(topic, messages) as span:
             plan = BatchPlan(topic, messages, lambda message: self._trace_id(topic, message), self.config, span.headers)
             whole: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -472,9 +446,9 @@ class Producer(SingleUseClient):
         return random.getrandbits(63) | 1 if is_traced else None
 
     def _publisher(self, topic: str, pending: PendingPublishes) -> TopicPublisher:
-        publisher = self._topics.get(topic) if type(topic) is str else None
-        if publisher is not None:
-            return publisher
+        known = self._topics.get(topic) if type(topic) is str else None
+        if known is not None:
+            return known
         check_topic(topic)
         lookups = self._lookups
         if lookups is None:
@@ -489,6 +463,9 @@ class Producer(SingleUseClient):
         )
         self._topics[topic] = publisher
         return publisher
+
+    def _senders(self) -> Iterator[Sender]:
+        return (sender for publisher in self._topics.values() for sender in publisher.senders.values())
 
     def _start(self, sender: Sender) -> None:
         if self._group is None:
@@ -513,10 +490,9 @@ class Producer(SingleUseClient):
     def _close_idle(self, count: int) -> int:
         """Close up to ``count`` unused connections, the longest idle ones first; return how many were closed."""
         users: dict[Connection, list[Sender]] = {}
-        for publisher in self._topics.values():
-            for sender in publisher.senders.values():
-                if (connection := sender.link.connection) is not None:
-                    users.setdefault(connection.connection, []).append(sender)
+        for sender in self._senders():
+            if (connection := sender.link.connection) is not None:
+                users.setdefault(connection.connection, []).append(sender)
         unused = [senders for senders in users.values() if all(sender.is_idle for sender in senders)]
         unused.sort(key=lambda senders: max(sender.last_used for sender in senders))
         for sender in itertools.chain.from_iterable(unused[:count]):

@@ -16,16 +16,18 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
+from nsq_ha.policy.health import Trouble
 from nsq_ha.producer.choice import PartitionChoice, Repartition
 from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.producer.requests import check_compression, lane_key, suit
 from nsq_ha.producer.sender import Sender
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import Connections
+    from nsq_ha.message import Receipt
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.limits import PendingPublishes, Request
@@ -94,16 +96,32 @@ class TopicPublisher:
         view = self.watch.view
         return view if not self.queued and self.is_usable(view) else None
 
-    def try_admit(self, request: Request, *, is_first: bool = False) -> bool:
+    async def publish(self, request: Request, timeout: float | None) -> list[Receipt]:
+        """Queue a request at its partition; return what the leader answers.
+
+        Args:
+            request: The request; its partition is not chosen yet.
+            timeout: Seconds for all of it. None for the producer's limit.
+
+        Raises:
+            ConfigError: The request does not suit the topic.
+            PublishError: It was not acknowledged.
+        """
+        self._pending.add(request, timeout)
+        try:
+            if not self._try_admit(request):
+                await self._wait_and_admit(request)
+            return await request.future
+        except BaseException:
+            self._pending.let_go(request)
+            raise
+
+    def _try_admit(self, request: Request, *, is_first: bool = False) -> bool:
         """Choose the partition of a request and queue it there, if it need not wait; return whether it was queued.
 
         Args:
             request: The request.
             is_first: Whether it is at the front of the topic's queue; any other one waits behind those in the queue.
-
-        Raises:
-            ConfigError: The request does not suit the topic.
-            PublishError: The number of partitions changed, and keys are refused since then.
         """
         view = self.watch.view
         if self.queued and not is_first:
@@ -126,18 +144,13 @@ class TopicPublisher:
             self._wait_for_room(request, sender)
         return True
 
-    async def wait_and_admit(self, request: Request) -> None:
-        """Queue a request at its partition as soon as the topic is known and no earlier publish waits.
-
-        Raises:
-            ConfigError: The request does not suit the topic.
-            PublishError: The time limit passed, the topic cannot be used, or the producer closes. Nothing was sent.
-        """
+    async def _wait_and_admit(self, request: Request) -> None:
+        """Queue a request at its partition as soon as the topic is known and no earlier publish waits."""
         try:
             async with self.admitted(request.deadline, is_quick=True):
                 await self.view()
                 self.check_open()
-                self.try_admit(request, is_first=True)
+                self._try_admit(request, is_first=True)
         except PublishError:
             self.count_unsent(request.count, request.deadline)
             raise
@@ -396,3 +409,59 @@ class _Ticket:
     def __init__(self, is_quick: bool) -> None:
         self.is_quick = is_quick
         self.woken: asyncio.Future[None] | None = None
+
+
+# ---------------------------------------------------------------- ready
+
+
+async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConfig) -> None:
+    """Look the topics up, connect to the leaders of all their partitions, and wait until this is done.
+
+    Raises:
+        TopicNotFoundError: No nsqlookupd knows a topic.
+        ConfigError: More connections are needed than are allowed.
+        ClosedError: The producer was closed.
+    """
+    with contextlib.ExitStack() as stack:
+        for publisher in publishers:
+            stack.enter_context(publisher.kept())
+        views = await asyncio.gather(*(publisher.view() for publisher in publishers))
+        each = zip(publishers, views, strict=True)
+        senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
+        nodes = {node.address for view in views for node in view.publishable.values()}
+        is_shared = config.tls is None or any(view.is_plain for view in views)
+        needed, each_one = (len(nodes), "nsqd") if is_shared else (len(senders), "partition")
+        if needed > config.max_connections:
+            raise ConfigError(
+                f"wait_ready() needs {needed} connections, one for each {each_one}, but"
+                f" max_connections={config.max_connections}: raise it, or name fewer topics"
+            )
+        await asyncio.gather(*(sender.connect() for sender in senders))
+
+
+def _partitions(view: TopicView) -> Collection[int]:
+    """Return the partitions to connect to; the nsqds of a plain cluster may have left for good."""
+    is_partitioned = view.meta is None or view.meta.is_partitioned
+    return range(view.partition_num) if is_partitioned else view.publishable
+
+
+def unready(publishers: Sequence[TopicPublisher], troubles: Sequence[Trouble]) -> str:
+    """Return what :func:`connect_all` still waits for.
+
+    Args:
+        publishers: Of the topics that it was called with.
+        troubles: What does not work for the producer.
+    """
+    waits = []
+    for publisher in publishers:
+        topic, view = publisher.watch.topic, publisher.watch.view
+        if view is None or not view.partition_num:
+            waits.append(topic)
+            continue
+        for partition in _partitions(view):
+            sender = publisher.senders.get(partition)
+            if sender is None or sender.link.connection is None:
+                waits.append(f"{topic}-{partition}")
+    known = {trouble.name: trouble.reason for trouble in reversed(troubles)}
+    reasons = ((name, known.get(name) or known.get("") or "is not connected yet") for name in waits)
+    return "; ".join(Trouble(name, reason, 0.0).text for name, reason in reasons)
