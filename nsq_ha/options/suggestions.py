@@ -6,39 +6,31 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-OTHER_NAMES: Final[Mapping[str, str]] = {
-    "backoff_multiplier": "handler_backoff",
-    "default_requeue_delay": "requeue_backoff",
-    "deflate": "compression",
-    "desired_tag": "tag",
-    "dial_timeout": "connect_timeout",
-    "enable_ordered": "ordered",
-    "enable_trace": "trace",
-    "hasher": "sharding",
-    "lookupd_connect_timeout": "lookup_timeout",
-    "lookupd_http_address": "lookupd",
-    "lookupd_http_addresses": "lookupd",
-    "lookupd_poll_interval": "max_lookup_interval",
-    "lookupd_poll_jitter": "lookup_jitter",
-    "lookupd_request_timeout": "lookup_timeout",
-    "max_backoff_duration": "handler_backoff",
-    "max_requeue_delay": "requeue_backoff",
-    "max_tries": "max_attempts",
-    "nsqd_tcp_address": "nsqd",
-    "nsqd_tcp_addresses": "nsqd",
-    "output_buffer_size": "output_buffer_bytes",
-    "pub_strategy": "strategy",
-    "pub_timeout": "publish_timeout",
-    "reconnect_interval": "backoff",
-    "requeue_delay": "requeue_backoff",
-    "snappy": "compression",
-    "tls_config": "tls",
-    "tls_insecure_skip_verify": "tls",
-    "tls_options": "tls",
-    "tls_root_ca_file": "tls",
-    "tls_v1": "tls",
+_THEIRS: Final = {
+    "backoff": ("reconnect_interval",),
+    "compression": ("deflate", "snappy"),
+    "connect_timeout": ("dial_timeout",),
+    "handler_backoff": ("backoff_multiplier", "max_backoff_duration"),
+    "lookup_jitter": ("lookupd_poll_jitter",),
+    "lookup_timeout": ("lookupd_connect_timeout", "lookupd_request_timeout"),
+    "lookupd": ("lookupd_http_address", "lookupd_http_addresses"),
+    "max_attempts": ("max_tries",),
+    "max_lookup_interval": ("lookupd_poll_interval",),
+    "nsqd": ("nsqd_tcp_address", "nsqd_tcp_addresses"),
+    "ordered": ("enable_ordered",),
+    "output_buffer_bytes": ("output_buffer_size",),
+    "publish_timeout": ("pub_timeout",),
+    "requeue_backoff": ("default_requeue_delay", "max_requeue_delay", "requeue_delay"),
+    "sharding": ("hasher",),
+    "strategy": ("pub_strategy",),
+    "tag": ("desired_tag",),
+    "tls": ("tls_config", "tls_insecure_skip_verify", "tls_options", "tls_root_ca_file", "tls_v1"),
+    "trace": ("enable_trace",),
 }
-"""Names of options in pynsq, gnsq and go-nsq, and ours; they often resemble another option more."""
+"""Our names of options, and those in pynsq, gnsq and go-nsq, which often resemble another option of ours more."""
+
+OTHER_NAMES: Final[Mapping[str, str]] = {their: ours for ours, theirs in _THEIRS.items() for their in theirs}
+"""Names of options in other clients, and ours."""
 
 
 def own_name(name: object) -> str | None:
