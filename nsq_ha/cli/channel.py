@@ -13,9 +13,8 @@ from nsq_ha.cli.figures import FIGURES
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import clean, print_fitting, print_json, wants_json
-from nsq_ha.cli.positions import described, positions
 from nsq_ha.cli.running import run
-from nsq_ha.cli.start import HELP
+from nsq_ha.cli.start import HELP, described, positions
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:

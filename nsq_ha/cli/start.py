@@ -1,25 +1,39 @@
-"""The option ``--from``: where to start reading."""
+"""Where to start: the option ``--from``, and the positions to which a channel is moved.
+
+The invariant: a position that only means something in one partition is given by partition.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha import StartFrom
-from nsq_ha.checks import MAX_SECONDS
+from nsq_ha.checks import MAX_PARTITION_ID, MAX_SECONDS
+from nsq_ha.errors import ConfigError
+from nsq_ha.options.language import option
+from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 _AGO: Final = re.compile(r"-(?:\d{1,9}[smhdw])+")
 _PART: Final = re.compile(r"(\d+)([smhdw])")
+
+_BY_PARTITION: Final = re.compile(r"([0-9]{1,6})=(.*)")
+_COUNTED: Final = ("offset:", "count:")
+_WORDS: Final = {StartFrom.beginning(): "beginning", StartFrom.end(): "end"}
+_FORMS: Final = (
+    "beginning, end, a time before now such as -1h, a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or"
+    " 2026-01-31T09:00Z, offset:BYTES or count:NUMBER"
+)
 
 HELP: Final = (
     "beginning, end, a time before now such as -90s, -1h30m or -2d, or a time such as 2026-01-31T09:00: local time,"
@@ -72,3 +86,55 @@ def from_option(default: str) -> Callable[[_Command], _Command]:
         default: What happens without it, for the help.
     """
     return click.option("--from", "start", callback=parse_start, metavar="WHERE", help=f"{HELP} Default: {default}.")
+
+
+# ---------------------------------------------------------------- channels
+
+
+def positions(texts: Iterable[str], now: float) -> StartFrom | Mapping[int, StartFrom]:
+    """Return one position for all partitions, or positions by partition.
+
+    Args:
+        texts: One position, or several of the form ``PARTITION=POSITION``.
+        now: The time in Unix seconds.
+
+    Raises:
+        click.BadParameter: A text names no position, or they do not fit each other.
+    """
+    found: dict[int | None, StartFrom] = {}
+    for text in texts:
+        match = _BY_PARTITION.fullmatch(text)
+        partition, where = (None, text) if match is None else (int(match[1]), match[2])
+        if partition is not None and partition > MAX_PARTITION_ID:
+            raise click.BadParameter(f"a partition is 0..{MAX_PARTITION_ID}, not {partition}")
+        if partition is None and where.startswith(_COUNTED):
+            raise click.BadParameter(f"{where} is a position in one partition: write PARTITION={where}")
+        if partition in found or (found and (partition is None or None in found)):
+            raise click.BadParameter("give one position, or one for each partition")
+        found[partition] = _position(where, now)
+    by_partition = {number: where for number, where in found.items() if number is not None}
+    return by_partition or found[None]
+
+
+def described(start: StartFrom | Mapping[int, StartFrom]) -> str:
+    """Return a position, or positions by partition, as people write them; times in local time."""
+    if isinstance(start, Mapping):
+        return ", ".join(f"{partition}={described(where)}" for partition, where in start.items())
+    if start in _WORDS:
+        return _WORDS[start]
+    if start.kind == "timestamp":
+        return datetime.fromtimestamp(start.value, UTC).astimezone().isoformat(" ", "seconds")
+    return f"{'offset' if start.kind == 'virtual_queue' else 'count'}:{start.value}"
+
+
+def _position(text: str, now: float) -> StartFrom:
+    if text.startswith(_COUNTED):
+        try:
+            found: StartFrom = option("start", Start).from_text(text, "the position")
+            return found
+        except ConfigError as error:
+            raise click.BadParameter(str(error)) from error
+    start = start_of(text, now)
+    if start is None:
+        raise click.BadParameter(f"{text!r} is no position: give {_FORMS}")
+    return start

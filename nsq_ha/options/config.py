@@ -4,7 +4,6 @@
 as keyword arguments. Times are in seconds, sizes in bytes.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from msgspec import Meta
 from nsq_ha.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.ext_filter import ExtFilter
-from nsq_ha.options.language import Bytes, Seconds, check_all, option
+from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
 from nsq_ha.options.start_from import Start, check_read
 from nsq_ha.options.suggestions import did_you_mean, own_name
 from nsq_ha.options.types import Backoff, Compression, Tls, check_lookupd_tls
@@ -170,18 +169,18 @@ class ClientConfig:
         Raises:
             ConfigError: An option is unknown or wrong; the text suggests the nearest name.
         """
-        known = {entry.name for entry in dataclasses.fields(cls)}
+        known = declared(cls)
         for name in options:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
                 for other, owner in ((ProducerConfig, "producers"), (ConsumerConfig, "consumers")):
                     own = own_name(name)
-                    if own not in known and {own, name} & {entry.name for entry in dataclasses.fields(other)}:
+                    if own not in known and {own, name} & declared(other).keys():
                         hint = f": it is an option of {owner}" + (f", {own!r}" if own else "")
                 if issubclass(cls, ConsumerConfig) and name in _ARGUMENTS_OF_RUN:
                     hint = f": it is no option but an argument: give it to {_ARGUMENTS_OF_RUN[name]}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
-        return cls(**options)  # type: ignore[arg-type]  # the rules check the types
+        return cls(**options)  # type: ignore[arg-type]  # the declarations check the types
 
 
 _ARGUMENTS_OF_RUN: Final = {

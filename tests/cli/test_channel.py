@@ -12,7 +12,7 @@ import pytest
 from click.testing import Result
 
 from nsq_ha import StartFrom
-from nsq_ha.cli.positions import described, positions
+from nsq_ha.cli.start import described, positions
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
