@@ -1,4 +1,4 @@
-"""A blocking connection to one nsqd: TCP, IDENTIFY, TLS, compression, AUTH.
+"""Blocking connections: :class:`Wire` is TCP and TLS, :class:`BlockingConnection` adds IDENTIFY, compression and AUTH.
 
 This module does not decide what to send (``read.replay``, ``write.partition_writer``,
 ``ack.puller``) or what follows a failure. The partitioned nsqd can write to a TLS
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha._version import __version__
 from nsq_ha.engine.tls_limits import tls_server
@@ -34,7 +34,8 @@ from nsq_ha.spark.options.names import in_tls_options
 from nsq_ha.tls import ssl_context, trust_hint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import ssl
+    from collections.abc import Callable, Iterator
 
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
@@ -59,12 +60,104 @@ _ADVICE: Final = Advice(
 )
 
 
+T = TypeVar("T")
+
+
 class ConnectionExpiredError(ConnectionLostError):
     """The nsqd can no longer write to this TLS connection; open another one."""
 
 
+class Wire:
+    """A TCP connection whose errors are those of this library. :meth:`connect` first; :meth:`close` last.
+
+    Args:
+        host: Host name or IP address.
+        port: The port.
+        name: The other side, for error messages.
+    """
+
+    def __init__(self, host: str, port: int, name: str) -> None:
+        self._address = host, port
+        self._name = name
+        self._socket: socket.socket | None = None
+
+    def connect(self) -> None:
+        """Connect.
+
+        Raises:
+            ConnectError: That failed.
+        """
+        try:
+            self._socket = socket.create_connection(self._address, CONNECT_TIMEOUT)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError, OverflowError) as error:
+            # A resolver raises the latter two for invalid names and ports.
+            raise ConnectError(f"cannot connect to {self._name}: {error}") from error
+
+    def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Go on with TLS.
+
+        Raises:
+            ConnectError: That failed.
+        """
+        try:
+            self._socket = context.wrap_socket(self._connected(), server_hostname=server_name)
+        except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
+            raise ConnectError(f"TLS with {self._name} failed: {error}{in_tls_options(trust_hint(error))}") from error
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        try:
+            connection = self._connected()
+            connection.settimeout(CONNECT_TIMEOUT)
+            connection.sendall(data)
+        except OSError as error:
+            raise ConnectionLostError(f"connection to {self._name} lost: {error}") from error
+
+    def receive(self, wait: float) -> bytes:
+        """Wait for data.
+
+        Raises:
+            ResponseTimeoutError: There was none for so many seconds.
+            ConnectionLostError: The connection ended.
+        """
+        return self._received(wait, lambda connection: connection.recv(READ_BYTES))
+
+    def receive_into(self, part: memoryview, wait: float) -> int:
+        """Wait for data, write it there and return its size; raises as :meth:`receive`."""
+        return self._received(wait, lambda connection: connection.recv_into(part))
+
+    def _received(self, wait: float, receive: Callable[[socket.socket], T]) -> T:
+        try:
+            connection = self._connected()
+            connection.settimeout(max(wait, _LEAST_WAIT))
+            received = receive(connection)
+        except TimeoutError as error:
+            raise ResponseTimeoutError(f"{self._name} sent nothing in time") from error
+        except OSError as error:
+            raise ConnectionLostError(f"connection to {self._name} lost: {error}") from error
+        if not received:
+            raise ConnectionLostError(f"{self._name} closed the connection")
+        return received
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionLostError(f"the connection to {self._name} is closed")
+        return self._socket
+
+
 class BlockingConnection:
-    """One connection. Call :meth:`open` first and :meth:`close` last; nothing else closes it.
+    """One connection to an nsqd. Call :meth:`open` first and :meth:`close` last; nothing else closes it.
 
     Args:
         node: The nsqd.
@@ -81,10 +174,11 @@ class BlockingConnection:
         self.protocol: ClientProtocol = ClientProtocol(max_frame_bytes=options.max_frame_bytes)
         self.early: list[Message] = []
         self._node = node
+        self._name = f"nsqd {node.address}"
+        self._wire = Wire(node.host, node.tcp_port, self._name)
         self._options = options
         self._extended = extended
         self._gathers = gathers
-        self._socket: socket.socket | None = None
         self._codec: Codec | None = None
         self._pieces: Iterator[bytes] = iter(())
         self._lifetime: Lifetime | None = None
@@ -108,14 +202,9 @@ class BlockingConnection:
             RemoteProtocolError: The server's answers violate the protocol.
         """
         until = time.monotonic() + CONNECT_TIMEOUT
-        try:
-            self._socket = socket.create_connection((self._node.host, self._node.tcp_port), CONNECT_TIMEOUT)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError, OverflowError) as error:
-            # A resolver raises the latter two for invalid names and ports.
-            raise ConnectError(f"cannot connect to nsqd {self._node.address}: {error}") from error
-        secret, address = self._options.auth_secret, f"nsqd {self._node.address}"
-        handshake = Handshake(self.protocol, self._offer(), address=address, secret=secret, advice=_ADVICE)
+        self._wire.connect()
+        secret = self._options.auth_secret
+        handshake = Handshake(self.protocol, self._offer(), address=self._name, secret=secret, advice=_ADVICE)
         identified_at = time.monotonic()
         for step in handshake:
             if isinstance(step, Send):
@@ -132,9 +221,7 @@ class BlockingConnection:
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        self._wire.close()
 
     def request(self, command: Command, until: float) -> bytes:
         """Send a command that has an answer, and wait for it.
@@ -175,14 +262,14 @@ class BlockingConnection:
         if received.heartbeats:
             self.send(NOP)
         if received.damaged:
-            raise RemoteProtocolError(f"nsqd {self._node.address} sent a message that cannot be decoded")
+            raise RemoteProtocolError(f"{self._name} sent a message that cannot be decoded")
         return received
 
     def read(self, until: float) -> bytes:
         """Wait for data, which the caller passes on to :meth:`accept`. Raises as :meth:`receive`."""
         now = time.monotonic()
         if until <= now:
-            raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time")
+            raise ResponseTimeoutError(f"{self._name} sent nothing in time")
         over = self._lifetime.stale_at if self._lifetime is not None else until
         try:
             if over > now:
@@ -190,7 +277,7 @@ class BlockingConnection:
         except ResponseTimeoutError:
             if over >= until:
                 raise
-        raise ConnectionExpiredError(f"nsqd {self._node.address} can no longer write to this TLS connection")
+        raise ConnectionExpiredError(f"{self._name} can no longer write to this TLS connection")
 
     def arrived(self) -> bytes:
         """Return data that has arrived already, without waiting; empty if there is none.
@@ -209,14 +296,8 @@ class BlockingConnection:
         Raises:
             ConnectionLostError: The connection was lost; unanswered requests are in doubt.
         """
-        if not data:
-            return
-        try:
-            connection = self._connected()
-            connection.settimeout(CONNECT_TIMEOUT)
-            connection.sendall(data if self._codec is None else self._codec.compress(data))
-        except OSError as error:
-            raise ConnectionLostError(f"connection to nsqd {self._node.address} lost: {error}") from error
+        if data:
+            self._wire.send(data if self._codec is None else self._codec.compress(data))
 
     def _offer(self) -> Offer:
         options = self._options
@@ -239,34 +320,15 @@ class BlockingConnection:
             context = ssl_context(tls)
         except ConfigError as error:
             raise ConfigError(in_tls_options(str(error))) from error
-        try:
-            name = tls.server_name or self._node.host
-            self._socket = context.wrap_socket(self._connected(), server_hostname=name)
-        except (OSError, ValueError, TypeError) as error:  # ssl raises the latter two for names that it rejects
-            hint = in_tls_options(trust_hint(error))
-            raise ConnectError(f"TLS with nsqd {self._node.address} failed: {error}{hint}") from error
+        self._wire.start_tls(context, tls.server_name or self._node.host)
 
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait
         while True:
             if (piece := next(self._pieces, None)) is not None:
                 return piece
-            try:
-                connection = self._connected()
-                connection.settimeout(max(until - time.monotonic(), _LEAST_WAIT))
-                data = connection.recv(READ_BYTES)
-            except TimeoutError as error:
-                raise ResponseTimeoutError(f"nsqd {self._node.address} sent nothing in time") from error
-            except OSError as error:
-                raise ConnectionLostError(f"connection to nsqd {self._node.address} lost: {error}") from error
-            if not data:
-                raise ConnectionLostError(f"nsqd {self._node.address} closed the connection")
+            data = self._wire.receive(until - time.monotonic())
             if self._codec is None:
                 return data
             # A block may need more bytes before it yields any.
             self._pieces = self._codec.pieces(data)
-
-    def _connected(self) -> socket.socket:
-        if self._socket is None:
-            raise ConnectionLostError(f"the connection to nsqd {self._node.address} is closed")
-        return self._socket

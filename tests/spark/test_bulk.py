@@ -23,7 +23,7 @@ from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
-from nsq_ha.spark.read.bulk.reader import BulkFetch, BulkReader, BulkUnavailableError
+from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from tests.spark.projections import ALL
 
@@ -330,11 +330,11 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     ranges = plan(given, asked)
     calls = [0]
 
-    def damage(pulled: Pulled, partition: int) -> Cut | None:
+    def damage(pulled: Pulled, asked: Range) -> Cut | None:
         calls[0] += 1
         if calls[0] == 5:
             raise DamagedLogError("the messages of an entry of the log do not fill it")
-        return cut(pulled, partition)
+        return cut(pulled, asked)
 
     monkeypatch.setattr(bulk_module, "cut", damage)
     with subscriptions() as used:
@@ -342,15 +342,6 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
     assert [part.end for part in used] == [ranges[0].end]
     assert used[0].start > 0
-
-
-def test_subscribe_reads_nothing_in_bulk(asked: Cluster) -> None:
-    given = options(asked, "flights", fetch="subscribe")
-    part = Range("flights", 0, 0, 60, None, ordered=False, extended=False)
-    batches = BulkFetch(given, asked, ALL).batches(part)
-    with pytest.raises(StopIteration) as ended:
-        next(batches)
-    assert ended.value.value is part
 
 
 def test_an_error_that_retries_cannot_fix_ends_the_read(asked: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

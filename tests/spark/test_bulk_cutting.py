@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
 from nsq_ha.protocol.gob import decode_uint
 from nsq_ha.protocol.pull import ENTRY, Answers, Pulled, entries_of
 from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
 from nsq_ha.protocol.stored import EXT_MARK, encode_stored
-from nsq_ha.spark.read.bulk.batches import _NoDelivery, batch
+from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
 from tests.spark.projections import ALL, ARRAY
 
 PARTITION = 3
 BASE = PARTITION << 50
+ASKED = Range("flights", PARTITION, 0, 2**60, None, ordered=False, extended=False)
 
 
 @dataclass
@@ -87,16 +88,16 @@ def pulled(entries: list[StoredEntry]) -> Pulled:
 
 
 def check(written: Written) -> Cut:
-    found = cut(pulled(written.entries), PARTITION)
+    found = cut(pulled(written.entries), ASKED)
     assert found is not None
     assert found.entries == len(written.entries)
     assert found.offsets.tolist() == [entry.offset for entry in written.entries]
     assert found.sizes.tolist() == [len(entry.data) for entry in written.entries]
     assert found.rows.offsets.tolist() == [message.offset for message in written.messages]
-    assert found.rows.sizes.tolist() == [message.raw_size for message in written.messages]
-    made = batch(found.rows, "flights", PARTITION, ALL)
+    assert found.rows.raw_sizes.tolist() == [message.raw_size for message in written.messages]
+    made = ALL.batch(found.rows)
     assert made.equals(ALL.batch(written.messages)), made.to_pydict()
-    headers = batch(found.rows, "flights", PARTITION, ARRAY)
+    headers = ARRAY.batch(found.rows)
     assert headers.equals(ARRAY.batch(written.messages)), headers.to_pydict()
     return found
 
@@ -124,7 +125,7 @@ def test_many_entries_of_equal_and_of_mixed_sizes(sizes: range, lot: int) -> Non
 
 
 def test_an_answer_without_entries_has_no_rows() -> None:
-    assert cut(pulled([]), PARTITION) is None
+    assert cut(pulled([]), ASKED) is None
 
 
 def test_old_messages_of_an_extended_topic_have_no_header() -> None:
@@ -167,15 +168,15 @@ def marked(part: bytes) -> bytes:
 )
 def test_a_damaged_log_is_refused(entries: list[StoredEntry], problem: str) -> None:
     with pytest.raises(DamagedLogError, match=problem):
-        cut(pulled(entries), PARTITION)
+        cut(pulled(entries), ASKED)
 
 
 @pytest.mark.parametrize("part", [b"", b"\4", b"\4\0", b"\4\0\3ab"])
 def test_a_header_longer_than_its_message_is_refused(part: bytes) -> None:
-    found = cut(pulled([entry(marked(part), marked(b"\4\0\2{}"))]), PARTITION)
+    found = cut(pulled([entry(marked(part), marked(b"\4\0\2{}"))]), ASKED)
     assert found is not None
     with pytest.raises(DamagedLogError, match=r"extension header|version of its header"):
-        batch(found.rows, "flights", PARTITION, ALL)
+        ALL.batch(found.rows)
 
 
 FIELDS = ("MsgOffset", "MsgSize")
@@ -203,7 +204,7 @@ ONE = b"\x01\x01\x01\x02\x01\x3c\0"  # an entry of 30 bytes at offset 1
 )
 def test_an_answer_that_does_not_fit_together_is_refused(data: bytes, problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
-        cut(Pulled(memoryview(data), FIELDS), PARTITION)
+        cut(Pulled(memoryview(data), FIELDS), ASKED)
 
 
 REAL_FIELDS = tuple(name for name, _ in ENTRY.fields)
@@ -217,32 +218,25 @@ def test_damage_is_refused_or_within_messages(changes: list[tuple[int, int]]) ->
         data[place] = byte
     answer = Pulled(memoryview(data), REAL_FIELDS)
     try:
-        found = cut(answer, PARTITION)
+        found = cut(answer, ASKED)
     except RemoteProtocolError:
         return
     assert found is not None
     plain = entries_of(answer)
     assert found.offsets.tolist() == [each.offset for each in plain]
-    assert (np.diff(found.rows.offsets) == found.rows.sizes[:-1]).all()
+    assert (np.diff(found.rows.offsets) == found.rows.raw_sizes[:-1]).all()
     assert found.rows.end == plain[-1].offset + len(plain[-1].data)
 
 
 @given(st.integers(0, len(ANSWER) - 1))
 def test_a_cut_answer_is_refused(size: int) -> None:
     with pytest.raises(RemoteProtocolError):
-        cut(Pulled(memoryview(ANSWER)[:size], REAL_FIELDS), PARTITION)
+        cut(Pulled(memoryview(ANSWER)[:size], REAL_FIELDS), ASKED)
 
 
 def test_parts_of_rows_are_batches_of_their_own() -> None:
     written = write([[(b"%d" % number, None)] for number in range(50)], extended=False)
     found = check(written)
-    parts = [batch(found.rows.part(low, low + 10), "flights", PARTITION, ALL) for low in range(0, 50, 10)]
+    parts = [ALL.batch(found.rows.part(low, low + 10)) for low in range(0, 50, 10)]
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([ALL.batch(written.messages)]))
     assert found.rows.part(3, 7).end == written.messages[7].offset
-
-
-def test_a_copied_message_cannot_be_answered() -> None:
-    message = Message(b"", b"", 1, 0, _NoDelivery())
-    for answer in (_NoDelivery().finish, _NoDelivery().touch, lambda each: _NoDelivery().requeue(each, None)):
-        with pytest.raises(LocalProtocolError, match="copied"):
-            answer(message)

@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsq_ha.protocol.pull import Entry
 from nsq_ha.spark.cluster import Extent
-from nsq_ha.spark.read.bulk.search import Found, Missing, Place, find_entry
+from nsq_ha.spark.read.bulk.reader import Missing, find_entry
+
+
+def entry(offset: int, size: int) -> Entry:
+    return Entry(offset, memoryview(bytes(size)))
 
 
 @dataclass
@@ -39,15 +44,15 @@ class Entries:
     def extent(self) -> Extent:
         return Extent(self.offsets[self.cleaned], self.offsets[-1], len(self.sizes) * self.per_entry)
 
-    def look(self, number: int) -> Place | Missing:
+    def look(self, number: int) -> Entry | Missing:
         self.asked.append(number)
         if number < self.cleaned:
             return Missing.CLEANED
         if number >= len(self.sizes) - self.unread:
             return Missing.LATER
-        return Place(self.offsets[number], self.sizes[number])
+        return entry(self.offsets[number], self.sizes[number])
 
-    def find(self, position: int) -> Found | None:
+    def find(self, position: int) -> tuple[int, int] | None:
         return find_entry(position, self.extent, self.look)
 
 
@@ -64,11 +69,11 @@ def test_the_entry_that_contains_an_offset_is_found(
     readable = len(parts) - entries.unread
     found = entries.find(position)
     if entries.cleaned <= number < readable:
-        assert found == Found(number, parts[number])
+        assert found == (number, parts[number])
     elif number == readable > entries.cleaned and position == entries.offsets[number]:
-        assert found == Found(number, parts[number - 1])
+        assert found == (number, parts[number - 1])
     elif position == 0 and not entries.cleaned:
-        assert found == Found(0, 0)
+        assert found == (0, 0)
     else:
         assert found is None
     assert len(entries.asked) <= 8 + (len(parts) * per_entry + 1).bit_length()
@@ -84,9 +89,9 @@ def test_entries_of_about_the_same_size_take_few_questions(per_entry: int) -> No
 
 
 def test_a_gap_between_entries_has_none() -> None:
-    entries = {0: Place(0, 10), 1: Place(20, 10)}
+    entries = {0: entry(0, 10), 1: entry(20, 10)}
     assert find_entry(15, Extent(0, 30, 2), lambda number: entries.get(number, Missing.LATER)) is None
 
 
 def test_an_empty_log_begins_with_the_first_entry() -> None:
-    assert find_entry(0, Extent(0, 0, 0), lambda _: Missing.LATER) == Found(0, 0)
+    assert find_entry(0, Extent(0, 0, 0), lambda _: Missing.LATER) == (0, 0)

@@ -1,7 +1,7 @@
 """Columns of ``format("nsq")``: build Arrow record batches from messages.
 
 ``COLUMNS`` is the table of columns: name, Spark type, Arrow type and how to build a
-column, from messages and from frames without objects. A read builds only the columns of
+column, from messages and from bytes without objects. A read builds only the columns of
 the schema that Spark passes, which is the only pruning that Spark allows a Python source.
 
 **Source:** Spark design 2.1.
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from nsq_ha.errors import ConfigError, RemoteProtocolError
+from nsq_ha.errors import ConfigError
 from nsq_ha.identity import is_upstream_id
 from nsq_ha.message import Message
-from nsq_ha.spark.read.frames import HEAD_BYTES, Frames, Rows
+from nsq_ha.spark.read.frames import RawMessages, Rows
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,24 +33,12 @@ Messages = Sequence[Message]
 
 
 class Column(NamedTuple):
-    """One column: its type in Spark and in Arrow, and the functions that build it from messages and from frames."""
+    """One column: its type in Spark and in Arrow, and the functions that build it from messages and from bytes."""
 
     spark_type: str
     arrow_type: Any
-    build: Callable[[Messages], Any]
-    of_frames: Callable[[Frames], Any]
-
-
-def _headers(message: Message) -> list[tuple[str, str]] | None:
-    """Return the headers as pairs, with values other than text as JSON; None if they cannot be decoded."""
-    if message.ext is None:
-        return None
-    try:
-        header = message.headers
-    except RemoteProtocolError:
-        # Other programs write headers; the message itself is intact, so the read must not fail.
-        return None
-    return [(_text(key), _text_of(value)) for key, value in header.items()]
+    of_messages: Callable[[Messages], Any]
+    of_raw: Callable[[RawMessages], Any]
 
 
 class _Object(dict[str, object]):
@@ -61,34 +49,54 @@ class _Object(dict[str, object]):
         self.pairs = pairs
 
 
-def _all_headers(message: Message) -> list[tuple[str, bytes]] | None:
-    """Return the headers as :func:`_headers`, but with all values of a repeated name, in their order."""
-    if message.ext is None:
-        return None
+def _header(ext: bytes, kind: type[_Object] | None = None) -> Any:  # noqa: ANN401 - a dict, of the given kind
+    """Return a decoded extension header. None if it is not a JSON object.
+
+    Other programs write headers; the message itself is intact, so the read must not fail.
+    """
     try:
-        header = json.loads(message.ext or b"{}", object_pairs_hook=_Object)
+        header = json.loads(ext or b"{}", object_pairs_hook=kind)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(header, _Object):
+    return header if isinstance(header, dict) else None
+
+
+def _headers(ext: bytes) -> list[tuple[str, str]] | None:
+    """Return the headers as pairs, with values other than text as JSON; None if they cannot be decoded."""
+    header = _header(ext)
+    if header is None:
+        return None
+    return [(_text(key), _text_of(value)) for key, value in header.items() if not key.startswith("##")]
+
+
+def _all_headers(ext: bytes) -> list[tuple[str, bytes]] | None:
+    """Return the headers as :func:`_headers`, but with all values of a repeated name, in their order."""
+    header = _header(ext, _Object)
+    if header is None:
         return None
     return [(_text(key), _text_of(value).encode()) for key, value in header.pairs if not key.startswith("##")]
 
 
-def _key(message: Message) -> bytes | None:
+def _key(ext: bytes) -> bytes | None:
     """Return the header ``key``; NSQ itself stores no key."""
-    if not message.ext:
-        return None
-    try:
-        value = message.headers.get("key")
-    except RemoteProtocolError:
-        return None
+    value = (_header(ext) or {}).get("key")
     return None if value is None else _text_of(value).encode()
 
 
-def _keys(rows: Messages) -> Any:  # noqa: ANN401 - pyarrow has no types
-    if not any(row.ext for row in rows):
-        return pa.nulls(len(rows), pa.binary())
-    return [_key(row) for row in rows]
+def _of_headers(spark_type: str, arrow_type: Any, decode: Callable[[bytes], object]) -> Column:  # noqa: ANN401 - pyarrow has no types
+    """Return a column of the extension headers."""
+
+    def build(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401
+        if exts is None or not any(ext is not None for ext in exts):
+            return pa.nulls(count, arrow_type)
+        return [None if ext is None else decode(ext) for ext in exts]
+
+    return Column(
+        spark_type,
+        arrow_type,
+        lambda rows: build([row.ext for row in rows], len(rows)),
+        lambda raw: build(raw.exts(), len(raw)),
+    )
 
 
 def _trace_ids(rows: Messages) -> list[int]:
@@ -118,83 +126,70 @@ def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 -
 
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-_HEADERS: Final = pa.map_(pa.string(), pa.string())
-_ALL_HEADERS: Final = pa.list_(
-    pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
-)
 
 
-def _bodies(frames: Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _bodies(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return the bodies: every second slice of the data, whose other slices are the heads."""
-    count = len(frames)
+    count = len(raw)
     bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0 : 2 * count : 2] = frames.starts + HEAD_BYTES
-    bounds[1::2] = frames.ends
+    bounds[:-1:2], bounds[1::2] = raw.bodies, raw.ends
     bounds[-1] = bounds[-2]
-    slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(frames.data)])
+    slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(raw.data)])
     return slices.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
-def _ids(frames: Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
-    return pa.Array.from_buffers(pa.binary(16), len(frames), [None, pa.py_buffer(frames.ids)]).cast(pa.binary())
+def _ids(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.Array.from_buffers(pa.binary(16), len(raw), [None, pa.py_buffer(raw.ids)]).cast(pa.binary())
 
 
 COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
     {
-        "key": Column("binary", pa.binary(), _keys, lambda frames: pa.nulls(len(frames), pa.binary())),
+        "key": _of_headers("binary", pa.binary(), _key),
         "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows], _bodies),
         # A reader reads one partition, so these two are the same in all its rows.
         "topic": Column(
             "string",
             pa.string(),
             lambda rows: _repeated(rows[0].topic, pa.string(), len(rows)),
-            lambda frames: _repeated(frames.source.topic, pa.string(), len(frames)),
+            lambda raw: _repeated(raw.topic, pa.string(), len(raw)),
         ),
         "partition": Column(
             "int",
             pa.int32(),
             lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows)),
-            lambda frames: _repeated(frames.source.partition, pa.int32(), len(frames)),
+            lambda raw: _repeated(raw.partition, pa.int32(), len(raw)),
         ),
-        "offset": Column(
-            "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda frames: frames.offsets
-        ),
+        "offset": Column("bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets),
         "timestamp": Column(
             "timestamp",
             _TIMESTAMP,
             lambda rows: [row.timestamp_ns // 1000 for row in rows],
-            lambda frames: frames.heads["timestamp"].astype(np.int64) // 1000,
+            lambda raw: raw.heads["timestamp"].astype(np.int64) // 1000,
         ),
         "raw_size": Column(
             "int",
             pa.int32(),
             lambda rows: [row.raw_size for row in rows],
-            lambda frames: frames.raw_sizes.astype(np.int32),
+            lambda raw: raw.raw_sizes.astype(np.int32),
         ),
         "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows], _ids),
         # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
-        "trace_id": Column("bigint", pa.int64(), _trace_ids, lambda frames: frames.heads["trace"].astype(np.int64)),
+        "trace_id": Column("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"].astype(np.int64)),
         "attempts": Column(
             "smallint",
             pa.int16(),
             _attempts,
-            lambda frames: np.minimum(frames.heads["attempts"], _MAX_SHORT).astype(np.int16),
+            lambda raw: np.minimum(raw.attempts, _MAX_SHORT).astype(np.int16),
         ),
-        "headers": Column(
-            "map<string,string>",
-            _HEADERS,
-            lambda rows: [_headers(row) for row in rows],
-            lambda frames: pa.nulls(len(frames), _HEADERS),
-        ),
+        "headers": _of_headers("map<string,string>", pa.map_(pa.string(), pa.string()), _headers),
     }
 )
 """All columns, in the order of the default schema; ``headers`` only on request."""
 
-HEADER_ARRAY: Final = Column(
+HEADER_ARRAY: Final = _of_headers(
     "array<struct<key:string,value:binary>>",
-    _ALL_HEADERS,
-    lambda rows: [_all_headers(row) for row in rows],
-    lambda frames: pa.nulls(len(frames), _ALL_HEADERS),
+    pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+    _all_headers,
 )
 """The other type of ``headers``, that of Spark's Kafka connector; it keeps repeated names."""
 
@@ -238,7 +233,7 @@ class Projection:
         self._kinds = tuple(field.dataType.simpleString() for field in schema.fields)
         self._nullable = tuple(field.nullable for field in schema.fields)
 
-    def batch(self, rows: Messages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def batch(self, rows: Messages | RawMessages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
         if not isinstance(rows, Rows):
             return self._built(rows)
@@ -248,10 +243,10 @@ class Projection:
         (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
         return whole
 
-    def _built(self, rows: Messages | Frames) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def _built(self, rows: Messages | RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
         columns = self.columns
         built: list[Any] = [
-            column.of_frames(rows) if isinstance(rows, Frames) else column.build(rows) for column in columns
+            column.of_raw(rows) if isinstance(rows, RawMessages) else column.of_messages(rows) for column in columns
         ]
         arrays = [
             made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsq_ha.message import MessageSource
+
+    Numbers = NDArray[np.int64]
 
 FEWEST_BYTES: Final = 8 * 1024
 """Below this size of a read, objects cost less than the calls of numpy."""
@@ -53,8 +55,84 @@ _FIELDS: Final = ("id", "attempts", "timestamp", "offset", "raw_size")
 _FIN: Final = np.frombuffer(b"FIN " + bytes(16) + b"\n", np.uint8)
 
 
-class Frames:
-    """Whole, valid message frames in a row, of one partition.
+class RawMessages:
+    """Messages of one partition as received bytes and arrays of the places in them, without an object for each.
+
+    Args:
+        data: The received bytes.
+        starts: Where the head of each message begins in them.
+        heads: The head of each message.
+        topic: Their topic.
+        partition: Their partition.
+
+    Attributes:
+        data: As given, as are the others.
+    """
+
+    __slots__ = ("data", "heads", "partition", "starts", "topic")
+
+    HEAD_BYTES: ClassVar[int]
+    """Bytes of a message before its body, or before its extension header."""
+
+    def __init__(
+        self,
+        data: Any,  # noqa: ANN401 - any buffer
+        starts: Numbers,
+        heads: NDArray[np.void],
+        topic: str,
+        partition: int,
+    ) -> None:
+        self.data: Any = data
+        self.starts: Numbers = starts
+        self.heads: NDArray[np.void] = heads
+        self.topic: str = topic
+        self.partition: int = partition
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def offsets(self) -> Numbers:
+        """Offset of each message in the partition's log."""
+        return self.heads["offset"].astype(np.int64)
+
+    @property
+    def raw_sizes(self) -> Numbers:
+        """Size of each message in the partition's log, in bytes."""
+        return self.heads["raw_size"].astype(np.int64)
+
+    @property
+    def attempts(self) -> NDArray[np.integer[Any]]:
+        """Number of deliveries of each message."""
+        return self.heads["attempts"]
+
+    @property
+    def partitions(self) -> Numbers:
+        """The partition that the id of each message names."""
+        return (self.heads["internal"].astype(np.int64) >> PARTITION_SHIFT) & PARTITION_MASK
+
+    @property
+    def bodies(self) -> Numbers:
+        """Where each body begins in the data."""
+        return self.starts + self.HEAD_BYTES
+
+    @property
+    def ends(self) -> Numbers:
+        """Where each message ends in the data."""
+        return self.starts + 4 + self.heads["size"].astype(np.int64)
+
+    @property
+    def ids(self) -> NDArray[np.uint8]:
+        """The 16 bytes of each id, a row each."""
+        return np.ascontiguousarray(self.heads["id"]).view(np.uint8).reshape(-1, 16)
+
+    def exts(self) -> list[bytes | None] | None:
+        """Return the extension header of each message. None if no message has one."""
+        return None
+
+
+class Frames(RawMessages):
+    """Whole, valid message frames in a row, as a subscription delivers them.
 
     Iterating and :meth:`messages` make ordinary messages of them.
 
@@ -63,63 +141,29 @@ class Frames:
         starts: Where each frame begins.
         heads: The head of each frame.
         source: What the messages are answered through; it names their topic and partition.
-
-    Attributes:
-        data: The bytes.
-        starts: Where each frame begins in them.
-        heads: The heads, with the fields of a frame.
-        source: As given.
     """
 
-    __slots__ = ("data", "heads", "source", "starts")
+    __slots__ = ("source",)
 
-    def __init__(self, data: bytes, starts: NDArray[np.int64], heads: NDArray[np.void], source: MessageSource) -> None:
-        self.data: bytes = data
-        self.starts: NDArray[np.int64] = starts
-        self.heads: NDArray[np.void] = heads
+    HEAD_BYTES = HEAD_BYTES
+
+    def __init__(self, data: bytes, starts: Numbers, heads: NDArray[np.void], source: MessageSource) -> None:
+        super().__init__(data, starts, heads, source.topic, source.partition)
         self.source: MessageSource = source
-
-    def __len__(self) -> int:
-        return len(self.starts)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages())
 
-    def first(self, count: int) -> Self:
+    def first(self, count: int) -> Frames:
         """Return the first ``count`` frames."""
-        return (
-            self if count == len(self) else type(self)(self.data, self.starts[:count], self.heads[:count], self.source)
-        )
-
-    @property
-    def offsets(self) -> NDArray[np.int64]:
-        """Offset of each message in the partition's log."""
-        return self.heads["offset"].astype(np.int64)
-
-    @property
-    def raw_sizes(self) -> NDArray[np.int64]:
-        """Size of each message in the partition's log, in bytes."""
-        return self.heads["raw_size"].astype(np.int64)
-
-    @property
-    def partitions(self) -> NDArray[np.int64]:
-        """The partition that the id of each message names."""
-        return (self.heads["internal"].astype(np.int64) >> PARTITION_SHIFT) & PARTITION_MASK
-
-    @property
-    def ends(self) -> NDArray[np.int64]:
-        """Where each frame ends in the data."""
-        return self.starts + 4 + self.heads["size"].astype(np.int64)
+        if count == len(self):
+            return self
+        return Frames(self.data, self.starts[:count], self.heads[:count], self.source)
 
     @property
     def largest_body(self) -> int:
         """Bytes of the largest body."""
         return int(self.heads["size"].max()) - _WITHOUT_BODY
-
-    @property
-    def ids(self) -> NDArray[np.uint8]:
-        """The 16 bytes of each id, a row each."""
-        return np.ascontiguousarray(self.heads["id"]).view(np.uint8).reshape(-1, 16)
 
     def fins(self) -> bytes:
         """Return the commands that finish all."""
@@ -208,7 +252,7 @@ def cut(data: bytes, largest: int, source: MessageSource) -> Frames | None:
     return Frames(data, starts, heads, source).first(count) if count else None
 
 
-def _equal(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.void]] | None:
+def _equal(data: bytes) -> tuple[Numbers, NDArray[np.void]] | None:
     """Return starts and heads if all frames have the size of the first one; the usual case of uniform bodies."""
     step = 4 + _SIZE(data)[0]
     count = len(data) // step
@@ -221,7 +265,7 @@ def _equal(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.void]] | None:
     return np.arange(0, end, step, dtype=np.int64), heads
 
 
-def _unequal(data: bytes) -> tuple[NDArray[np.int64], NDArray[np.void]]:
+def _unequal(data: bytes) -> tuple[Numbers, NDArray[np.void]]:
     """Return starts and heads of frames of any sizes."""
     found: list[int] = []
     append, position, end = found.append, 0, len(data)

@@ -28,7 +28,7 @@ from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import BoundarySearch, NotReadableError
-from nsq_ha.spark.read.bulk.reader import BulkFetch
+from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
 from nsq_ha.spark.read.replay import Replay
@@ -73,12 +73,23 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
         NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
     """
     with seldom_collected(), worker_cluster(options.lookupd) as cluster:
-        bulk = BulkFetch(options, cluster, projection)
+        is_bulk = options.fetch == "bulk"
         for part in ranges:
-            rest = yield from bulk.batches(part)
-            if rest is not None:
-                for rows in RangeReader(rest, options, cluster).batches():
-                    yield projection.batch(rows)
+            rest = part
+            if is_bulk:
+                reader = BulkReader(part, options, cluster, projection)
+                try:
+                    yield from reader.batches()
+                    continue
+                except BulkUnavailableError as error:
+                    if error.is_general:
+                        is_bulk = False
+                        log.warning("fetch=bulk is not possible, so a subscription reads the rest: %s", error)
+                    else:
+                        log.info("a subscription reads the rest of a range: %s", error)
+                rest = dataclasses.replace(part, start=reader.position)
+            for rows in RangeReader(rest, options, cluster).batches():
+                yield projection.batch(rows)
 
 
 @contextmanager

@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.protocol.gob import decode_uint, wrong
 from nsq_ha.protocol.stored import EXT_MARK, EXT_MASK, HEAD_BYTES
+from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nsq_ha.protocol.pull import Pulled
+    from nsq_ha.spark.plan.batch_planner import Range
 
     Numbers = NDArray[np.int64]
     Data = NDArray[np.uint8]
@@ -51,50 +52,77 @@ class DamagedLogError(RemoteProtocolError):
     """The messages of an entry do not fill it, or belong to another partition."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Messages of one answer, in the order of the log and without a gap.
+class StoredMessages(RawMessages):
+    """Messages as they are stored, in the order of the log and without a gap.
 
-    Attributes:
+    Args:
         data: Bytes of the answer.
         starts: Where each message begins in them.
+        heads: The head of each message.
+        source: Names their topic and partition.
         offsets: Where each message begins in the partition's log.
-        heads: The head of each message, with its fields.
     """
 
-    data: Data
-    starts: Numbers
-    offsets: Numbers
-    heads: NDArray[np.void]
+    __slots__ = ("_offsets", "_source")
 
-    def __len__(self) -> int:
-        return len(self.starts)
+    HEAD_BYTES = HEAD_BYTES
 
-    def part(self, first: int, last: int) -> Rows:
+    def __init__(self, data: Data, starts: Numbers, heads: NDArray[np.void], source: Range, offsets: Numbers) -> None:
+        super().__init__(data, starts, heads, source.topic, source.partition)
+        self._source = source
+        self._offsets = offsets
+
+    def part(self, first: int, last: int) -> StoredMessages:
         """Return the messages with these numbers, from 0, without the last one."""
-        return Rows(self.data, self.starts[first:last], self.offsets[first:last], self.heads[first:last])
+        which = slice(first, last)
+        return StoredMessages(self.data, self.starts[which], self.heads[which], self._source, self._offsets[which])
 
     @property
-    def sizes(self) -> Numbers:
+    def offsets(self) -> Numbers:
+        """Where each message begins in the partition's log."""
+        return self._offsets
+
+    @property
+    def raw_sizes(self) -> Numbers:
         """Bytes of each message in the log."""
         return self.heads["size"].astype(np.int64) + 4
 
     @property
+    def attempts(self) -> NDArray[np.integer[Any]]:
+        """1 for each: a stored message was not delivered yet; a new channel would deliver it for the first time."""
+        return np.ones(len(self), np.int16)
+
+    @property
     def end(self) -> int:
         """Where the last message ends in the log."""
-        return int(self.offsets[-1]) + int(self.heads["size"][-1]) + 4
+        return int(self._offsets[-1]) + int(self.heads["size"][-1]) + 4
 
-    def bodies(self) -> tuple[Numbers, Numbers]:
-        """Return where the extension header of each message begins, and where its body does; the same for no header.
+    @property
+    def bodies(self) -> Numbers:
+        """Where each body begins in the data.
 
         Raises:
             DamagedLogError: A header is longer than its message.
         """
-        starts, data = self.starts + HEAD_BYTES, self.data
+        return self._parts()[1]
+
+    def exts(self) -> list[bytes | None] | None:
+        """Return the extension header of each message; raises as :attr:`bodies`."""
+        headers, bodies = self._parts()
+        # A message with a version only has no header; an empty header is one.
+        has = bodies - self.starts > self.HEAD_BYTES + 1
+        if not has.any():
+            return None
+        bounds = zip(has.tolist(), headers.tolist(), bodies.tolist(), strict=True)
+        return [self.data[begin:end].tobytes() if is_there else None for is_there, begin, end in bounds]
+
+    def _parts(self) -> tuple[Numbers, Numbers]:
+        """Return where the extension header of each message begins, and where its body does; the same for no header."""
+        starts, data = self.starts + self.HEAD_BYTES, self.data
         marked = np.flatnonzero((self.heads["attempts"] & EXT_MASK) == EXT_MARK)
         if not len(marked):
             return starts, starts
-        headers, bodies, ends = starts.copy(), starts.copy(), self.starts + self.sizes
+        headers, bodies, ends = starts.copy(), starts.copy(), self.ends
         versions = starts[marked]
         if (versions >= ends[marked]).any():
             raise DamagedLogError("a message of an extended topic has no version of its header")
@@ -125,15 +153,15 @@ class Cut:
     entries: int
     offsets: Numbers
     sizes: Numbers
-    rows: Rows
+    rows: StoredMessages
 
 
-def cut(pulled: Pulled, partition: int) -> Cut | None:
+def cut(pulled: Pulled, asked: Range) -> Cut | None:
     """Cut an answer.
 
     Args:
         pulled: The answer.
-        partition: The partition that was asked for.
+        asked: The range that was asked for.
 
     Returns:
         The entries; None if there are none.
@@ -156,10 +184,10 @@ def cut(pulled: Pulled, partition: int) -> Cut | None:
     if (sizes <= 0).any() or (offsets[1:] != (offsets + sizes)[:-1]).any():
         raise DamagedLogError("the entries of the log do not follow each other")
     pieces = _pieces(view, data, end, sizes)
-    rows = _rows(view, data, pieces, sizes, offsets)
-    partitions = (rows.heads["internal"].astype(np.int64) >> PARTITION_SHIFT) & PARTITION_MASK
-    if (partitions != partition).any():
-        raise DamagedLogError(f"a message belongs to partition {int(partitions[partitions != partition][0])}")
+    rows = _rows(view, data, pieces, sizes, offsets, asked)
+    partitions = rows.partitions
+    if len(others := partitions[partitions != asked.partition]):
+        raise DamagedLogError(f"a message belongs to partition {int(others[0])}")
     return Cut(count, offsets, sizes, rows)
 
 
@@ -271,7 +299,9 @@ def _pieces(view: memoryview, data: Data, at: int, sizes: Numbers) -> Numbers:
 # ---------------------------------------------------------------- messages
 
 
-def _rows(view: memoryview, data: Data, pieces: Numbers, sizes: Numbers, offsets: Numbers) -> Rows:
+def _rows(  # noqa: PLR0917 - all that is known of an answer
+    view: memoryview, data: Data, pieces: Numbers, sizes: Numbers, offsets: Numbers, asked: Range
+) -> StoredMessages:
     """Return the messages of all entries."""
     if (sizes < HEAD_BYTES).any():
         raise DamagedLogError("an entry of the log is smaller than a message")
@@ -280,7 +310,7 @@ def _rows(view: memoryview, data: Data, pieces: Numbers, sizes: Numbers, offsets
     several = np.flatnonzero(heads["size"].astype(np.int64) + 4 != sizes)
     if not len(several):
         _check_heads(heads)
-        return Rows(data, pieces, offsets, heads)
+        return StoredMessages(data, pieces, heads, asked, offsets)
     counts = np.ones(len(pieces), np.int64)
     parts: list[Numbers] = []
     for number in several.tolist():
@@ -295,7 +325,7 @@ def _rows(view: memoryview, data: Data, pieces: Numbers, sizes: Numbers, offsets
     starts[is_several[entry]] = np.concatenate(parts)
     heads = everywhere[starts]
     _check_heads(heads)
-    return Rows(data, starts, starts - pieces[entry] + offsets[entry], heads)
+    return StoredMessages(data, starts, heads, asked, starts - pieces[entry] + offsets[entry])
 
 
 def _check_heads(heads: NDArray[np.void]) -> None:

@@ -3,17 +3,20 @@
 The reader asks the partition's leader for entries of the log, proves the chain on whole arrays (``cutting``) and builds
 Arrow batches. What it cannot do is left to a subscription, which also decides about data loss.
 
+The call addresses entries by number, and knows no offsets. So :func:`find_entry` searches where to begin.
+
 The invariants: rows leave in the order of the log, each once, and none is left out; ``position`` is where the rows that
 left end. Only rows of a leader leave: any replica answers, and another one may hold messages that were never
 committed. So after each answer the node must confirm that it leads; a leader sends committed messages only.
 
-**Source:** Spark design 5; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``.
+**Source:** Spark design 5; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``;
+``consistence/commitlog.go`` ``ConvertToOffsetIndex``: entries keep their numbers when older ones are cleaned.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import enum
 import logging
 import random
 import secrets
@@ -26,15 +29,13 @@ from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol.pull import MAX_ENTRIES, Pull, Pulled, Refused, entries_of
+from nsq_ha.protocol.pull import MAX_ENTRIES, Entry, Pull, Pulled, Refused, entries_of
 from nsq_ha.spark.plan.boundaries import no_progress
-from nsq_ha.spark.read.bulk.batches import batch
-from nsq_ha.spark.read.bulk.cutting import DamagedLogError, Rows, cut
+from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
-from nsq_ha.spark.read.bulk.search import Found, Missing, Place, find_entry
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Iterator
 
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import Cluster, Extent
@@ -54,6 +55,17 @@ _REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
 _UNFLUSHED_PAUSE: Final = 0.05
 
 _DISPATCHER: Final = "gorpc.Dispatcher"
+
+
+class Missing(enum.Enum):
+    """Why an entry cannot be read."""
+
+    CLEANED = "cleaned"
+    """It was cleaned: the log begins after it."""
+    LATER = "later"
+    """It does not exist or cannot be read yet."""
+
+
 _MISSING: Final = {
     "less than segment start": Missing.CLEANED,
     "has been cleaned": Missing.CLEANED,
@@ -62,6 +74,10 @@ _MISSING: Final = {
     "overflowed the end": Missing.LATER,
 }
 """Parts of the server's errors about entries. It has codes only for others."""
+
+
+_GUESSES: Final = 8
+"""Guesses in proportion, before the rest is halved each time."""
 
 
 class BulkUnavailableError(NsqError):
@@ -130,7 +146,7 @@ class BulkReader:
         try:
             with link:
                 self.opened += 1
-                yield from self._pull(link, node, self._find(link, node, extent))
+                yield from self._pull(link, node, *self._find(link, node, extent))
         except DamagedLogError as error:
             raise self._unavailable(str(error)) from error
         except RemoteProtocolError as error:
@@ -163,16 +179,16 @@ class BulkReader:
 
     # ---------------------------------------------------------------- entries
 
-    def _find(self, link: BulkLink, node: Node, extent: Extent) -> Found:
-        """Return the entry to begin with."""
+    def _find(self, link: BulkLink, node: Node, extent: Extent) -> tuple[int, int]:
+        """Return the entry to begin with, as :func:`find_entry`."""
 
-        def look(number: int) -> Place | Missing:
+        def look(number: int) -> Entry | Missing:
             link.ask(self._request(number, 1))
             answer = self._accepted(link.answer(self._options.fetch_timeout), node)
             entries = entries_of(answer) if isinstance(answer, Pulled) else ()
             if not entries:
                 return answer if isinstance(answer, Missing) else Missing.LATER
-            return Place(entries[0].offset, len(entries[0].data))
+            return entries[0]
 
         found = find_entry(self.position, extent, look)
         if found is None:
@@ -203,16 +219,16 @@ class BulkReader:
             raise self._unavailable(f"{text}: {answer.text}", is_general=True)
         raise NoLeaderError(f"{text}: {answer.text}")
 
-    def _pull(self, link: BulkLink, node: Node, found: Found) -> Iterator[Any]:
-        """Ask for entries from ``found`` on until the range is complete."""
-        number, size, end = found.number, found.size, self._asked.end
-        held: list[Rows] = []
+    def _pull(self, link: BulkLink, node: Node, number: int, size: int) -> Iterator[Any]:
+        """Ask for entries from ``number`` on, of about this size, until the range is complete."""
+        end = self._asked.end
+        held: list[StoredMessages] = []
         following = self.position
         count = self._count(size, end - following)
         link.ask(self._request(number, count))
         while following < end:
             answer = self._accepted(link.answer(self._options.fetch_timeout), node)
-            got = cut(answer, self._asked.partition) if isinstance(answer, Pulled) else None
+            got = cut(answer, self._asked) if isinstance(answer, Pulled) else None
             if got is None:
                 yield from self._leave(held, node)
                 held = []
@@ -243,7 +259,7 @@ class BulkReader:
             return 1
         return max(1, min(MAX_ENTRIES, PULL_BYTES // size, left // size + left // size // 8 + 1))
 
-    def _following(self, rows: Rows, position: int) -> Rows:
+    def _following(self, rows: StoredMessages, position: int) -> StoredMessages:
         """Return the rows from ``position`` on, up to the end of the range.
 
         Raises:
@@ -259,7 +275,7 @@ class BulkReader:
             raise DamagedLogError(f"the end {self._asked.end} lies inside a message")
         return part
 
-    def _leave(self, held: list[Rows], node: Node) -> Iterator[Any]:
+    def _leave(self, held: list[StoredMessages], node: Node) -> Iterator[Any]:
         """Yield rows as batches, after the node has confirmed that it leads."""
         if not any(map(len, held)):
             return
@@ -270,7 +286,7 @@ class BulkReader:
             while first < count:
                 last = int(np.searchsorted(rows.offsets, int(rows.offsets[first]) + HELD_BYTES))
                 part = rows.part(first, max(first + 1, min(first + most, last)))
-                made = batch(part, self._asked.topic, self._asked.partition, self._projection)
+                made = self._projection.batch(part)
                 first += len(part)
                 self.position = part.end
                 yield made
@@ -312,40 +328,49 @@ class BulkReader:
         return f"{self._asked.name} at offset {self.position}"
 
 
-class BulkFetch:
-    """Reads the ranges of one task in bulk, and says what is left to subscriptions.
+def find_entry(position: int, extent: Extent, look: Callable[[int], Entry | Missing]) -> tuple[int, int] | None:
+    """Return the entry that contains ``position``, or the one that will begin there.
+
+    One answer shows where one entry begins and ends, so this guesses in proportion, and halves the rest if that does
+    not converge. It begins low, since a server logs a warning for each number beyond the end.
 
     Args:
-        options: Options of the read.
-        cluster: Used for lookups; the caller closes it.
-        projection: The columns to build.
+        position: An offset inside the log.
+        extent: The extent of the log.
+        look: Reads the entry with a number.
+
+    Returns:
+        Its number, and the bytes of an entry there or immediately before (0 if unknown), to guess how many to ask for.
+        None if the entries do not contain it: they begin later, or there is a gap.
     """
-
-    def __init__(self, options: ReadOptions, cluster: Cluster, projection: Projection) -> None:
-        self._options = options
-        self._cluster = cluster
-        self._projection = projection
-        self._works = options.fetch == "bulk"
-
-    def batches(self, asked: Range) -> Generator[Any, None, Range | None]:
-        """Yield Arrow record batches of a range.
-
-        Returns:
-            What a subscription must read. None if the range is complete.
-
-        Raises:
-            NsqError: See :meth:`BulkReader.batches`.
-        """
-        if not self._works:
-            return asked
-        reader = BulkReader(asked, self._options, self._cluster, self._projection)
-        try:
-            yield from reader.batches()
-        except BulkUnavailableError as error:
-            if error.is_general:
-                self._works = False
-                log.warning("fetch=bulk is not possible, so a subscription reads the rest: %s", error)
+    # Where the entry ``low`` begins, and its size; where the entry ``high`` begins, or -1.
+    low, start, size, is_later = -1, extent.start, 0, False
+    # There are at least as many messages as entries.
+    high, after = extent.messages + 1, -1
+    for attempt in range(_GUESSES + high.bit_length()):
+        if high - low < 2:
+            break
+        guess = (low + high) // 2
+        if attempt == 0:
+            guess = position * high // max(extent.end, 1) if extent.start else 0
+        elif attempt < _GUESSES and after > start:
+            guess = low + (position - start) * (high - low) // (after - start)
+        elif attempt < _GUESSES and size and not is_later:
+            guess = low + (position - start) // size
+        guess = min(max(guess, low + 1), high - 1)
+        found = look(guess)
+        is_later = found is Missing.LATER
+        if isinstance(found, Missing):
+            if is_later:
+                high, after = guess, -1
             else:
-                log.info("a subscription reads the rest of a range: %s", error)
-            return dataclasses.replace(asked, start=reader.position)
-        return None
+                low, start, size = guess, extent.start, 0
+        elif found.offset > position:
+            high, after = guess, found.offset
+        elif position < found.offset + len(found.data):
+            return guess, len(found.data)
+        else:
+            low, start, size = guess, found.offset, len(found.data)
+    ends_there = size > 0 and start + size == position
+    is_first = low == -1 and position == 0
+    return (low + 1, size) if ends_there or is_first else None
