@@ -117,10 +117,8 @@ class _Writer:
         found = complete_snapshot(topic, needs, cluster, self._options.publish_timeout)
         if found.meta.partition_num < 1:
             raise NoLeaderError(f"no nsqlookupd named a partition of topic {topic!r}")
-        # A plain dict: the writer is pickled for the tasks.
-        return Target(
-            topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, dict(found.leaders)
-        )
+        leaders = {number: log.node for number, log in found.logs.items()}
+        return Target(topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, leaders)
 
     def _ids(self) -> TraceIds:
         """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""

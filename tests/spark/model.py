@@ -11,7 +11,7 @@ from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, LookupUnavailableError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Cluster, Extent
-from nsq_ha.spark.plan.boundaries import BoundarySearch
+from nsq_ha.spark.plan.boundaries import PartitionLog
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import Search
@@ -121,6 +121,6 @@ class Model:
             raise error
 
 
-def search_in_log(log: Log, patience: float = 0.05) -> BoundarySearch:
+def search_in_log(log: Log, patience: float = 0.05) -> PartitionLog:
     """Return the searcher of one log."""
-    return BoundarySearch("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)
+    return PartitionLog("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)

@@ -21,7 +21,7 @@ from nsq_ha.errors import (
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import EARLIEST, LATEST, OffsetBound, ReadOptions
-from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Range, plan
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Answers:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSE", 0.001)
+    monkeypatch.setattr(boundaries, "PAUSE", 0.001)
 
 
 def planned(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, ConnectError, ResponseTimeoutError
-from nsq_ha.spark.plan import metadata
-from nsq_ha.spark.plan.boundaries import BoundarySearch, NotReadableError, shares
+from nsq_ha.spark.plan import boundaries
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, shares
 from tests.spark.model import NODES, Log, Model, search_in_log
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
@@ -20,7 +20,7 @@ SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSE", 0.001)
+    monkeypatch.setattr(boundaries, "PAUSE", 0.001)
 
 
 def test_a_boundary_is_the_offset_itself_or_the_next_message() -> None:
@@ -39,7 +39,7 @@ def test_what_is_not_committed_yet_is_another_answer_than_what_is_not_there() ->
 
 
 def test_what_is_not_committed_yet_is_waited_for() -> None:
-    def fresh() -> BoundarySearch:
+    def fresh() -> PartitionLog:
         return search_in_log(Log([10, 20, 30], uncommitted=2), patience=5.0)
 
     assert fresh().patiently(lambda place: place.boundary(5)) == 10
@@ -57,7 +57,7 @@ def test_patience_follows_the_leader_and_has_an_end() -> None:
     with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.01 s .*cannot connect to nsqd"):
         place.patiently(lambda there: there.boundary(5))
 
-    def refuse(_: BoundarySearch) -> None:
+    def refuse(_: PartitionLog) -> None:
         raise ConfigError("wrong for good")
 
     with pytest.raises(ConfigError, match="wrong for good"):

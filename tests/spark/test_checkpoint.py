@@ -28,7 +28,7 @@ from nsq_ha.spark.checkpoint import (
     undated,
 )
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.plan import log_identity, metadata
+from nsq_ha.spark.plan import boundaries, log_identity
 from nsq_ha.spark.plan.boundaries import NotReadableError
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
@@ -51,7 +51,7 @@ OLD, NEW = (THEN - 3600) * 1000, (THEN + 3600) * 1000
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSE", 0.001)
+    monkeypatch.setattr(boundaries, "PAUSE", 0.001)
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:

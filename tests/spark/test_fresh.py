@@ -11,7 +11,7 @@ import pytest
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.spark.cluster import Cluster
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.lagging import LOOKUPD, SECOND, LaggingCluster, LaggingLog
@@ -26,7 +26,7 @@ LIMITS = [{"maxOffsetsPerTrigger": "7"}, {"maxBytesPerTrigger": "70"}]
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSE", 0.001)
+    monkeypatch.setattr(boundaries, "PAUSE", 0.001)
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from nsq_ha.errors import ConfigError, ConnectError, DataLossError, LookupUnavai
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated, restarted_in, undated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.plan import metadata
+from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.plan.boundaries import BoundarySearch
+from nsq_ha.spark.plan.boundaries import PartitionLog
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.model import NODES, Log, Model
 
@@ -29,7 +29,7 @@ Given = dict[str, str]
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "PAUSE", 0.001)
+    monkeypatch.setattr(boundaries, "PAUSE", 0.001)
 
 
 def planner(model: Model, **options: str) -> StreamPlanner:
@@ -362,7 +362,7 @@ def test_a_plan_that_goes_back_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             planner(two(), failOnDataLoss="false").ranges({"t": {"0": 100, "1": 50}}, marked)
     with pytest.raises(ConfigError, match=r"t-0: the plan goes back from offset 100 to 40"):
         Range("t", 0, 100, 40, None, ordered=False, extended=False)
-    monkeypatch.setattr(BoundarySearch, "after_rows", lambda *_: 40)
+    monkeypatch.setattr(PartitionLog, "after_rows", lambda *_: 40)
     with pytest.raises(ConfigError, match="t-0: the plan goes back from offset 60 to 40"):
         planner(two(), maxOffsetsPerTrigger="2").latest({"t": {"0": 60, "1": 50}})
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
 from nsq_ha.spark.options import EARLIEST, LATEST
-from nsq_ha.spark.plan.boundaries import BoundarySearch, search_in
 from nsq_ha.spark.plan.metadata import complete_snapshot, topics_of
 
 if TYPE_CHECKING:
@@ -27,8 +26,10 @@ if TYPE_CHECKING:
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import Cluster
     from nsq_ha.spark.options import ByPartition, OffsetBound, ReadOptions
+    from nsq_ha.spark.plan.boundaries import PartitionLog
+    from nsq_ha.spark.plan.metadata import TopicSnapshot
 
-log: Final = logging.getLogger("nsq_ha.spark")
+_log: Final = logging.getLogger("nsq_ha.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +102,20 @@ class FilterLimits:
             self.partitions is None or partition in self.partitions
         )
 
-    def narrow(self, start: int, end: int, search: BoundarySearch) -> tuple[int, int]:
+    def narrow(self, start: int, end: int, log: PartitionLog) -> tuple[int, int]:
         """Return the part of ``[start, end)`` that can hold matching messages, between boundaries.
 
         A limit that the leader cannot translate into an offset immediately is ignored.
         """
         if self.offset_from is not None and self.offset_from > start:
             offset = self.offset_from
-            start = end if offset >= end else _at_once(lambda: search.boundary(offset)) or start
+            start = end if offset >= end else _at_once(lambda: log.boundary(offset)) or start
         if self.offset_to is not None and self.offset_to + 1 < end:
             behind = self.offset_to + 1
-            end = max(start, _at_once(lambda: search.boundary(behind)) or end)
+            end = max(start, _at_once(lambda: log.boundary(behind)) or end)
         if self.time_from is not None and start < end:
             time_from = self.time_from
-            if (found := _at_once(lambda: search.at_time(time_from))) is not None:
+            if (found := _at_once(lambda: log.at_time(time_from))) is not None:
                 start = min(max(start, found), end)
         return start, end
 
@@ -125,7 +126,7 @@ def _at_once(question: Callable[[], int | None]) -> int | None:
     except NsqError as error:
         if not error.retriable:
             raise
-        log.info("a filter is not pushed down: %s", error)
+        _log.info("a filter is not pushed down: %s", error)
         return None
 
 
@@ -148,30 +149,33 @@ def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = N
     """
     limits = limits or FilterLimits()
     ranges: list[Range] = []
-    searches: dict[TopicPartition, BoundarySearch] = {}
+    logs: dict[TopicPartition, PartitionLog] = {}
     for topic in topics_of(options, cluster, options.patience):
         snapshot = complete_snapshot(topic, options, cluster)
-        for partition, node in sorted(snapshot.leaders.items()):
+        for partition, log in sorted(snapshot.logs.items()):
             if not limits.allows(topic, partition):
                 continue
-            bounds = Bounds(search_in(snapshot, partition, options, cluster), options)
+            bounds = Bounds(log, options)
             start, end = bounds.starting(), bounds.ending()
             if start > end:
                 raise ConfigError(
-                    f"option {bounds.ending_option!r}: {topic}-{partition} ends at {end}, before its start {start}"
+                    f"option {bounds.ending_option!r}: {log.name} ends at {end}, before its start {start}"
                 )
-            start, end = limits.narrow(start, end, bounds.search)
+            start, end = limits.narrow(start, end, log)
             if start < end:
-                ranges.append(
-                    Range(topic, partition, start, end, node, snapshot.meta.ordered, snapshot.meta.extend_support)
-                )
-                searches[topic, partition] = bounds.search
-    return divide(ranges, options, searches)
+                ranges.append(range_of(snapshot, partition, start, end))
+                logs[log.place] = log
+    return divide(ranges, options, logs)
 
 
-def divide(
-    ranges: Sequence[Range], options: ReadOptions, searches: Mapping[TopicPartition, BoundarySearch]
-) -> list[Range]:
+def range_of(snapshot: TopicSnapshot, partition: int, start: int, end: int) -> Range:
+    """Return a range of a partition, which may have no leader now."""
+    log, meta = snapshot.logs.get(partition), snapshot.meta
+    leader = None if log is None else log.node
+    return Range(snapshot.topic, partition, start, end, leader, meta.ordered, meta.extend_support)
+
+
+def divide(ranges: Sequence[Range], options: ReadOptions, logs: Mapping[TopicPartition, PartitionLog]) -> list[Range]:
     """Split ranges for ``minPartitions`` and ``maxRecordsPerPartition`` at message boundaries.
 
     If messages of a range cannot be read yet, this waits, as the task would. A range
@@ -180,7 +184,7 @@ def divide(
     Args:
         ranges: The ranges to read.
         options: Options of the read.
-        searches: The searches of partitions; a range without one is not split.
+        logs: The logs of the partitions; a range without one is not split.
     """
     wanted, total = options.min_partitions or 0, sum(part.end - part.start for part in ranges)
     if (wanted <= len(ranges) and options.max_records_per_partition is None) or not total:
@@ -189,21 +193,21 @@ def divide(
     # One time limit for all: new messages of one partition are flushed while this waits for another one.
     until = time.monotonic() + options.patience
     for part in ranges:
-        search = searches.get((part.topic, part.partition))
+        log = logs.get((part.topic, part.partition))
         pieces = max(1, -(-wanted * (part.end - part.start) // total)) if wanted > len(ranges) else 1
-        cuts = [] if search is None else _cuts(search, part, pieces, options.max_records_per_partition, until)
+        cuts = [] if log is None else _cuts(log, part, pieces, options.max_records_per_partition, until)
         bounds = [part.start, *cuts, part.end]
         found += [dataclasses.replace(part, start=low, end=high) for low, high in itertools.pairwise(bounds)]
     return found
 
 
-def _cuts(search: BoundarySearch, part: Range, pieces: int, rows: int | None, until: float) -> list[int]:
+def _cuts(log: PartitionLog, part: Range, pieces: int, rows: int | None, until: float) -> list[int]:
     try:
-        return search.patiently(lambda current: current.cuts(part.start, part.end, pieces, rows), until)
+        return log.patiently(lambda current: current.cuts(part.start, part.end, pieces, rows), until)
     except NsqError as error:
         if not error.retriable:
             raise
-        log.warning("%s is not split: %s", search.name, error)
+        _log.warning("%s is not split: %s", log.name, error)
         return []
 
 
@@ -211,12 +215,12 @@ def _cuts(search: BoundarySearch, part: Range, pieces: int, rows: int | None, un
 class Bounds:
     """Finds start and end of one partition's range within the patience of the read; raises as :func:`plan`."""
 
-    search: BoundarySearch
+    log: PartitionLog
     options: ReadOptions
 
     def starting(self) -> int:
         """Return the first offset, a boundary."""
-        extent = self.search.extent
+        extent = self.log.extent
         if self.options.starting_times is not None:
             is_strict = self.options.starting_offsets_by_timestamp_strategy == "error"
             return self._at_time(self.options.starting_times, extent.start, is_strict=is_strict)
@@ -227,7 +231,7 @@ class Bounds:
 
     def ending(self) -> int:
         """Return the offset after the last message, a boundary."""
-        extent = self.search.extent
+        extent = self.log.extent
         if self.options.ending_times is not None:
             return self._at_time(self.options.ending_times, extent.end)
         offset = self._offset(self.options.ending_offsets, LATEST)
@@ -245,35 +249,35 @@ class Bounds:
 
         If ``is_strict``, it is an error that all messages are older.
         """
-        search = self.search
-        time_ms = times if isinstance(times, int) else times.get(search.topic, {}).get(search.partition)
+        log = self.log
+        time_ms = times if isinstance(times, int) else times.get(log.topic, {}).get(log.partition)
         if time_ms is None:
             return otherwise
-        found = search.patiently(lambda current: current.at_time(time_ms))
+        found = log.patiently(lambda current: current.at_time(time_ms))
         if found is None and is_strict:
             raise ConfigError(
-                f"option 'startingTimestamp': {search.name} has no message from {time_ms} (ms since 1970) on; an"
+                f"option 'startingTimestamp': {log.name} has no message from {time_ms} (ms since 1970) on; an"
                 " earlier time, or startingOffsetsByTimestampStrategy=latest, starts the read"
             )
-        return search.extent.end if found is None else found
+        return log.extent.end if found is None else found
 
     def _is(self, bound: OffsetBound, word: str, special: int) -> bool:
         if isinstance(bound, str):
             return bound == word
-        return bound.get(self.search.topic, {}).get(self.search.partition) == special
+        return bound.get(self.log.topic, {}).get(self.log.partition) == special
 
     def _offset(self, bound: OffsetBound, special: int) -> int | None:
         """Return the offset in the option, or None for the log's own bound."""
         if isinstance(bound, str):
             return None
-        offset = bound.get(self.search.topic, {}).get(self.search.partition, special)
+        offset = bound.get(self.log.topic, {}).get(self.log.partition, special)
         return None if offset == special else offset
 
     def _inside(self, option: str, offset: int, otherwise: int) -> int:
         """Return the boundary at or after ``offset``; ``otherwise`` if it is not in the log and loss is allowed."""
-        extent, name = self.search.extent, self.search.name
+        extent, name = self.log.extent, self.log.name
         if extent.start <= offset <= extent.end:
-            found = self.search.patiently(lambda current: current.boundary(offset))
+            found = self.log.patiently(lambda current: current.boundary(offset))
             if found is None:
                 raise ConfigError(
                     f"option {option!r}: no message of {name} begins at or after offset {offset}, "
@@ -284,5 +288,5 @@ class Bounds:
         problem = f"option {option!r}: offset {offset} of {name} is not in the log [{extent.start}, {extent.end})"
         if self.options.fail_on_data_loss:
             raise DataLossError(f"{problem}: choose another offset, or set failOnDataLoss=false to read what is left")
-        log.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
+        _log.warning("%s; using %d, %d bytes away", problem, otherwise, abs(otherwise - offset))
         return otherwise

@@ -7,7 +7,7 @@ The leader reports the end of a log at once, but finds the newest messages only 
 later, when it has flushed them. Creating a channel makes it flush; a topic that
 accepts only registered channels takes its time. Until then a boundary among such
 messages is *not readable yet*: never replace it by another boundary or by the end of
-the log. Callers that can wait use :meth:`BoundarySearch.patiently`.
+the the log. Callers that can wait use :meth:`PartitionLog.patiently`.
 
 **Source:** Spark design 1.1, 2.1.
 """
@@ -20,11 +20,10 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
-from nsq_ha.spark.plan import metadata
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
@@ -32,21 +31,51 @@ if TYPE_CHECKING:
     from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import Cluster, Extent
     from nsq_ha.spark.options import ReadOptions
-    from nsq_ha.spark.plan.metadata import TopicSnapshot
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-_NS_OF_MS = 1_000_000
+PAUSE: Final = 0.2
+"""Seconds between two requests while something is missing."""
+
+_NS_OF_MS: Final = 1_000_000
 
 
 class NotReadableError(ResponseTimeoutError):
     """A message of the log cannot be read yet, since it is not committed or flushed; try again later."""
 
 
+def retried(
+    question: Callable[[], T],
+    until: float,
+    *,
+    final: type[NsqError] | tuple[()] = (),
+    meanwhile: Callable[[], object] = lambda: None,
+) -> T:
+    """Ask until there is an answer.
+
+    Args:
+        question: Asks once.
+        until: ``time.monotonic()`` at which to give up.
+        final: An error after which to give up at once, as after those that retries cannot fix.
+        meanwhile: Called before each further attempt.
+
+    Raises:
+        NsqError: The last error.
+    """
+    while True:
+        try:
+            return question()
+        except NsqError as error:
+            if not error.retriable or isinstance(error, final) or time.monotonic() >= until:
+                raise
+        time.sleep(PAUSE)
+        meanwhile()
+
+
 @dataclass(frozen=True, slots=True)
-class BoundarySearch:
-    """Searches one partition's log. All offsets are bytes.
+class PartitionLog:
+    """One partition's log, as its leader reports it; finds boundaries in it. All offsets are bytes.
 
     A method that finds nothing raises :class:`NotReadableError` if the boundary is in
     the log but cannot be read yet, and another :class:`NsqError` if the leader gave no
@@ -60,6 +89,7 @@ class BoundarySearch:
         cluster: The cluster to ask.
         patience: Seconds that :meth:`patiently` waits.
         prefix: Prefix of the names of temporary channels.
+        seen_at: ``time.monotonic()`` when the leader reported it.
     """
 
     topic: str
@@ -69,38 +99,45 @@ class BoundarySearch:
     cluster: Cluster
     patience: float
     prefix: str = "spark-"
+    seen_at: float = 0.0
+
+    @property
+    def place(self) -> TopicPartition:
+        """The topic and the number of the partition."""
+        return self.topic, self.partition
 
     @property
     def name(self) -> str:
         """The partition, for error messages."""
         return f"{self.topic}-{self.partition}"
 
-    def patiently(self, question: Callable[[BoundarySearch], T], until: float | None = None) -> T:
+    def patiently(self, question: Callable[[PartitionLog], T], until: float | None = None) -> T:
         """Ask until there is an answer; keep the extent, but look up the leader again.
 
         Args:
-            question: Called with this search on the current leader.
+            question: Called with this log on the current leader.
             until: ``time.monotonic()`` at which to give up. None for after ``patience``.
 
         Raises:
             ResponseTimeoutError: There was no answer until then; the last error is the cause.
             NsqError: An error that retries cannot fix.
         """
-        search = self
-        if until is None:
-            until = time.monotonic() + self.patience
-        while True:
-            try:
-                return question(search)
-            except NsqError as error:
-                if not error.retriable:
-                    raise
-                if time.monotonic() >= until:
-                    raise no_progress(self.name, self.patience, error) from error
-            time.sleep(metadata.PAUSE)
+        log = self
+
+        def follow_the_leader() -> None:
+            nonlocal log
             with contextlib.suppress(NsqError):
                 leader = self.cluster.view(self.topic).leaders.get(self.partition)
-                search = search if leader is None else dataclasses.replace(search, node=leader)
+                log = log if leader is None else dataclasses.replace(log, node=leader)
+
+        if until is None:
+            until = time.monotonic() + self.patience
+        try:
+            return retried(lambda: question(log), until, meanwhile=follow_the_leader)
+        except NsqError as error:
+            if not error.retriable:
+                raise
+            raise no_progress(self.name, self.patience, error) from error
 
     def boundary(self, offset: int) -> int | None:
         """Return where the first message at or after ``offset`` begins, or where the log ends.
@@ -230,12 +267,6 @@ class BoundarySearch:
         )
 
 
-def search_in(snapshot: TopicSnapshot, partition: int, options: ReadOptions, cluster: Cluster) -> BoundarySearch:
-    """Return the search of one partition of a snapshot."""
-    node, extent = snapshot.leaders[partition], snapshot.extents[partition]
-    return BoundarySearch(snapshot.topic, partition, node, extent, cluster, options.patience, options.channel_prefix)
-
-
 @dataclass(slots=True)
 class Backlog:
     """The unread messages of partitions with new ones, and the part of them that a micro-batch takes.
@@ -245,13 +276,13 @@ class Backlog:
 
     Attributes:
         options: Options of the read.
-        searches: The partitions; the micro-batch ends at the end of each extent at the latest.
+        logs: The partitions; the micro-batch ends at the end of each extent at the latest.
         starts: Offsets at which the micro-batch starts.
         held: Partitions that have no end yet, and why.
     """
 
     options: ReadOptions
-    searches: Mapping[TopicPartition, BoundarySearch]
+    logs: Mapping[TopicPartition, PartitionLog]
     starts: Mapping[TopicPartition, int]
     held: dict[TopicPartition, NsqError] = field(default_factory=dict)
 
@@ -262,25 +293,25 @@ class Backlog:
 
     def ends(self) -> dict[TopicPartition, int]:
         """Return the ends of the micro-batch within the limits, without held partitions."""
-        ends = {place: search.extent.end for place, search in self.searches.items() if place not in self.held}
+        ends = {place: each.extent.end for place, each in self.logs.items() if place not in self.held}
         if (rows := self.options.max_offsets_per_trigger) is not None:
             waiting = self._rows()
             parts = {place: share for place, share in shares(rows, waiting).items() if share < waiting[place]}
-            ends |= self._each(parts, lambda search, start, share: search.after_rows(start, share))
+            ends |= self._each(parts, lambda each, start, share: each.after_rows(start, share))
         if (count := self.options.max_bytes_per_trigger) is not None:
             # Apply it to the rest: separately, the two limits might exclude different partitions and so all.
             sizes = {place: end - self.starts[place] for place, end in ends.items() if place not in self.held}
             parts = {place: share for place, share in shares(count, sizes).items() if share < sizes[place]}
-            for place, end in self._each(parts, lambda search, start, share: search.after_bytes(start, share)).items():
+            for place, end in self._each(parts, lambda each, start, share: each.after_bytes(start, share)).items():
                 ends[place] = min(ends[place], end)
         return {place: end for place, end in ends.items() if place not in self.held}
 
     def _rows(self) -> dict[TopicPartition, int]:
-        everywhere = dict.fromkeys(self.searches, 0)
-        return self._each(everywhere, lambda search, start, _: search.rows_behind(start))
+        everywhere = dict.fromkeys(self.logs, 0)
+        return self._each(everywhere, lambda each, start, _: each.rows_behind(start))
 
     def _each(
-        self, parts: Mapping[TopicPartition, int], question: Callable[[BoundarySearch, int, int], int]
+        self, parts: Mapping[TopicPartition, int], question: Callable[[PartitionLog, int, int], int]
     ) -> dict[TopicPartition, int]:
         """Ask for each partition; hold those without an answer."""
         found: dict[TopicPartition, int] = {}
@@ -288,7 +319,7 @@ class Backlog:
             if place in self.held:
                 continue
             try:
-                found[place] = question(self.searches[place], self.starts[place], part)
+                found[place] = question(self.logs[place], self.starts[place], part)
             except NsqError as error:
                 if not error.retriable:
                     raise

@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
 from nsq_ha.spark.cluster import ROUTINE
+from nsq_ha.spark.plan.boundaries import PartitionLog, retried
 
 if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+    from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
-    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.cluster import Cluster
     from nsq_ha.spark.options import ReadOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")
-
-PAUSE: Final = 0.2
-"""Seconds between two requests while something is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,14 @@ class TopicSnapshot:
     Attributes:
         topic: The topic.
         meta: The topic's number of partitions and its kind.
-        leaders: The leader of each partition; only leaders that answered.
-        extents: The extents of the logs of the same partitions.
+        logs: The partitions that are read; only those whose leader answered.
+        is_complete: Whether these are all that are read.
     """
 
     topic: str
     meta: TopicMeta
-    leaders: Mapping[int, Node]
-    extents: Mapping[int, Extent]
+    logs: Mapping[int, PartitionLog]
+    is_complete: bool
 
 
 def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0, max_age: float = 0.0) -> tuple[str, ...]:
@@ -61,15 +59,8 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0, max
     """
     if options.subscribe_pattern is None:
         return options.topics
-    pattern = re.compile(options.subscribe_pattern)
-    until = time.monotonic() + patience
-    while True:
-        try:
-            return tuple(topic for topic in cluster.topics(max_age) if pattern.fullmatch(topic))
-        except NsqError as error:
-            if not error.retriable or time.monotonic() >= until:
-                raise
-        time.sleep(PAUSE)
+    names = retried(lambda: cluster.topics(max_age), time.monotonic() + patience)
+    return tuple(topic for topic in names if re.fullmatch(options.subscribe_pattern, topic))
 
 
 def complete_snapshot(
@@ -91,21 +82,14 @@ def complete_snapshot(
     """
     until = time.monotonic() + (options.patience if patience is None else patience)
     max_age = ROUTINE
-    while True:
-        try:
-            view = cluster.view(topic, max_age)
-            meta = _checked(view, options)
-            wanted = _partitions(topic, meta, options)
-            if missing := [number for number in wanted if number not in view.leaders]:
-                raise NoLeaderError(f"topic {topic!r}: no leader of partition(s) {missing}{view.cause}")
-            leaders = {number: view.leaders[number] for number in wanted}
-            return TopicSnapshot(topic, meta, leaders, _extents(topic, leaders, cluster))
-        except NsqError as error:
-            # Reading and publishing never create a topic, so waiting for a missing one is pointless.
-            if not error.retriable or isinstance(error, TopicNotFoundError) or time.monotonic() >= until:
-                raise
-        max_age = 0.0
-        time.sleep(PAUSE)
+
+    def ask() -> TopicSnapshot:
+        nonlocal max_age
+        age, max_age = max_age, 0.0
+        return _snapshot(cluster.view(topic, age), options, cluster, is_complete=True)
+
+    # Reading and publishing never create a topic, so waiting for a missing one is pointless.
+    return retried(ask, until, final=TopicNotFoundError)
 
 
 def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster, max_age: float = 0.0) -> TopicSnapshot:
@@ -121,30 +105,38 @@ def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster, max_a
         NsqError: As :func:`complete_snapshot`, but not for single partitions.
     """
     view = cluster.view(topic, max_age)
-    snapshot = _available(view, options, cluster)
-    if max_age and any(number not in snapshot.leaders for number in _partitions(topic, snapshot.meta, options)):
-        newer = cluster.view(topic)
-        if newer != view:
-            return _available(newer, options, cluster)
+    snapshot = _snapshot(view, options, cluster)
+    if max_age and not snapshot.is_complete and (newer := cluster.view(topic)) != view:
+        return _snapshot(newer, options, cluster)
     return snapshot
 
 
-def _available(view: TopicView, options: ReadOptions, cluster: Cluster) -> TopicSnapshot:
-    """Return the partitions whose leaders answer."""
+def _snapshot(view: TopicView, options: ReadOptions, cluster: Cluster, *, is_complete: bool = False) -> TopicSnapshot:
+    """Return the partitions whose leaders answer; raise if ``is_complete`` and one does not."""
     topic, meta = view.topic, _checked(view, options)
-    wanted = [number for number in _partitions(topic, meta, options) if number in view.leaders]
-    leaders: dict[int, Node] = {}
-    extents: dict[int, Extent] = {}
-    for node in dict.fromkeys(view.leaders[number] for number in wanted):
+    wanted: Iterable[int] = range(meta.partition_num) if options.assign is None else options.assign[topic]
+    leaders = {number: view.leaders[number] for number in wanted if number in view.leaders}
+    missing = [number for number in wanted if number not in leaders]
+    if is_complete and missing:
+        raise NoLeaderError(f"topic {topic!r}: no leader of partition(s) {missing}{view.cause}")
+    logs: dict[int, PartitionLog] = {}
+    for node in dict.fromkeys(leaders.values()):
         try:
-            known = cluster.extents(topic, node)
+            extents = cluster.extents(topic, node)
         except NsqError as error:
+            if is_complete:
+                raise
             log.info("topic %r: nsqd %s did not return the extents of its partitions: %s", topic, node.address, error)
             continue
-        for number in wanted:
-            if view.leaders[number] == node and number in known:
-                leaders[number], extents[number] = node, known[number]
-    return TopicSnapshot(topic, meta, leaders, extents)
+        now = time.monotonic()
+        for number in (number for number, leader in leaders.items() if leader == node):
+            if number in extents:
+                logs[number] = PartitionLog(
+                    topic, number, node, extents[number], cluster, options.patience, options.channel_prefix, now
+                )
+            elif is_complete:
+                raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{number}")
+    return TopicSnapshot(topic, meta, logs, is_complete=not missing and len(logs) == len(leaders))
 
 
 class Snapshots:
@@ -156,17 +148,16 @@ class Snapshots:
 
     Attributes:
         last: The last snapshot of each topic, by its name.
-        taken_at: When they were taken, in monotonic seconds.
     """
 
     def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
         self.last: dict[str, TopicSnapshot] = {}
-        self.taken_at: float = 0.0
+        self._taken_at = 0.0
         self._options = options
         self._cluster = cluster
         self._is_silent = False
 
-    def complete(self) -> list[TopicSnapshot]:
+    def complete(self) -> Mapping[str, TopicSnapshot]:
         """Take and return a snapshot of each topic with all its partitions.
 
         Raises:
@@ -176,37 +167,35 @@ class Snapshots:
         topics = topics_of(options, cluster, options.patience)
         return self._keep([complete_snapshot(topic, options, cluster) for topic in topics])
 
-    def recent(self) -> list[TopicSnapshot]:
+    def recent(self) -> Mapping[str, TopicSnapshot]:
         """Return snapshots that are not older than ``metadataRefresh``.
 
         Raises:
             NsqError: No nsqlookupd has answered since the query began, for the patience of the read.
         """
-        if time.monotonic() - self.taken_at < self._options.metadata_refresh:
-            return list(self.last.values())
+        options = self._options
+        if time.monotonic() - self._taken_at < options.metadata_refresh:
+            return self.last
         # Without a time for which answers count, those of the nsqlookupds do not count either.
-        max_age = ROUTINE if self._options.metadata_refresh else 0.0
-        until = time.monotonic() + self._options.patience
-        while True:
+        max_age = ROUTINE if options.metadata_refresh else 0.0
+
+        def ask() -> Mapping[str, TopicSnapshot]:
             try:
-                topics = topics_of(self._options, self._cluster, max_age=max_age)
-                found = [self._available(topic, max_age) for topic in topics]
-                return self._keep([snapshot for snapshot in found if snapshot is not None])
-            except NsqError as error:
-                if not error.retriable or time.monotonic() >= until:
-                    raise
-            self._report_silence()
-            time.sleep(PAUSE)
+                topics = topics_of(options, self._cluster, max_age=max_age)
+                return self._keep([self._available(topic, max_age) for topic in topics])
+            finally:
+                self._report_silence()
 
-    def by_partition(self) -> dict[TopicPartition, tuple[Node, Extent]]:
-        """Return leader and extent of each partition in the last snapshots."""
-        return by_partition(self.last.values())
+        return retried(ask, time.monotonic() + options.patience)
 
-    def _keep(self, found: list[TopicSnapshot]) -> list[TopicSnapshot]:
-        self.last = {snapshot.topic: snapshot for snapshot in found}
-        self.taken_at = time.monotonic()
-        self._report_silence()
-        return found
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
+        """Return the partitions of the last snapshots."""
+        return {each.place: each for snapshot in self.last.values() for each in snapshot.logs.values()}
+
+    def _keep(self, found: Iterable[TopicSnapshot | None]) -> Mapping[str, TopicSnapshot]:
+        self.last = {snapshot.topic: snapshot for snapshot in found if snapshot is not None}
+        self._taken_at = time.monotonic()
+        return self.last
 
     def _available(self, topic: str, max_age: float) -> TopicSnapshot | None:
         options = self._options
@@ -226,30 +215,6 @@ class Snapshots:
         elif error is None and self._is_silent:
             log.info("an nsqlookupd answers again")
         self._is_silent = error is not None
-
-
-def by_partition(snapshots: Iterable[TopicSnapshot]) -> dict[TopicPartition, tuple[Node, Extent]]:
-    """Return leader and extent of each partition."""
-    return {
-        (snapshot.topic, partition): (node, snapshot.extents[partition])
-        for snapshot in snapshots
-        for partition, node in snapshot.leaders.items()
-    }
-
-
-def _extents(topic: str, leaders: Mapping[int, Node], cluster: Cluster) -> Mapping[int, Extent]:
-    found: dict[int, Extent] = {}
-    for node in dict.fromkeys(leaders.values()):
-        known = cluster.extents(topic, node)
-        for partition in (number for number, leader in leaders.items() if leader == node):
-            if partition not in known:
-                raise NoLeaderError(f"nsqd {node.address} no longer leads {topic}-{partition}")
-            found[partition] = known[partition]
-    return found
-
-
-def _partitions(topic: str, meta: TopicMeta, options: ReadOptions) -> Iterable[int]:
-    return range(meta.partition_num) if options.assign is None else options.assign[topic]
 
 
 def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:

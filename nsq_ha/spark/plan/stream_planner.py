@@ -20,24 +20,25 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.errors import NoLeaderError, NsqError
 from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
-from nsq_ha.spark.plan import metadata
-from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back
-from nsq_ha.spark.plan.boundaries import Backlog, no_progress, search_in
+from nsq_ha.spark.plan import boundaries
+from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
+from nsq_ha.spark.plan.boundaries import Backlog, no_progress
 from nsq_ha.spark.plan.log_identity import LossPolicy
-from nsq_ha.spark.plan.metadata import Snapshots, by_partition
+from nsq_ha.spark.plan.metadata import Snapshots
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import Cluster
     from nsq_ha.spark.options import ReadOptions
-    from nsq_ha.spark.plan.boundaries import BoundarySearch
-    from nsq_ha.spark.plan.metadata import TopicSnapshot
+    from nsq_ha.spark.plan.boundaries import PartitionLog
 
 log: Final = logging.getLogger("nsq_ha.spark")
+
+GONE: Final = "the topic is gone: no nsqlookupd lists it"
 
 
 class NextBatch(NamedTuple):
@@ -93,10 +94,9 @@ class StreamPlanner:
         """
         if self._initial is None:
             found: dict[TopicPartition, int] = {}
-            for snapshot in self._snapshots.complete():
-                for partition in snapshot.leaders:
-                    search = search_in(snapshot, partition, self._options, self._cluster)
-                    found[snapshot.topic, partition] = Bounds(search, self._options).starting()
+            self._snapshots.complete()
+            for place, each in self._snapshots.logs().items():
+                found[place] = Bounds(each, self._options).starting()
             self._initial = to_json(found)
             self.marks = self._marks(found, {})
         return self._initial
@@ -133,7 +133,7 @@ class StreamPlanner:
 
     def report(self) -> OffsetJson:
         """Return where the logs ended when last seen, for Spark's progress; makes no request."""
-        return to_json({place: extent.end for place, (_, extent) in self._snapshots.by_partition().items()})
+        return to_json({place: each.extent.end for place, each in self._snapshots.logs().items()})
 
     def prepare_target(self) -> None:
         """Fix the end of a query that reads what there is now and then stops.
@@ -141,10 +141,9 @@ class StreamPlanner:
         Raises:
             NsqError: A partition has no leader for longer than the patience of the read.
         """
-        self._target = {}
-        for snapshot in self._snapshots.complete():
-            # Up to the end, readable or not: tasks wait for the rest.
-            self._target |= {(snapshot.topic, partition): extent.end for partition, extent in snapshot.extents.items()}
+        self._snapshots.complete()
+        # Up to the end, readable or not: tasks wait for the rest.
+        self._target = {place: each.extent.end for place, each in self._snapshots.logs().items()}
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[Range]:
         """Return the ranges of one micro-batch, which may have been planned before a restart.
@@ -157,53 +156,46 @@ class StreamPlanner:
         """
         begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
         self._losses.check(until)
-        snapshots = {snapshot.topic: snapshot for snapshot in self._snapshots.recent()}
+        snapshots = self._snapshots.recent()
         ranges: list[Range] = []
-        searches: dict[TopicPartition, BoundarySearch] = {}
-        for (topic, partition), stop in sorted(until.items()):
-            if not self._options.reads(topic, partition):
+        for place, stop in sorted(until.items()):
+            if not self._options.reads(*place):
                 continue
-            snapshot = snapshots.get(topic)
+            snapshot = snapshots.get(place[0])
             if snapshot is None:
-                self._losses.lose(topic, partition, "the topic is gone: no nsqlookupd lists it")
+                self._losses.lose(place, GONE)
                 continue
-            if (topic, partition) in restarted:
+            if place in restarted:
                 continue
-            first = self._first((topic, partition), begin, stop, snapshot)
-            if first >= stop or self._losses.is_lost_for_sure(
-                snapshot, partition, self._snapshots.taken_at, stop, origin
-            ):
-                continue
-            node, meta = snapshot.leaders.get(partition), snapshot.meta
-            ranges.append(Range(topic, partition, first, stop, node, meta.ordered, meta.extend_support))
-            if node is not None:
-                searches[topic, partition] = search_in(snapshot, partition, self._options, self._cluster)
-        return divide(ranges, self._options, searches)
+            known = snapshot.logs.get(place[1])
+            first = self._first(place, begin, stop, known)
+            if first < stop and not self._losses.is_lost_for_sure(known, stop, origin):
+                ranges.append(range_of(snapshot, place[1], first, stop))
+        return divide(ranges, self._options, self._snapshots.logs())
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Set the channel of ``reportChannel`` to the committed offsets; a failure is only logged."""
         channel = self._options.report_channel
         if channel is None:
             return
-        known = self._snapshots.by_partition()
+        logs = self._snapshots.logs()
         for place, offset in from_json(end).items():
-            if place not in known:
+            if (known := logs.get(place)) is None:
                 continue
-            topic, partition = place
-            node, extent = known[place]
             try:
-                if extent.start <= offset:
-                    self._cluster.open_channel(topic, partition, node, channel, offset)
+                if known.extent.start <= offset:
+                    self._cluster.open_channel(*place, known.node, channel, offset)
             except NsqError as error:
-                log.warning("%s-%d: reportChannel %r is not updated: %s", topic, partition, channel, error)
+                log.warning("%s: reportChannel %r is not updated: %s", known.name, channel, error)
 
     def _next(self, begin: Mapping[TopicPartition, int], origin: Origin, *, limited: bool) -> NextBatch:
         """Return the next micro-batch."""
-        snapshots = self._snapshots.recent()
-        readable = self._readable(begin, snapshots, origin)
+        self._snapshots.recent()
+        logs = self._snapshots.logs()
+        readable = self._readable(begin, logs, origin)
         ends, stopped = readable.ends, readable.stopped
         if limited:
-            ends, waiting = self._limited(begin, ends, {snapshot.topic: snapshot for snapshot in snapshots})
+            ends, waiting = self._limited(begin, ends, logs)
             stopped = {**waiting, **stopped}
         for place, end in ends.items():
             if end < begin.get(place, end):
@@ -214,13 +206,12 @@ class StreamPlanner:
         self, read_to: Mapping[TopicPartition, int | None], known: Mapping[TopicPartition, Mark]
     ) -> Mapping[TopicPartition, Mark]:
         """Return the known marks, or newer ones of the partitions in ``read_to``; None is the start of the log."""
-        found = dict(known)
+        found, logs = dict(known), self._snapshots.logs()
         for place, offset in read_to.items():
-            snapshot = self._snapshots.last.get(place[0])
-            if snapshot is None or (extent := snapshot.extents.get(place[1])) is None:
+            if (each := logs.get(place)) is None:
                 continue
-            first = extent.start if offset is None else offset
-            if (mark := self._losses.mark(snapshot, place[1], first, known.get(place))) is not None:
+            first = each.extent.start if offset is None else offset
+            if (mark := self._losses.mark(each, first, known.get(place))) is not None:
                 found[place] = mark
         return found
 
@@ -231,7 +222,7 @@ class StreamPlanner:
         if self._target is not None and now >= until:
             raise no_progress(f"{topic}-{partition}", self._options.patience, error) from error
         log.info("no new batch: %s", error)
-        time.sleep(metadata.PAUSE)
+        time.sleep(boundaries.PAUSE)
 
     def _warn_of(self, stopped: Mapping[TopicPartition, NsqError]) -> None:
         """Warn once about each partition without progress within the patience of the read."""
@@ -243,23 +234,19 @@ class StreamPlanner:
                 self._stopped_since[topic, partition] = math.inf
 
     def _readable(
-        self, begin: Mapping[TopicPartition, int], snapshots: Iterable[TopicSnapshot], origin: Origin
+        self, begin: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, PartitionLog], origin: Origin
     ) -> NextBatch:
         """Return a micro-batch up to the end of each partition's log, as far as this query may read it."""
         ends = dict(begin)
-        known = by_partition(snapshots)
-        by_topic = {snapshot.topic: snapshot for snapshot in snapshots}
         restarts: dict[TopicPartition, int] = {}
         unsure: dict[TopicPartition, NsqError] = {}
         for place in begin:
-            is_known = place[0] in {topic for topic, _ in known} or place[0] in self._snapshots.last
-            if not is_known and self._options.reads(*place):
-                self._losses.lose(*place, "the topic is gone: no nsqlookupd lists it")
-        for place, (_, extent) in known.items():
+            if place[0] not in self._snapshots.last and self._options.reads(*place):
+                self._losses.lose(place, GONE)
+        for place, known in logs.items():
+            extent = known.extent
             try:
-                at = self._losses.restart(
-                    by_topic[place[0]], place[1], self._snapshots.taken_at, begin.get(place), origin
-                )
+                at = self._losses.restart(known, begin.get(place), origin)
             except NsqError as error:
                 if not error.retriable:
                     raise
@@ -293,20 +280,16 @@ class StreamPlanner:
         return found
 
     def _first(
-        self, place: TopicPartition, begin: Mapping[TopicPartition, int], stop: int, snapshot: TopicSnapshot
+        self, place: TopicPartition, begin: Mapping[TopicPartition, int], stop: int, known: PartitionLog | None
     ) -> int:
         """Return where a range begins: later than planned if data is lost."""
-        topic, partition = place
-        extent = snapshot.extents.get(partition)
-        earliest = 0 if extent is None else extent.start
+        earliest = 0 if known is None else known.extent.start
         start = begin.get(place, earliest)
         if start > stop:
-            raise goes_back(f"{topic}-{partition}", start, stop)
+            raise goes_back(f"{place[0]}-{place[1]}", start, stop)
         if start < earliest and start < stop:
             gone = min(earliest, stop) - start
-            self._losses.lose(
-                topic, partition, f"{gone} bytes from offset {start} on are deleted, the log begins at {earliest}"
-            )
+            self._losses.lose(place, f"{gone} bytes from offset {start} on are deleted, the log begins at {earliest}")
             return min(earliest, stop)
         return start
 
@@ -314,29 +297,27 @@ class StreamPlanner:
         self,
         begin: Mapping[TopicPartition, int],
         ends: dict[TopicPartition, int],
-        snapshots: Mapping[str, TopicSnapshot],
+        logs: Mapping[TopicPartition, PartitionLog],
     ) -> tuple[dict[TopicPartition, int], Mapping[TopicPartition, NsqError]]:
         """Return ends within the limits of the options, and the partitions that cannot advance now."""
         options = self._options
         limits = options.max_offsets_per_trigger, options.max_bytes_per_trigger, options.min_offsets_per_trigger
         if limits == (None, None, None):
             return ends, {}
-        searches: dict[TopicPartition, BoundarySearch] = {}
+        unread: dict[TopicPartition, PartitionLog] = {}
         starts: dict[TopicPartition, int] = {}
         waiting: dict[TopicPartition, NsqError] = {}
         for place, end in ends.items():
-            snapshot = snapshots.get(place[0])
-            if snapshot is None or begin.get(place) == end:
+            if place[0] not in self._snapshots.last or begin.get(place) == end:
                 continue
-            if place[1] not in snapshot.extents:
+            if (known := logs.get(place)) is None:
                 waiting[place] = NoLeaderError(f"{place[0]}-{place[1]}: its leader does not answer, or there is none")
                 continue
-            search = search_in(snapshot, place[1], options, self._cluster)
-            start = begin.get(place, search.extent.start)
+            start = begin.get(place, known.extent.start)
             if start < end:
                 starts[place] = start
-                searches[place] = dataclasses.replace(search, extent=dataclasses.replace(search.extent, end=end))
-        backlog = Backlog(options, searches, starts, waiting)
+                unread[place] = dataclasses.replace(known, extent=dataclasses.replace(known.extent, end=end))
+        backlog = Backlog(options, unread, starts, waiting)
         if self._may_wait() and backlog.is_too_little():
             return dict(begin), {}
         within = ends | backlog.ends()

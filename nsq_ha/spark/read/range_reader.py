@@ -27,7 +27,7 @@ from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, 
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.connection import ConnectionExpiredError
-from nsq_ha.spark.plan.boundaries import BoundarySearch, NotReadableError
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog
 from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
@@ -368,7 +368,7 @@ class RangeReader:
         position = self._chain.position
         if not extent.start <= position < extent.end:
             return None
-        search = BoundarySearch(
+        search = PartitionLog(
             self._asked.topic, self._asked.partition, leader, extent, self._cluster, self._options.patience
         )
         try:
