@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer
+from nsq_ha.spark.connection import IN_FLIGHT_BYTES
 from nsq_ha.spark.read.range_reader import BATCH_BYTES
-from nsq_ha.spark.read.replay import IN_FLIGHT_BYTES
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest

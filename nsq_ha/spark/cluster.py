@@ -22,7 +22,7 @@ from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import Servers
-from nsq_ha.errors import LookupUnavailableError, NoLeaderError, NsqError, ServerError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import merge
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from nsq_ha.admin.description import Unfinished
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node, TopicView
 
@@ -83,6 +84,7 @@ class Cluster:
         self._client: httpx.AsyncClient | None = None
         self._servers: Servers | None = None
         self._views: dict[str, TopicView] = {}
+        self._plain: dict[str, tuple[Node, ...]] = {}
         self._topics: tuple[str, ...] | None = None
         self._answered_at: dict[str | None, float] = {}  # by topic; None for their list
         self._failed_at = 0.0
@@ -142,6 +144,16 @@ class Cluster:
             raise NoLeaderError(f"{topic}-{partition} has no leader{view.cause}")
         return leader
 
+    def plain_nodes(self, topic: str, max_age: float = 0.0) -> tuple[Node, ...]:
+        """Ask all nsqlookupds of a plain cluster for the nsqds that have a topic; arguments are those of :meth:`view`.
+
+        Raises:
+            LookupUnavailableError: As :meth:`view`.
+            ConfigError: The topic has partitions.
+        """
+        self._plain[topic] = self._answer(topic, self._plain.get(topic), max_age, lambda: self._nodes(topic))
+        return self._plain[topic]
+
     def extents(self, topic: str, node: Node) -> Mapping[int, Extent]:
         """Ask a node for the extent of each partition of ``topic`` that it leads.
 
@@ -165,6 +177,18 @@ class Cluster:
             NsqError: No usable answer; look the leader up again.
         """
         return self._ask(node, self._nsqd(node).message_get(topic, partition, mode, position))
+
+    def unfinished(self, node: Node, topic: str, channel: str) -> Unfinished | None:
+        """Return the messages that a channel of a node still has to deliver. None if the node does not have it.
+
+        Raises:
+            NsqError: No usable answer.
+        """
+        return self._ask(node, self._nsqd(node).unfinished(topic, channel))
+
+    def tcp_port(self, node: Node) -> int:
+        """Return the TCP port that a node names; raises as :meth:`unfinished`."""
+        return self._ask(node, self._nsqd(node).tcp_port())
 
     def clock(self, node: Node) -> float | None:
         """Return the time of a node's clock, in whole seconds since 1970. None if the answer has no time.
@@ -260,6 +284,27 @@ class Cluster:
             raise found.error
         view = self._views[topic] = merge(self._views.get(topic), found.answers, topic=topic)
         return view
+
+    async def _nodes(self, topic: str) -> tuple[Node, ...]:
+        found: dict[str, Node] = {}
+        error: LookupUnavailableError | None = None
+        is_answered = False
+        for url in self._lookupd:
+            try:
+                async with LookupClient(url, timeout=self._timeout) as client:
+                    answer = await client.lookup(topic)
+            except LookupUnavailableError as failed:
+                error = failed
+                continue
+            if answer.nodes is None and answer.exists:
+                raise ConfigError(
+                    f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
+                )
+            is_answered = True
+            found |= {node.address: node for node in answer.nodes or ()}
+        if error is not None and not is_answered:
+            raise error
+        return tuple(found.values())
 
     async def _names(self) -> tuple[str, ...]:
         error: NsqError = LookupUnavailableError("no nsqlookupd lists the topics")

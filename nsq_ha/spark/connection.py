@@ -1,4 +1,7 @@
-"""Blocking connections: :class:`Wire` is TCP and TLS, :class:`BlockingConnection` adds IDENTIFY, compression and AUTH.
+"""Blocking connections to nsqds, one layer above the other.
+
+:class:`Wire` is TCP and TLS. :class:`BlockingConnection` adds IDENTIFY, compression and AUTH,
+:class:`BlockingSubscription` a channel, whose RDY follows the size of the messages.
 
 This module does not decide what to send (``read.replay``, ``write.partition_writer``,
 ``ack.puller``) or what follows a failure. The partitioned nsqd can write to a TLS
@@ -21,26 +24,28 @@ from nsq_ha.errors import (
     ConfigError,
     ConnectError,
     ConnectionLostError,
+    LocalProtocolError,
+    NotInFlightError,
     RemoteProtocolError,
     ResponseTimeoutError,
     ServerError,
 )
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.tls_renewal import Phase
-from nsq_ha.protocol import ClientProtocol, Offer
-from nsq_ha.protocol.encoding import NOP
+from nsq_ha.protocol import ClientProtocol, Offer, Ready
+from nsq_ha.protocol.encoding import NOP, encode_fins
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.spark.options.names import in_tls_options
 from nsq_ha.tls import ssl_context, trust_hint
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from nsq_ha.message import Message
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol import Command, Identity, Received
+    from nsq_ha.protocol import Command, Identity, Layout, Received, Sub, SubAdvanced, SubOrdered
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.spark.options import ConnectionOptions
 
@@ -50,6 +55,10 @@ READ_BYTES: Final = 256 * 1024
 CONNECT_TIMEOUT: Final = 2.0
 """Seconds from connecting to the last answer of the handshake."""
 
+IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+"""Limit of unfinished messages in bytes; RDY follows from it and the largest message so far."""
+
+FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
@@ -332,3 +341,105 @@ class BlockingConnection:
                 return data
             # A block may need more bytes before it yields any.
             self._pieces = self._codec.pieces(data)
+
+
+class BlockingSubscription:
+    """A subscription through a connection of its own, and what its messages are answered through.
+
+    Args:
+        place: Topic, channel and partition; 0 on a plain nsqd.
+        connection: The connection, which :meth:`close` closes.
+        node: Its nsqd.
+
+    Attributes:
+        topic: The topic.
+        channel: The channel.
+        partition: The partition.
+        nsqd: ``host:port`` of the nsqd.
+        connection: As given.
+        ready: The last RDY that was sent.
+    """
+
+    def __init__(self, place: tuple[str, str, int], connection: BlockingConnection, node: Node) -> None:
+        self.topic, self.channel, self.partition = place
+        self.nsqd: str = node.address
+        self.connection: BlockingConnection = connection
+        self.ready: int = 0
+        self.max_ready: int = 1
+        self._largest = 0
+
+    def subscribe(self, command: Sub | SubAdvanced | SubOrdered, layout: Layout, most: int) -> None:
+        """Connect and subscribe; :meth:`set_ready` or :meth:`follow` makes the nsqd send.
+
+        Args:
+            command: The command that subscribes.
+            layout: The form of its messages.
+            most: Maximum number of messages in flight, within what the nsqd allows.
+
+        Raises:
+            NsqError: See :meth:`BlockingConnection.open` and :meth:`BlockingConnection.request`.
+        """
+        self.max_ready = min(self.connection.open().max_rdy_count, most)
+        self.connection.protocol.subscribe_to(self, layout)
+        self.connection.request(command, time.monotonic() + CONNECT_TIMEOUT)
+
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
+        self.connection.close()
+
+    @property
+    def wanted(self) -> int:
+        """The RDY that keeps messages as large as the largest so far within :data:`IN_FLIGHT_BYTES`."""
+        if not self._largest:
+            return max(1, min(FIRST_READY, self.max_ready))
+        return max(1, min(self.max_ready, IN_FLIGHT_BYTES // self._largest))
+
+    def note_size(self, largest: int) -> None:
+        """Note the size of the largest body of some messages."""
+        self._largest = max(self._largest, largest, 1)
+
+    def follow(self, wanted: int) -> None:
+        """Send RDY if it differs much from the last one; small changes are not worth a command."""
+        if wanted < self.ready or wanted >= 2 * self.ready > 0 or (wanted and not self.ready):
+            self.set_ready(wanted)
+
+    def set_ready(self, count: int) -> None:
+        """Send RDY.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        self.connection.send(self.connection.protocol.send(Ready(count)))
+        self.ready = count
+
+    @staticmethod
+    def messages_of(received: Received) -> list[Message]:
+        """Return the received messages.
+
+        Raises:
+            ServerError: The server refused something, other than to finish a message that it has taken back.
+        """
+        for refusal in received.refusals:
+            if not isinstance(refusal, NotInFlightError):
+                raise refusal
+        return received.messages
+
+    def finish(self, message: Message) -> None:
+        """Finish one message, as :meth:`finish_all`."""
+        self.finish_all((message,))
+
+    def finish_all(self, messages: Iterable[Message]) -> None:
+        """Finish messages, so that the server sends more.
+
+        Raises:
+            ConnectionLostError: The connection was lost.
+        """
+        self.connection.send(encode_fins([message.id for message in messages]))
+
+    def requeue(self, message: Message, delay: float | None) -> None:
+        """Refuse: Spark's readers never requeue."""
+        raise LocalProtocolError("a message that Spark reads cannot be requeued")
+
+    def touch(self, message: Message) -> None:
+        """Refuse: Spark's readers finish messages immediately."""
+        raise LocalProtocolError("a message that Spark reads cannot be touched")

@@ -20,7 +20,8 @@ from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutE
 from nsq_ha.message import Message
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Ready, Sub, layout_for
-from nsq_ha.spark.ack import draining, puller
+from nsq_ha.spark import connection
+from nsq_ha.spark.ack import draining
 from nsq_ha.spark.ack import planner as ack_planner
 from nsq_ha.spark.ack.draining import Verdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
@@ -367,7 +368,7 @@ def test_a_kill_before_the_finish_repeats_and_loses_nothing(
     planner = plan()
     start = planner.initial()
     with monkeypatch.context() as patch:
-        patch.setattr(puller, "encode_fins", killed)
+        patch.setattr(connection, "encode_fins", killed)
         with pytest.raises(RuntimeError, match="killed"):
             until(lambda: planner.latest(start) != planner.latest(start))
         written = planner.report()
@@ -528,7 +529,7 @@ def test_without_nsqlookupds_the_known_nsqds_are_read_and_one_warning_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ack_planner, "_LOOK_UP", 0.0)
-    monkeypatch.setattr(ack_planner, "_SILENT_LOOK_UP", 0.1)
+    monkeypatch.setattr(ack_planner, "ROUTINE", 0.01)
     with DevCluster(plain=True, nsqds=1, time_scale=0.02) as cluster:
         base = cluster.http_address(next(iter(cluster.nsqds)))
         for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack import draining
 from nsq_ha.spark.ack.draining import Draining, Silence, Verdict, judge
+from nsq_ha.spark.cluster import Cluster
 
 if TYPE_CHECKING:
     import respx
@@ -63,8 +64,8 @@ def test_whether_a_server_may_still_give_an_old_message(
 class Seen:
     """A puller as far as it is watched."""
 
-    def __init__(self) -> None:
-        self.topic, self.channel, self.nsqd = "t", "c", "127.0.0.1:4150"
+    def __init__(self, http_port: int = 4151) -> None:
+        self.topic, self.channel, self.node = "t", "c", Node("127.0.0.1", 4150, http_port)
         self.quiet_for = 0.0
         self.newest_ns = 0
         self.older_than_ns = 0
@@ -98,6 +99,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
+def plain() -> Iterator[Cluster]:
+    with Cluster(("http://127.0.0.1:4161",)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def nsqd(respx_mock: respx.MockRouter) -> Callable[..., respx.Route]:
     """Serve the numbers that are given, one answer after the other, at the port above."""
     respx_mock.get("http://127.0.0.1:4151/info").respond(json={"tcp_port": 4150})
@@ -110,9 +117,11 @@ def nsqd(respx_mock: respx.MockRouter) -> Callable[..., respx.Route]:
     return serve
 
 
-def test_a_server_that_holds_nothing_has_given_all(clock: object, nsqd: Callable[..., respx.Route]) -> None:
-    asked, seen = nsqd(stats(depth=3), stats(in_flight_count=2, held=2), stats(in_flight_count=1), stats()), Seen()
-    watched = Draining(seen.puller, Node("127.0.0.1", 4150, 0), LIMIT)
+def test_a_server_that_holds_nothing_has_given_all(
+    clock: object, nsqd: Callable[..., respx.Route], plain: Cluster
+) -> None:
+    asked, seen = nsqd(stats(depth=3), stats(in_flight_count=2, held=2), stats(in_flight_count=1), stats()), Seen(0)
+    watched = Draining(seen.puller, plain, LIMIT)
     assert seen.older_than_ns > time.time_ns() - 60 * SECOND_NS
     assert not watched.is_done()
     assert not asked.called, "it is not quiet"
@@ -124,7 +133,7 @@ def test_a_server_that_holds_nothing_has_given_all(clock: object, nsqd: Callable
 
 
 def test_a_message_that_comes_while_the_server_is_asked_counts(
-    clock: object, respx_mock: respx.MockRouter, nsqd: Callable[..., respx.Route]
+    clock: object, respx_mock: respx.MockRouter, nsqd: Callable[..., respx.Route], plain: Cluster
 ) -> None:
     seen = Seen()
 
@@ -133,19 +142,19 @@ def test_a_message_that_comes_while_the_server_is_asked_counts(
         return httpx.Response(200, json=stats())
 
     nsqd(stats()).mock(side_effect=meanwhile)
-    watched = Draining(seen.puller, Node("127.0.0.1", 4150, 4151), LIMIT)
+    watched = Draining(seen.puller, plain, LIMIT)
     seen.quiet_for = 2.0
     assert not watched.is_done()
     assert not seen.is_drained
 
 
 def test_on_a_topic_that_is_being_written_a_newer_message_ends_the_search(
-    clock: object, nsqd: Callable[..., respx.Route]
+    clock: object, nsqd: Callable[..., respx.Route], plain: Cluster
 ) -> None:
     busy, gone = stats(depth=2, in_flight_count=4, held=4), stats(depth=2, in_flight_count=5, held=4)
     nsqd(busy, gone, busy, busy, busy)
     seen = Seen()
-    watched = Draining(seen.puller, Node("127.0.0.1", 4150, 4151), LIMIT)
+    watched = Draining(seen.puller, plain, LIMIT)
     seen.quiet_for = 2.0
     assert not watched.is_done()
     seen.newest_ns = time.time_ns() + 3600 * SECOND_NS
@@ -157,20 +166,20 @@ def test_on_a_topic_that_is_being_written_a_newer_message_ends_the_search(
     assert watched.is_done()
 
 
-def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRouter) -> None:
+def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRouter, plain: Cluster) -> None:
     respx_mock.get("http://127.0.0.1:4151/ping").respond(text="OK", headers={"Date": "Fri, 01 Jan 2100 00:00:00 GMT"})
     seen = Seen()
-    Draining(seen.puller, Node("127.0.0.1", 4150, 4151), LIMIT)
+    Draining(seen.puller, plain, LIMIT)
     assert seen.older_than_ns == 4102444801 * SECOND_NS
 
 
 @pytest.mark.parametrize("info", [{"tcp_port": 4160}, {"message": "none"}], ids=json.dumps)
 def test_a_server_that_does_not_tell_is_waited_for_longer(
-    clock: object, respx_mock: respx.MockRouter, info: dict[str, Any]
+    clock: object, respx_mock: respx.MockRouter, info: dict[str, Any], plain: Cluster
 ) -> None:
     asked = respx_mock.get("http://127.0.0.1:4151/info").respond(json=info)
-    seen = Seen()
-    watched = Draining(seen.puller, Node("127.0.0.1", 4150, 0), LIMIT)
+    seen = Seen(0)
+    watched = Draining(seen.puller, plain, LIMIT)
     seen.quiet_for = LIMIT - 1.0
     assert not watched.is_done()
     seen.quiet_for = LIMIT
@@ -178,10 +187,10 @@ def test_a_server_that_does_not_tell_is_waited_for_longer(
     assert asked.call_count == (1 if "tcp_port" in info else 3), "another server's numbers are not asked for again"
 
 
-def test_a_paused_channel_fails_the_query(clock: object, nsqd: Callable[..., respx.Route]) -> None:
+def test_a_paused_channel_fails_the_query(clock: object, nsqd: Callable[..., respx.Route], plain: Cluster) -> None:
     nsqd(stats(depth=7, paused=True, in_flight_count=2))
     seen = Seen()
-    watched = Draining(seen.puller, Node("127.0.0.1", 4150, 4151), LIMIT)
+    watched = Draining(seen.puller, plain, LIMIT)
     seen.quiet_for = LIMIT
     with pytest.raises(
         ResponseTimeoutError,

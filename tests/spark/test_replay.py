@@ -29,7 +29,6 @@ from nsq_ha.protocol.messages import encode_message
 from nsq_ha.spark import connection
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.read import replay as replay_module
 from nsq_ha.spark.read.frames import Frames
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
@@ -218,7 +217,7 @@ def test_finishes_are_written_together_and_heartbeats_answered(start: Start) -> 
 
 
 def test_what_is_under_way_follows_the_size_of_the_messages(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay_module, "IN_FLIGHT_BYTES", 100)
+    monkeypatch.setattr(connection, "IN_FLIGHT_BYTES", 100)
     large = log_of([90])[0]
     large.body = b"x" * 60
     replay, nsqd, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(large)), (b"RDY 1\n", b""))

@@ -10,21 +10,20 @@ longer if there are none.
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.admin.description import Unfinished
-from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     from nsq_ha.spark.ack.puller import Puller
+    from nsq_ha.spark.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -35,8 +34,6 @@ QUIET: Final = 1.0
 
 ASK: Final = 0.25
 """Seconds between two requests to one server."""
-
-_TIMEOUT: Final = 2.0
 
 
 class Verdict(enum.Enum):
@@ -88,13 +85,15 @@ class Draining:
     """Watches one puller until its nsqd has delivered all older messages. Blocking; used from one thread.
 
     Args:
-        puller: Pulls from the nsqd.
-        node: The nsqd. If its HTTP port is unknown (0), the port above its TCP port is tried.
+        puller: Pulls from the nsqd. If the nsqd's HTTP port is unknown (0), the port above its TCP port is tried.
+        cluster: Used to ask the nsqd; the caller closes it.
         limit: See :func:`judge`.
     """
 
-    def __init__(self, puller: Puller, node: Node, limit: float) -> None:
+    def __init__(self, puller: Puller, cluster: Cluster, limit: float) -> None:
+        node = puller.node
         self._puller = puller
+        self._cluster = cluster
         self._is_known = node.http_port != 0
         self._node = node if self._is_known else Node(node.host, node.tcp_port, node.tcp_port + 1)
         self._limit = limit
@@ -102,7 +101,7 @@ class Draining:
         self._asked_at = float("-inf")
         self._mark_ns: int | None = None
         self._begun_at = time.monotonic()
-        clock = self._run(self._clock)
+        clock = self._ask(lambda: cluster.clock(self._node))
         # Its clock may be ahead and shows whole seconds: too many messages may count as old, never too few.
         self._older_than_ns = max(time.time_ns(), 0 if clock is None else int((clock + 1.0) * 1e9))
         puller.drain(self._older_than_ns)
@@ -123,7 +122,7 @@ class Draining:
         if seconds < QUIET or now - self._asked_at < ASK:
             return False
         self._asked_at = now
-        counts = self._run(self._unfinished)
+        counts = self._ask(lambda: self._cluster.unfinished(self._node, puller.topic, puller.channel))
         caught_up = self._mark_ns is not None and newest_ns > self._mark_ns
         verdict = judge(Silence(seconds, newest_ns > self._older_than_ns, caught_up), counts, self._limit)
         if counts is None or counts.orphaned:
@@ -137,31 +136,21 @@ class Draining:
             return True
         return False
 
-    def _run(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
-        return asyncio.run(self._ask(question)) if self._may_ask else None
-
-    async def _ask(self, question: Callable[[NsqdHttp], Coroutine[None, None, T]]) -> T | None:
-        """Ask the node; return None if it does not answer or is another one."""
+    def _ask(self, question: Callable[[], T | None]) -> T | None:
+        """Ask the nsqd; return None if it does not answer or is another one."""
         try:
-            async with NsqdHttp(self._node, timeout=_TIMEOUT) as peer:
-                if not self._is_known:
-                    self._may_ask = self._is_known = await peer.tcp_port() == self._node.tcp_port
-                return await question(peer) if self._may_ask else None
+            if self._may_ask and not self._is_known:
+                self._may_ask = self._is_known = self._cluster.tcp_port(self._node) == self._node.tcp_port
+            return question() if self._may_ask else None
         except NsqError as error:
             log.info("nsqd %s did not return the counts of the channel: %s", self._node.address, error)
             return None
-
-    async def _unfinished(self, peer: NsqdHttp) -> Unfinished | None:
-        return await peer.unfinished(self._puller.topic, self._puller.channel)
-
-    async def _clock(self, peer: NsqdHttp) -> float | None:
-        return await peer.clock()
 
 
 def _stuck(puller: Puller, counts: Unfinished | None) -> str:
     counts = counts or Unfinished(0, 0, 0, 0, paused=False)
     return (
-        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.nsqd} delivers nothing, but holds "
+        f"topic {puller.topic!r}, channel {puller.channel!r}: nsqd {puller.node.address} delivers nothing, but holds "
         f"{counts.waiting} messages, and {counts.held + counts.orphaned} are in flight to other clients"
         f"{'; the channel is paused' if counts.paused else ''}. "
         "Resume the channel or stop its other clients, and start the query again"

@@ -13,20 +13,18 @@ allowed; a file is deleted only after Spark has committed the micro-batch that r
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.checks import shown
-from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.errors import ConfigError, DataLossError, LookupUnavailableError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack.draining import QUIET, Draining
 from nsq_ha.spark.ack.puller import Puller
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, SpoolPart
-from nsq_ha.spark.cluster import TIMEOUT
+from nsq_ha.spark.cluster import ROUTINE, Cluster
 from nsq_ha.spark.plan.batch_planner import goes_back
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ TASK_BYTES: Final = 64 * 1024 * 1024
 
 _MSG_TIMEOUT: Final = 60.0  # an nsqd's default
 _LOOK_UP: Final = 5.0
-_SILENT_LOOK_UP: Final = 30.0
 _LOOK: Final = 0.05
 
 
@@ -58,6 +55,7 @@ class AckPlanner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._cluster = Cluster(options.lookupd)
         self._spool = Spool(options.spool or "", options.fetch_timeout)
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._begun: Offset | None = None
@@ -74,6 +72,7 @@ class AckPlanner:
         for puller in self._pullers.values():
             puller.stop()
         self._spool.close()
+        self._cluster.close()
 
     def initial(self) -> Offset:
         """Return where a new query begins: at the first file of the spool. Spark may ask repeatedly."""
@@ -211,7 +210,7 @@ class AckPlanner:
         # A stream continues with those that answer; a query that must read everything cannot.
         if late and (len(failing) == len(self._pullers) or self._draining is not None):
             raise ResponseTimeoutError(
-                f"nsqd {late[0].nsqd} does not answer (fetchTimeout, fetchRetries): {late[0].trouble}"
+                f"nsqd {late[0].node.address} does not answer (fetchTimeout, fetchRetries): {late[0].trouble}"
             ) from late[0].trouble
 
     def _look_up(self) -> None:
@@ -220,14 +219,10 @@ class AckPlanner:
         except NsqError as error:
             if not error.retriable or (not self._pullers and time.monotonic() - self._since >= self._options.patience):
                 raise
-            if self._pullers:
-                # A lookup without an answer takes seconds, in which the spool's files wait.
-                self._looked_at = time.monotonic() + _SILENT_LOOK_UP - _LOOK_UP
-            if not self._is_silent:
-                log.warning("no nsqlookupd answers, going on with the nsqds known so far: %s", error)
-            self._is_silent = True
-            return
-        self._is_silent = False
+            found = {}
+        if self._cluster.silence is not None and not self._is_silent:
+            log.warning("no nsqlookupd answers, going on with the nsqds known so far: %s", self._cluster.silence)
+        self._is_silent = self._cluster.silence is not None
         for place, node in found.items():
             if place not in self._pullers:
                 puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)
@@ -240,28 +235,7 @@ class AckPlanner:
         if self._options.nsqd:
             parts = (address.rpartition(":") for address in self._options.nsqd)
             return [Node(host.strip("[]"), int(port), 0) for host, _, port in parts]
-        return asyncio.run(self._ask(topic))
-
-    async def _ask(self, topic: str) -> Sequence[Node]:
-        found: dict[str, Node] = {}
-        failed: NsqError | None = LookupUnavailableError("no nsqlookupd is configured")
-        answered = False
-        for url in self._options.lookupd:
-            try:
-                async with LookupClient(url, timeout=TIMEOUT) as client:
-                    answer = await client.lookup(topic)
-            except LookupUnavailableError as error:
-                failed = error
-                continue
-            answered = True
-            if answer.nodes is None and answer.exists:
-                raise ConfigError(
-                    f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
-                )
-            found |= {node.address: node for node in answer.nodes or ()}
-        if failed is not None and not answered:
-            raise failed
-        return list(found.values())
+        return self._cluster.plain_nodes(topic, ROUTINE)
 
     def _may_pull(self) -> bool:
         """Return whether the spool has room for more messages; called from the pullers' threads."""
@@ -271,7 +245,7 @@ class AckPlanner:
     def _drain(self, place: tuple[str, str], puller: Puller) -> None:
         if self._draining is not None:
             limit = (self._options.connection.msg_timeout or _MSG_TIMEOUT) + QUIET
-            self._draining[place] = Draining(puller, puller.node, limit)
+            self._draining[place] = Draining(puller, self._cluster, limit)
 
     def _is_drained(self, draining: Mapping[tuple[str, str], Draining]) -> bool:
         """Return whether all nsqds have delivered everything; False while a topic has no known nsqd.

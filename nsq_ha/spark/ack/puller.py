@@ -18,13 +18,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import ConnectionLostError, NotInFlightError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import ConnectionLostError, NsqError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import Ready, Sub, layout_for
-from nsq_ha.protocol.encoding import encode_fins
-from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
-from nsq_ha.spark.read.replay import IN_FLIGHT_BYTES
+from nsq_ha.protocol import Sub, layout_for
+from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection, BlockingSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,7 +40,6 @@ FILE_BYTES: Final = 8 * 1024 * 1024
 _GATHER: Final = 0.05  # seconds to wait for more messages after the first one of a file
 _LOOK: Final = 0.25  # seconds after which to check for stop() and for room in the spool
 _SILENCE: Final = 75.0  # a heartbeat comes every 30 s
-_FIRST_READY: Final = 32
 _LEAST_BUFFERING: Final = 0.025  # minimum of an upstream nsqd with default settings
 _RECONNECT: Final = Backoff(initial=0.1, maximum=5.0, factor=2.0, jitter=0.3)
 
@@ -58,9 +55,8 @@ class Puller:
         may_pull: Returns False while the spool is full.
 
     Attributes:
+        topic: The topic.
         channel: The channel of the options.
-        partition: 0: a plain nsqd has no partitions.
-        nsqd: ``host:port``.
         node: The nsqd.
         fatal: The error that ended the thread, since retries cannot fix it. None otherwise.
         trouble: The last failure, until there is a connection again. None otherwise.
@@ -71,10 +67,8 @@ class Puller:
     def __init__(
         self, node: Node, topic: str, options: ReadOptions, spool: Spool, may_pull: Callable[[], bool]
     ) -> None:
-        self.topic = topic
+        self.topic: str = topic
         self.channel: str = options.channel or ""
-        self.partition = 0
-        self.nsqd: str = node.address
         self.fatal: Exception | None = None
         self.trouble: NsqError | None = None
         self.troubled_since: float = time.monotonic()
@@ -89,11 +83,8 @@ class Puller:
         self.newest_ns: int = 0
         self._older_than: int | None = None
         self._old_seen_at: float | None = None
-        self._ready = 0
-        self._largest = 1
-        self._max_ready = 1
         # A daemon, since Spark kills the planning process without warning.
-        self._thread = threading.Thread(target=self._run, name=f"nsq_ha-pull-{self.nsqd}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"nsq_ha-pull-{self.node.address}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -120,28 +111,19 @@ class Puller:
         seen = self._old_seen_at
         return 0.0 if self._older_than is None or seen is None else time.monotonic() - seen
 
-    # ------------------------------------------------------------ message callbacks: files finish their messages
-
-    def finish(self, message: Message) -> None:
-        """Do nothing: the file that holds the message finishes it."""
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        """Do nothing, as :meth:`finish`."""
-
-    def touch(self, message: Message) -> None:
-        """Do nothing, as :meth:`finish`."""
-
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         failures = 0
         while not self._over.is_set():
             connection = BlockingConnection(self.node, self._connection_options)
+            subscription = BlockingSubscription((self.topic, self.channel, 0), connection, self.node)
             try:
-                self._subscribe(connection)
+                layout = layout_for(detail=False, ext=False)
+                subscription.subscribe(Sub(self.topic, self.channel, None), layout, self._options.rdy)
                 failures = 0
                 self.trouble = None
-                self._pull(connection)
+                self._pull(subscription)
             except NsqError as error:
                 self._old_seen_at = None
                 self.is_drained = False
@@ -151,41 +133,36 @@ class Puller:
                 failures += 1
                 if self.trouble is None:
                     self.troubled_since = time.monotonic()
-                    log.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.nsqd, error)
+                    log.warning("topic %r: nsqd %s: reconnecting after %s", self.topic, self.node.address, error)
                 self.trouble = error
                 self._over.wait(delay_after(_RECONNECT, failures, random.random))
             except Exception as error:  # noqa: BLE001 - the planner raises it; otherwise the query would stop silently
                 self.fatal = error
                 return
             finally:
-                connection.close()
+                subscription.close()
 
-    def _subscribe(self, connection: BlockingConnection) -> None:
-        identity = connection.open()
-        self._max_ready = min(identity.max_rdy_count, self._options.rdy)
-        self._ready = 0
-        connection.protocol.subscribe_to(self, layout_for(detail=False, ext=False))
-        connection.request(Sub(self.topic, self.channel, None), time.monotonic() + CONNECT_TIMEOUT)
-
-    def _pull(self, connection: BlockingConnection) -> None:
+    def _pull(self, subscription: BlockingSubscription) -> None:
         heard_at = time.monotonic()
         while not self._over.is_set():
-            self._follow(connection)
-            messages, heard = self._gathered(connection)
+            self._follow(subscription)
+            messages, heard = self._gathered(subscription)
             if messages:
                 self._spool.append(messages)
-                connection.send(encode_fins([message.id for message in messages]))
+                subscription.finish_all(messages)
+                subscription.note_size(max(len(message.body) for message in messages))
                 self._note(messages)
             now = time.monotonic()
             heard_at = now if heard else heard_at
             if now - heard_at >= _SILENCE:
-                raise ConnectionLostError(f"nsqd {self.nsqd} sent no heartbeat for {_SILENCE:g} s")
+                raise ConnectionLostError(f"nsqd {self.node.address} sent no heartbeat for {_SILENCE:g} s")
 
-    def _gathered(self, connection: BlockingConnection) -> tuple[list[Message], bool]:
+    def _gathered(self, subscription: BlockingSubscription) -> tuple[list[Message], bool]:
         """Return the messages of the next file, and whether the server sent anything."""
+        connection = subscription.connection
         gathered, connection.early = connection.early, []
-        limit = self._options.max_offsets_per_trigger
-        most = min(limit or self._max_ready, max(1, (self._ready or self._max_ready) // 2))
+        limit, ready = self._options.max_offsets_per_trigger, subscription.max_ready
+        most = min(limit or ready, max(1, (subscription.ready or ready) // 2))
         size, heard = 0, bool(gathered)
         until = time.monotonic() + (_GATHER if gathered else _LOOK)
         while len(gathered) < most and size < FILE_BYTES:
@@ -194,35 +171,27 @@ class Puller:
             except ResponseTimeoutError:
                 break
             heard = True
-            for refusal in received.refusals:
-                # The message timed out and will be redelivered: at least once allows that.
-                if not isinstance(refusal, NotInFlightError):
-                    raise refusal
-            if received.messages and not gathered:
+            # A message that timed out will be redelivered: at least once allows that.
+            messages = subscription.messages_of(received)
+            if messages and not gathered:
                 until = time.monotonic() + _GATHER
-            gathered += received.messages
-            size += sum(len(message.body) for message in received.messages)
+            gathered += messages
+            size += sum(len(message.body) for message in messages)
         # Messages beyond the limit of a micro-batch go into the next file.
         limit = limit or len(gathered)
         connection.early = gathered[limit:]
         return gathered[:limit], heard
 
     def _note(self, messages: list[Message]) -> None:
-        self._largest = max(self._largest, *[len(message.body) for message in messages])
         if self._older_than is None or any(message.timestamp_ns < self._older_than for message in messages):
             self._old_seen_at = time.monotonic()
         self.newest_ns = max(self.newest_ns, *[message.timestamp_ns for message in messages])
 
-    def _follow(self, connection: BlockingConnection) -> None:
+    def _follow(self, subscription: BlockingSubscription) -> None:
         """Set RDY by the size of the messages, and to 0 while the spool is full."""
-        drained, wanted = self.is_drained, 0
-        if not drained and self._may_pull():
-            known = self._largest > 1
-            wanted = min(self._max_ready, max(1, IN_FLIGHT_BYTES // self._largest) if known else _FIRST_READY)
+        drained = self.is_drained
+        wanted = subscription.wanted if not drained and self._may_pull() else 0
         if not drained and (wanted == 0 or self._old_seen_at is None):
             # Silence counts only while the server may send.
             self._old_seen_at = time.monotonic()
-        # Small changes are not worth a command.
-        if wanted < self._ready or wanted >= 2 * self._ready > 0 or (wanted and not self._ready):
-            connection.send(connection.protocol.send(Ready(wanted)))
-            self._ready = wanted
+        subscription.follow(wanted)

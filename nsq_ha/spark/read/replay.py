@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import time
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.errors import LocalProtocolError, NotInFlightError, NsqError, ResponseTimeoutError, TransportError
-from nsq_ha.protocol import Ready, SubAdvanced, SubOrdered, layout_for
-from nsq_ha.protocol.encoding import encode_fins
-from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection
+from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
+from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
+from nsq_ha.spark.connection import FIRST_READY, BlockingConnection, BlockingSubscription
 from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
 
 if TYPE_CHECKING:
@@ -33,16 +31,11 @@ if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
 
-IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""Limit of unfinished messages in bytes; RDY follows from it and the largest message so far."""
-
 UNGATHERED_BYTES: Final = 32 * 1024
 """Up to this size of the range nsqd sends each message immediately: gathering would take longer than the range."""
 
-_FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 
-
-class Replay:
+class Replay(BlockingSubscription):
     """A subscription to one range, from ``position`` on. A context manager; :meth:`open` connects.
 
     Args:
@@ -50,29 +43,18 @@ class Replay:
         node: The leader of its partition.
         cluster: Used to create and delete channels; the caller closes it.
         options: Options of the read.
-
-    Attributes:
-        topic: Topic of the range.
-        channel: Name of the channel.
-        partition: Partition of the range.
-        nsqd: ``host:port`` of the leader.
     """
 
     def __init__(self, asked: Range, node: Node, cluster: Cluster, options: ReadOptions) -> None:
-        self.topic: str = asked.topic
-        self.partition: int = asked.partition
         self._is_own = options.channel is None
-        self.channel: str = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
-        self.nsqd: str = node.address
+        self._gathers = asked.end - asked.start > UNGATHERED_BYTES
+        channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+        connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=self._gathers)
+        super().__init__((asked.topic, channel, asked.partition), connection, node)
         self._asked = asked
         self._node = node
         self._cluster = cluster
         self._options = options
-        self._gathers = asked.end - asked.start > UNGATHERED_BYTES
-        self._connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=self._gathers)
-        self._max_ready = 1
-        self._ready = 0
-        self._largest = 0
 
     def __enter__(self) -> Self:
         return self
@@ -90,8 +72,10 @@ class Replay:
             ServerError: The server refused; ``retriable`` says whether another leader may accept.
             RemoteProtocolError: The server's answers violate the protocol.
         """
+        # Creating an existing channel changes nothing, so this also works for a registered one.
+        place = self.topic, self.partition, self._node, self.channel
         try:
-            self._place_channel(position)
+            self._cluster.open_channel(*place, position)
         except TransportError:
             # The server does not answer: deleting the channel would time out as well.
             raise
@@ -99,9 +83,11 @@ class Replay:
             self._delete_channel()
             raise
         try:
-            identity = self._connection.open()
-            self._max_ready = min(identity.max_rdy_count, self._options.rdy)
-            self._subscribe(time.monotonic() + CONNECT_TIMEOUT)
+            # Without a start position: with one, the server ignores the partition.
+            kind = SubOrdered if self._asked.ordered else SubAdvanced
+            layout = layout_for(detail=True, ext=self._asked.extended)
+            self.subscribe(kind(self.topic, self.channel, self.partition), layout, self._options.rdy)
+            self.set_ready(self.wanted)
         except BaseException:
             self.close()
             self._delete_channel()
@@ -112,14 +98,6 @@ class Replay:
         if self._is_own:
             with contextlib.suppress(NsqError):
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
-
-    def _place_channel(self, position: int) -> None:
-        # Creating an existing channel changes nothing, so this also works for a registered one.
-        self._cluster.open_channel(self.topic, self.partition, self._node, self.channel, position)
-
-    def close(self) -> None:
-        """Close the connection, and with it the channel; a second call does nothing."""
-        self._connection.close()
 
     def pause(self) -> bool:
         """Have the server send no more, after all that it sent was accepted; :meth:`resume` goes on from there.
@@ -132,7 +110,7 @@ class Replay:
         """
         if not self._is_own or self._gathers or self._has_more:
             return False
-        self._set_ready(0)
+        self.set_ready(0)
         return True
 
     def suits(self, asked: Range, node: Node) -> bool:
@@ -149,18 +127,18 @@ class Replay:
         Raises:
             NsqError: The connection was lost, or the server refused something.
         """
-        while data := self._connection.arrived():
+        while data := self.connection.arrived():
             if self._accept(data):
                 return False
-        if self._has_more or self._connection.is_late:
+        if self._has_more or self.connection.is_late:
             return False
-        self._set_ready(max(1, min(_FIRST_READY, self._max_ready)))
+        self.set_ready(max(1, min(FIRST_READY, self.max_ready)))
         return True
 
     @property
     def _has_more(self) -> bool:
         """Whether messages, or a part of one, arrived that nobody has received."""
-        return bool(self._connection.early) or self._connection.protocol.unfinished_bytes > 0
+        return bool(self.connection.early) or self.connection.protocol.unfinished_bytes > 0
 
     def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
@@ -179,47 +157,31 @@ class Replay:
             RemoteProtocolError: The server violated the protocol.
         """
         arrived: list[Message] | Frames
-        if self._connection.early:
-            arrived, self._connection.early = self._connection.early, []
+        if self.connection.early:
+            arrived, self.connection.early = self.connection.early, []
         else:
             arrived = self._receive(until)
         if len(arrived):
-            self._follow_sizes(arrived)
+            if isinstance(arrived, Frames):
+                self.note_size(arrived.largest_body)
+            else:
+                self.note_size(max([len(message.body) for message in arrived]))
+            self.follow(self.wanted)
         return arrived
 
-    def finish(self, message: Message) -> None:
-        """Finish one message, as :meth:`finish_all`."""
-        self.finish_all((message,))
-
-    def finish_all(self, messages: Iterable[Message] | Frames) -> None:
-        """Finish ``messages``, so that the server sends more.
+    def finish_all(self, messages: Iterable[Message]) -> None:
+        """Finish messages, which may be frames, so that the server sends more.
 
         Raises:
             ConnectionLostError: The connection was lost.
         """
         if isinstance(messages, Frames):
-            self._connection.send(messages.fins())
+            self.connection.send(messages.fins())
         else:
-            self._connection.send(encode_fins([message.id for message in messages]))
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        """Refuse: a replay cannot requeue."""
-        raise LocalProtocolError("a message of a replay cannot be requeued")
-
-    def touch(self, message: Message) -> None:
-        """Refuse: a replay finishes messages immediately."""
-        raise LocalProtocolError("a message of a replay cannot be touched")
-
-    def _subscribe(self, until: float) -> None:
-        layout = layout_for(detail=True, ext=self._asked.extended)
-        self._connection.protocol.subscribe_to(self, layout)
-        # Without a start position: with one, the server ignores the partition.
-        kind = SubOrdered if self._asked.ordered else SubAdvanced
-        self._connection.request(kind(self.topic, self.channel, self.partition), until)
-        self._set_ready(min(_FIRST_READY, self._max_ready))
+            super().finish_all(messages)
 
     def _receive(self, until: float) -> list[Message] | Frames:
-        connection = self._connection
+        connection = self.connection
         try:
             data = connection.read(until)
         except ResponseTimeoutError as error:
@@ -236,25 +198,4 @@ class Replay:
         return frames
 
     def _accept(self, data: bytes) -> list[Message]:
-        received = self._connection.accept(data)
-        for refusal in received.refusals:
-            # The server took back a stray message when it reset the channel; the chain does not need it.
-            if not isinstance(refusal, NotInFlightError):
-                raise refusal
-        return received.messages
-
-    def _follow_sizes(self, arrived: list[Message] | Frames) -> None:
-        """Adapt RDY to the size of the messages, so that unfinished ones stay within :data:`IN_FLIGHT_BYTES`."""
-        if isinstance(arrived, Frames):
-            largest = arrived.largest_body
-        else:
-            largest = max([len(message.body) for message in arrived])
-        self._largest = max(self._largest, largest, 1)
-        wanted = max(1, min(self._max_ready, IN_FLIGHT_BYTES // self._largest))
-        # Small changes are not worth a command.
-        if wanted < self._ready or wanted >= 2 * self._ready:
-            self._set_ready(wanted)
-
-    def _set_ready(self, count: int) -> None:
-        self._connection.send(self._connection.protocol.send(Ready(count)))
-        self._ready = count
+        return self.messages_of(self.connection.accept(data))
