@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.columns import Projection
@@ -25,7 +25,7 @@ def peak() -> int:
 
 def main(given: str) -> None:
     options = ReadOptions.parse(json.loads(given))
-    with Cluster(options.lookupd) as cluster:
+    with BlockingCluster(options.lookupd) as cluster:
         parts = plan(options, cluster)
     before, rows = peak(), 0
     for part in parts:

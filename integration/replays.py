@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nsq_ha.message import Message
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.range_reader import RangeReader
@@ -25,7 +25,7 @@ def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None
     given = {"lookupd": ",".join(lookupd), "topic": topic, "arrowBatchRows": "100", **more}
     options = ReadOptions.parse(given)
     rows: Rows = {}
-    with Cluster(options.lookupd) as cluster:
+    with BlockingCluster(options.lookupd) as cluster:
         for part in plan(options, cluster):
             rows[part] = []
             for batch in RangeReader(part, options, cluster).batches():

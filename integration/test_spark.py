@@ -17,7 +17,7 @@ from integration.replays import Rows, assert_chains, replay
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.errors import DataLossError
 from nsq_ha.spark import connection
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
@@ -111,7 +111,7 @@ async def test_an_end_that_the_log_never_reached_is_reported_or_left_out(
     def read(beyond: int, *, strict: bool) -> list[bytes]:
         given = {"lookupd": ",".join(cluster.lookupd), "topic": topic, "failOnDataLoss": str(strict)}
         options = ReadOptions.parse({**given, "fetchTimeout": "1s", "fetchRetries": "1"})
-        with Cluster(options.lookupd) as asked:
+        with BlockingCluster(options.lookupd) as asked:
             (part,) = plan(options, asked)
             # As a leader that died with a tail that its replicas had not got has left it in a checkpoint.
             lost = replace(part, end=size * len(bodies) + beyond)

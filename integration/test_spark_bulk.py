@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.bulk import reader as bulk
@@ -49,7 +49,7 @@ def both(
     """Read each partition in bulk and through a subscription; ``between`` is called after the first rows in bulk."""
     given = {"lookupd": ",".join(lookupd), "topic": topic, "fetch": "bulk", "includeHeaders": "true"}
     options = ReadOptions.parse({**given, "arrowBatchRows": "100"})
-    with Cluster(options.lookupd) as asked:
+    with BlockingCluster(options.lookupd) as asked:
         for part in plan(options, asked):
             batches = bulk.BulkReader(part, options, asked, ALL).batches()
             copied = [next(batches)]

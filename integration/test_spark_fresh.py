@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from integration.jobs import Job, wait_until
 from integration.replays import of
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ def runs(least: int, met: list[bool]) -> Iterator[int]:
 
 def is_fresh(cluster: ClusterUnderTest, topic: str, partition: int) -> bool:
     """Tell whether the newest message cannot be found yet."""
-    with Cluster(cluster.lookupd) as asked:
+    with BlockingCluster(cluster.lookupd) as asked:
         node = asked.view(topic).leaders[partition]
         newest = asked.extents(topic, node)[partition].messages
         return asked.stored(topic, partition, node, "count", newest) is None

@@ -14,7 +14,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 
 pytestmark = pytest.mark.plain
 
@@ -36,7 +36,7 @@ async def test_each_client_refuses_two_clusters(cluster: ClusterUnderTest, other
 
 async def test_spark_refuses_two_clusters(cluster: ClusterUnderTest, other: DevCluster) -> None:
     def look_up() -> None:
-        with Cluster((cluster.lookupd[0], other.lookupd[0])) as both:
+        with BlockingCluster((cluster.lookupd[0], other.lookupd[0])) as both:
             both.view("orders")
 
     with pytest.raises(ConfigError, match="of 2 clusters"):

@@ -20,7 +20,7 @@ from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
 from integration.jobs import Job, running, wait_until, workers
 from integration.replays import of
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from tests.support.spark_queries import TOO_SLOW
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _trouble(scenario: Scenario) -> Callable[[Job, SparkSession, ClusterUnderTes
 
 def _is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
     """Tell whether the newest message of a partition cannot be found yet."""
-    with Cluster(cluster.lookupd) as asked:
+    with BlockingCluster(cluster.lookupd) as asked:
         leaders = asked.view(topic).leaders
         newest = {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}
         return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
@@ -200,6 +200,6 @@ def _log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
 def _extents(cluster: ClusterUnderTest, topic: str) -> tuple[dict[int, Node], dict[int, int]]:
     """Return leaders and numbers of the newest messages, by partition, once these can be found."""
     wait_until(lambda: not _is_fresh(cluster, topic))
-    with Cluster(cluster.lookupd) as asked:
+    with BlockingCluster(cluster.lookupd) as asked:
         leaders = dict(asked.view(topic).leaders)
         return leaders, {each: asked.extents(topic, node)[each].messages for each, node in leaders.items()}

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.demo.delays import LATE_MINUTES, NO_CARRIER, Delays, most_flights_first
 from nsq_ha.spark.session import local_session
-from nsq_ha.spark.trace.anomalies import gaps
-from nsq_ha.spark.trace.report import ReportOptions, trace_report, write_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -213,6 +211,8 @@ def _report(
             summary = _summary(contents(counted["rows"], flights, repeated, foreign), carriers)
             title = f"The life of every message of {topic}"
             measured = about_latency(page.rate, median_of(latencies))
+            from nsq_ha.spark.trace.report import write_page
+
             write_page(page.path, traced, title, [summary], measured, marks=page.marks)
     finally:
         rows.unpersist()
@@ -285,6 +285,9 @@ def _sums(rows: Sequence[Row], run_id: str | None) -> tuple[dict[str, Delays], d
 
 def _traced(spark: SparkSession, topic: str, trace_log: Path, rows: DataFrame) -> TraceReport:
     # Everything was consumed before Spark started, so a message that has no finish by now is lost.
+    from nsq_ha.spark.trace.anomalies import gaps
+    from nsq_ha.spark.trace.report import ReportOptions, trace_report
+
     options = ReportOptions(topics=(topic,), ordered=(topic,), grace_s=0.0)
     return trace_report(spark, [trace_log], None, options, topic_gaps=gaps(rows))
 

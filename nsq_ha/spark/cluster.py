@@ -65,7 +65,7 @@ class Extent:
     messages: int = 0
 
 
-class Cluster:
+class BlockingCluster:
     """Blocking requests. A context manager; use it in one thread, outside any running event loop.
 
     Args:
@@ -73,12 +73,13 @@ class Cluster:
         timeout: Seconds for one request.
 
     Attributes:
+        lookupd: As given.
         silence: Why the last lookup had no answer. None if it had one.
     """
 
     def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
         self.silence: LookupUnavailableError | None = None
-        self._lookupd = lookupd
+        self.lookupd: tuple[str, ...] = lookupd
         self._timeout = timeout
         self._runner = asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
@@ -264,7 +265,7 @@ class Cluster:
             found = self._runner.run(asyncio.wait_for(question(), limit))
         except (LookupUnavailableError, TimeoutError) as error:
             if not isinstance(error, LookupUnavailableError):
-                causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self._lookupd)
+                causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self.lookupd)
                 error = LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
             self.silence, self._failed_at = error, time.monotonic()
             if known is None:
@@ -276,7 +277,7 @@ class Cluster:
     async def _view(self, topic: str) -> TopicView:
         if self._servers is None:
             # Who asks knows what a failure means, and says so.
-            self._servers = Servers(self._lookupd, timeout=self._timeout, client=self._http(), level=logging.INFO)
+            self._servers = Servers(self.lookupd, timeout=self._timeout, client=self._http(), level=logging.INFO)
             await self._servers.refresh_lists()
         self._servers.check()
         found = await self._servers.look_up(topic, "r")
@@ -289,7 +290,7 @@ class Cluster:
         found: dict[str, Node] = {}
         error: LookupUnavailableError | None = None
         is_answered = False
-        for url in self._lookupd:
+        for url in self.lookupd:
             try:
                 async with LookupClient(url, timeout=self._timeout) as client:
                     answer = await client.lookup(topic)
@@ -308,7 +309,7 @@ class Cluster:
 
     async def _names(self) -> tuple[str, ...]:
         error: NsqError = LookupUnavailableError("no nsqlookupd lists the topics")
-        for url in self._lookupd:
+        for url in self.lookupd:
             try:
                 async with LookupClient(url, timeout=self._timeout) as client:
                     return tuple(sorted(topic.name for topic in await client.topics()))
@@ -318,7 +319,7 @@ class Cluster:
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            self._client = new_client(self._lookupd)
+            self._client = new_client(self.lookupd)
         return self._client
 
     async def _aclose(self) -> None:

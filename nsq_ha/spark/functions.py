@@ -8,6 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+import pyarrow as pa
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf  # no pandas in spite of its name
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
 from nsq_ha.dead_letters.provenance import MAX_ERROR
 from nsq_ha.dead_letters.writing import MAGIC, PREFIX, VERSION
 from nsq_ha.errors import ConfigError
@@ -17,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 Rule = Literal["murmur3", "java"]
 """The hash of a key: that of the Go clients or that of the Java client."""
@@ -55,11 +59,6 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
         ConfigError: ``partitions`` is not positive, or the rule is unknown. A key
             that the rule does not accept fails the task.
     """
-    import pyarrow as pa  # noqa: PLC0415 - pyspark and pyarrow are an extra
-    from pyspark.sql.functions import col  # noqa: PLC0415
-    from pyspark.sql.pandas.functions import arrow_udf  # noqa: PLC0415 - no pandas in spite of its name
-    from pyspark.sql.types import IntegerType  # noqa: PLC0415
-
     if partitions < 1:
         raise ConfigError(f"partitions must be positive, not {partitions}: take it from the topic's lookup")
     hash_of = sharding.hasher(rule)
@@ -70,7 +69,7 @@ def partition_for(key: Column | str, partitions: int, rule: Rule = "murmur3") ->
     # Spark detects the kind of function by its annotations, which are text in this module.
     place.__annotations__ = {"keys": pa.Array, "return": pa.Array}
     placed: Callable[[Column], Column] = arrow_udf(place, IntegerType())  # type: ignore[call-overload]
-    return placed(col(key) if isinstance(key, str) else key)
+    return placed(f.col(key) if isinstance(key, str) else key)
 
 
 def by_partition(frame: DataFrame, partitions: int, key: str = "key", rule: Rule = "murmur3") -> DataFrame:
@@ -99,8 +98,6 @@ def row_id(*columns: Column | str) -> Column:
             before. If a message becomes several rows, add what tells these apart. Never add a position that Spark
             chooses, such as ``monotonically_increasing_id``, or the time of the query.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     named: list[Column] = [f.col(each) if isinstance(each, str) else each for each in columns]
     if not columns:
         named = [f.col("topic"), f.col("partition"), f.col("offset"), f.unix_micros("timestamp").alias("micros")]
@@ -123,8 +120,6 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     Raises:
         ConfigError: ``frame`` is a stream, and ``within`` is missing.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     if frame.isStreaming and within is None:
         raise ConfigError(
             "drop_repeats on a stream needs within=, such as '10 minutes': Spark remembers ids for this time"
@@ -165,9 +160,6 @@ def decode_json(
     Raises:
         ConfigError: A required field is not in the schema.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
-
     text = f.col(column).cast("string")
     whole: StructType | str
     if isinstance(schema, str):
@@ -211,8 +203,6 @@ def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False)
     Raises:
         ConfigError: A column is missing.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     if missing := [name for name in (*_ORIGIN, error) if name not in frame.columns]:
         raise ConfigError(
             f"split_bad needs the column {missing[0]!r} of format('nsq'); there are: {', '.join(frame.columns)}"

@@ -25,14 +25,14 @@ from nsq_ha.spark.pyspark_private import query_and_batch
 from nsq_ha.spark.read.range_reader import seldom_collected
 from nsq_ha.spark.read.reuse import worker_cluster
 from nsq_ha.spark.write.arrow_mpub import Block
-from nsq_ha.spark.write.partition_writer import TaskWriter, Written
-from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, Row, RowConverter, Target, TraceIds
+from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
+from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, OutgoingRow, RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
 
 log: Final = logging.getLogger("nsq_ha.spark")
 
@@ -43,7 +43,7 @@ _IDS: Final = ("bigint", "int", "string", "binary")
 class TaskWritten(WriterCommitMessage):
     """The result of one task: acknowledged messages by topic and partition, and bad rows."""
 
-    parts: Mapping[tuple[str, int], Written]
+    parts: Mapping[tuple[str, int], PartitionWritten]
     bad: BadRows = field(default_factory=BadRows)
 
 
@@ -62,7 +62,7 @@ class _Writer:
         self._columns = tuple(schema.fieldNames())
         self._run = uuid.uuid4().hex
         check_columns(schema, self._options)
-        self._targets: dict[str, Target] = {}
+        self._targets: dict[str, TargetTopic] = {}
         # Spark creates a writer for the plan and another one for the commit of each micro-batch.
         with worker_cluster(self._options.lookupd) as cluster:
             if self._options.topic is not None:
@@ -88,7 +88,7 @@ class _Writer:
             finally:
                 task.close()
 
-    def _add(self, batch: Any, task: TaskWriter, rows: RowConverter, cluster: Cluster) -> None:  # noqa: ANN401 - pyarrow has no types
+    def _add(self, batch: Any, task: TaskWriter, rows: RowConverter, cluster: BlockingCluster) -> None:  # noqa: ANN401 - pyarrow has no types
         """Publish a record batch: full MPUBs of one partition as a whole, the others row by row."""
         block = Block.of(batch, self._options, self._targets)
         if block is not None:
@@ -100,25 +100,25 @@ class _Writer:
         if batch.num_rows:
             task.add(self._rows(rows, batch, cluster), self._targets)
 
-    def _rows(self, rows: RowConverter, batch: Any, cluster: Cluster) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+    def _rows(self, rows: RowConverter, batch: Any, cluster: BlockingCluster) -> Iterator[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         while True:
             try:
                 return rows.messages(batch)
             except KeyError as missing:
                 self._add_target(missing.args[0], cluster)
 
-    def _add_target(self, topic: str, cluster: Cluster) -> None:
+    def _add_target(self, topic: str, cluster: BlockingCluster) -> None:
         target = self._target(topic, cluster)
         check_target(target, self._columns, self._options)
         self._targets[topic] = target
 
-    def _target(self, topic: str, cluster: Cluster) -> Target:
+    def _target(self, topic: str, cluster: BlockingCluster) -> TargetTopic:
         needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
         found = complete_snapshot(topic, needs, cluster, self._options.publish_timeout)
         if found.meta.partition_num < 1:
             raise NoLeaderError(f"no nsqlookupd named a partition of topic {topic!r}")
         leaders = {number: log.node for number, log in found.logs.items()}
-        return Target(topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, leaders)
+        return TargetTopic(topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, leaders)
 
     def _ids(self) -> TraceIds:
         """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
@@ -215,7 +215,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
         )
 
 
-def check_target(target: Target, columns: Sequence[str], options: WriteOptions) -> None:
+def check_target(target: TargetTopic, columns: Sequence[str], options: WriteOptions) -> None:
     """Check that the columns suit the topic.
 
     Raises:
@@ -237,7 +237,7 @@ def check_target(target: Target, columns: Sequence[str], options: WriteOptions) 
         )
 
 
-def key_is_not_stored(target: Target, columns: Sequence[str]) -> bool:
+def key_is_not_stored(target: TargetTopic, columns: Sequence[str]) -> bool:
     """Return whether the topic loses keys that the user may expect to read again.
 
     On an ordered topic a key is required for the order, so there is no warning.

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import KNOWN, ReadOptions
 from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
 from nsq_ha.spark.read.columns import Projection, default_schema
@@ -123,7 +123,7 @@ class NsqBatchReader(DataSourceReader):
         Raises:
             NsqError: See :func:`nsq_ha.spark.plan.batch_planner.plan`.
         """
-        with Cluster(self._options.lookupd) as cluster:
+        with BlockingCluster(self._options.lookupd) as cluster:
             return [InputPartition((part,)) for part in plan(self._options, cluster, self._limits)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from nsq_ha.spark.ack.planner import AckPlanner
 from nsq_ha.spark.ack.spool import SpoolPart, read_file
 from nsq_ha.spark.checkpoint import dated, undated
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.pyspark_private import ReturnsRows
 from nsq_ha.spark.read.range_reader import DriverRead, read_ranges
@@ -135,7 +135,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         if self._planning is None:
             options = self._options
             is_ack = options.delivery == "ack"
-            self._planning = AckPlanner(options) if is_ack else StreamPlanner(options, Cluster(options.lookupd))
+            self._planning = AckPlanner(options) if is_ack else StreamPlanner(options, BlockingCluster(options.lookupd))
         return self._planning
 
 

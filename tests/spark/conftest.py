@@ -11,7 +11,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ def dev_cluster() -> Iterator[DevCluster]:
 
 
 @pytest.fixture(scope="session")
-def asked(dev_cluster: DevCluster) -> Iterator[Cluster]:
+def asked(dev_cluster: DevCluster) -> Iterator[BlockingCluster]:
     """The blocking questions, as Spark's processes ask them."""
-    with Cluster(tuple(dev_cluster.lookupd)) as cluster:
+    with BlockingCluster(tuple(dev_cluster.lookupd)) as cluster:
         yield cluster
 
 
@@ -39,7 +39,7 @@ def publish(dev_cluster: DevCluster) -> Publish:
     """Publish bodies to one partition, in order; with a header ``n`` on an extended topic. From any thread."""
 
     def send(topic: str, partition: int, bodies: Sequence[bytes]) -> None:
-        with Cluster(tuple(dev_cluster.lookupd)) as cluster:
+        with BlockingCluster(tuple(dev_cluster.lookupd)) as cluster:
             view = cluster.view(topic)
         assert view.meta is not None
         address = view.leaders[partition].host, view.leaders[partition].tcp_port

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from nsq_ha.admin.nsqd_http import StoredMessage
 from nsq_ha.errors import ChannelNotRegisteredError, ConnectError, LookupUnavailableError, NsqError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.spark.cluster import Cluster, Extent
+from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.plan.boundaries import PartitionLog
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Model:
     known: dict[str, TopicView] = field(default_factory=dict)
 
     @property
-    def cluster(self) -> Cluster:
-        return cast("Cluster", self)
+    def cluster(self) -> BlockingCluster:
+        return cast("BlockingCluster", self)
 
     def view(self, topic: str, max_age: float = 0.0) -> TopicView:
         self.asked += 1

@@ -23,7 +23,7 @@ from nsq_ha.protocol import Ready, Sub, layout_for
 from nsq_ha.spark import connection
 from nsq_ha.spark.ack import draining
 from nsq_ha.spark.ack import planner as ack_planner
-from nsq_ha.spark.ack.draining import Verdict
+from nsq_ha.spark.ack.draining import DrainVerdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
 from nsq_ha.spark.ack.puller import Puller
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
@@ -33,7 +33,7 @@ from tests.spark.logs import Source
 from tests.spark.streams import until
 
 if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 names = (f"ack_{number}" for number in itertools.count())
@@ -144,7 +144,7 @@ def test_files_are_divided_into_tasks() -> None:
 
 
 @pytest.fixture
-def topic(dev_cluster: DevCluster, asked: Cluster) -> str:
+def topic(dev_cluster: DevCluster, asked: BlockingCluster) -> str:
     """With its channel: a new one begins at the end of the log here, and on a plain nsqd with what no channel had."""
     topic = dev_cluster.create_topic(next(names), 1)
     asked.open_channel(topic, 0, asked.view(topic).leaders[0], "spool", 0)
@@ -160,7 +160,7 @@ def options_for(dev_cluster: DevCluster, topic: str, folder: Path, **more: str) 
 
 @pytest.fixture
 def plan(
-    dev_cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: Cluster
+    dev_cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: BlockingCluster
 ) -> Iterator[Callable[..., AckPlanner]]:
     made: list[AckPlanner] = []
     # As an nsqlookupd of plain nsqds would tell it, with the port of its HTTP.
@@ -240,13 +240,13 @@ class Other:
 
 
 @pytest.fixture
-def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Verdict]]:
+def verdicts(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, DrainVerdict]]:
     """What was judged of the server: its numbers, and whether that is all."""
-    found: list[tuple[Any, Verdict]] = []
+    found: list[tuple[Any, DrainVerdict]] = []
     judge = draining.judge
 
-    def note(silence: draining.Silence, numbers: Any, limit: float) -> Verdict:  # noqa: ANN401 - the real one checks
-        verdict = judge(silence, numbers, limit)
+    def note(seconds: float, numbers: Any, limit: float, **seen: bool) -> DrainVerdict:  # noqa: ANN401 - the real one checks
+        verdict = judge(seconds, numbers, limit, **seen)
         found.append((numbers, verdict))
         return verdict
 
@@ -262,7 +262,11 @@ def other(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> Iterator[Other
 
 
 def test_what_another_client_holds_is_waited_for(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish, other: Other, verdicts: list[tuple[Any, Verdict]]
+    plan: Callable[..., AckPlanner],
+    topic: str,
+    publish: Publish,
+    other: Other,
+    verdicts: list[tuple[Any, DrainVerdict]],
 ) -> None:
     publish(topic, 0, numbered(100))
     taken = other.take(5)
@@ -270,7 +274,7 @@ def test_what_another_client_holds_is_waited_for(
     found: list[list[bytes]] = []
     query = threading.Thread(target=lambda: found.extend(drained(planner)))
     query.start()
-    until(lambda: any(numbers.held >= 5 and verdict is Verdict.WAIT for numbers, verdict in verdicts))
+    until(lambda: any(numbers.held >= 5 and verdict is DrainVerdict.WAIT for numbers, verdict in verdicts))
     assert query.is_alive(), "a driver that was killed may have held them"
     other.link.close()
     query.join(60.0)

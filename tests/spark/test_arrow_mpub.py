@@ -15,13 +15,13 @@ from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark import sink
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
-from nsq_ha.spark.write.partition_writer import TaskWriter, Written
-from nsq_ha.spark.write.row_converter import RowConverter, Target, TraceIds
+from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
+from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
 
-PLAIN = Target("orders", 3, ordered=True, extended=False)
+PLAIN = TargetTopic("orders", 3, ordered=True, extended=False)
 MOST, LARGEST = 40, 2048
 
 
@@ -46,7 +46,7 @@ class Sent:
     def __init__(self, partition: int) -> None:
         self.partition = partition
         self.mpubs: list[Mpub] = []
-        self.written = Written()
+        self.written = PartitionWritten()
 
     def send(self, sent: EncodedMpub) -> None:
         (mpub,) = decode_commands(sent.command)
@@ -63,12 +63,12 @@ def published(batches: list[Any], given_options: WriteOptions) -> dict[int, list
     """Write batches as a task does; gives the MPUBs of each partition."""
     writer = sink.NsqBatchWriter.__new__(sink.NsqBatchWriter)
     writer._options, writer._targets = given_options, {"orders": PLAIN}
-    task = TaskWriter(given_options, cast("Cluster", None))
+    task = TaskWriter(given_options, cast("BlockingCluster", None))
     writers = {number: Sent(number) for number in range(3)}
     task._writers = {("orders", number): cast("Any", each) for number, each in writers.items()}
     rows = RowConverter(given_options, writer._targets, TraceIds("run/0", 0))
     for each in batches:
-        writer._add(each, task, rows, cast("Cluster", None))
+        writer._add(each, task, rows, cast("BlockingCluster", None))
     task.finish(writer._targets)
     return {number: each.mpubs for number, each in writers.items()}
 
@@ -117,7 +117,7 @@ def test_whole_mpubs_are_made_of_blocks_and_the_rest_waits_for_more() -> None:
         (small(2), {}, PLAIN._replace(extended=True)),
     ],
 )
-def test_what_is_no_block(rows: Any, more: dict[str, str], target: Target) -> None:  # noqa: ANN401
+def test_what_is_no_block(rows: Any, more: dict[str, str], target: TargetTopic) -> None:  # noqa: ANN401
     assert Block.of(small(2), options(), {"orders": PLAIN}) is not None
     assert Block.of(rows, options(**more), {"orders": target}) is None
 

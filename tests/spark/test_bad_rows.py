@@ -25,7 +25,7 @@ from nsq_ha.spark.write.row_converter import RowConverter
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
 
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
 TOPIC = StructField("topic", StringType())
@@ -35,8 +35,8 @@ T = TypeVar("T")
 names = (f"bad_rows_{number}" for number in itertools.count())
 
 
-def bodies(asked: Cluster, topic: str) -> list[bytes]:
-    given = ReadOptions.parse({"lookupd": ",".join(asked._lookupd), "topic": topic, "fetchTimeout": "1s"})
+def bodies(asked: BlockingCluster, topic: str) -> list[bytes]:
+    given = ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s"})
     return [
         row.body for part in plan(given, asked) for rows in RangeReader(part, given, asked).batches() for row in rows
     ]
@@ -88,7 +88,7 @@ def test_by_default_one_bad_row_ends_the_write_and_is_named(
 
 
 def test_bad_rows_are_dropped_and_counted(
-    dev_cluster: DevCluster, asked: Cluster, caplog: pytest.LogCaptureFixture
+    dev_cluster: DevCluster, asked: BlockingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     with caplog.at_level(logging.WARNING, "nsq_ha.spark"):
@@ -106,7 +106,7 @@ def age_of(text: str) -> float:
 
 
 @pytest.mark.parametrize("extended", [False, True])
-def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: Cluster, extended: bool) -> None:
+def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: BlockingCluster, extended: bool) -> None:
     topic = dev_cluster.create_topic(next(names), 1, ordered=True)
     dead = dev_cluster.create_topic(next(names), 2, extended=extended)
     rows = with_bad_rows(b"no key", b"", HUGE)
@@ -138,7 +138,7 @@ def test_bad_rows_go_to_the_dead_letters(dev_cluster: DevCluster, asked: Cluster
 
 
 def test_a_row_without_a_topic_is_a_bad_row_and_an_unknown_topic_is_not(
-    dev_cluster: DevCluster, asked: Cluster
+    dev_cluster: DevCluster, asked: BlockingCluster
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     columns = {"value": [b"a", b"b", b"c"], "topic": [topic, None, topic]}
@@ -243,7 +243,7 @@ def test_ids_of_a_micro_batch_are_those_of_its_query_and_number(stream_ids: Any)
 
 
 def test_a_dead_letter_names_query_micro_batch_and_task(
-    dev_cluster: DevCluster, asked: Cluster, monkeypatch: pytest.MonkeyPatch
+    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, dead = dev_cluster.create_topic(next(names), 1), dev_cluster.create_topic(next(names), 1)
     monkeypatch.setattr(sink, "_task_context", lambda: TaskContext(queryId="q", batchId="7"))

@@ -18,7 +18,7 @@ import pytest
 from nsq_ha.errors import DataLossError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
-from nsq_ha.spark.cluster import Cluster, Extent
+from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.bulk import reader as bulk_module
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from nsq_ha.protocol.pull import Pulled
 
 
-def options(asked: Cluster, topic: str, **more: str) -> ReadOptions:
-    given = {"lookupd": ",".join(asked._lookupd), "topic": topic, "fetchTimeout": "1s", "fetch": "bulk", **more}
+def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
+    given = {"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s", "fetch": "bulk", **more}
     return ReadOptions.parse(given)
 
 
-def publish(asked: Cluster, topic: str, lots: Sequence[Sequence[bytes]], partition: int = 0) -> None:
+def publish(asked: BlockingCluster, topic: str, lots: Sequence[Sequence[bytes]], partition: int = 0) -> None:
     """Publish each lot as one MPUB; every third message of an extended topic has a key."""
     view = asked.view(topic)
     assert view.meta is not None
@@ -88,7 +88,7 @@ def subscriptions() -> Iterator[list[Range]]:
     found: list[Range] = []
     original = RangeReader.__init__
 
-    def noted(self: RangeReader, asked: Range, given: ReadOptions, cluster: Cluster) -> None:
+    def noted(self: RangeReader, asked: Range, given: ReadOptions, cluster: BlockingCluster) -> None:
         found.append(asked)
         original(self, asked, given, cluster)
 
@@ -102,7 +102,7 @@ KINDS = [("plain", {}), ("in_order", {"ordered": True}), ("headed", {"extended":
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
 def test_every_kind_of_topic_gives_the_rows_of_a_subscription(
-    dev_cluster: DevCluster, asked: Cluster, name: str, kind: dict[str, bool]
+    dev_cluster: DevCluster, asked: BlockingCluster, name: str, kind: dict[str, bool]
 ) -> None:
     topic = dev_cluster.create_topic(f"bulk_{name}", **kind)
     lots = mixed()
@@ -117,7 +117,7 @@ def test_every_kind_of_topic_gives_the_rows_of_a_subscription(
 
 
 @pytest.mark.usefixtures("no_subscription")
-def test_parts_of_a_log_fit_together_wherever_they_are_cut(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_parts_of_a_log_fit_together_wherever_they_are_cut(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_parts")
     lots = mixed(2)
     publish(asked, topic, lots)
@@ -131,7 +131,7 @@ def test_parts_of_a_log_fit_together_wherever_they_are_cut(dev_cluster: DevClust
 
 
 @pytest.mark.usefixtures("no_subscription")
-def test_bodies_of_a_megabyte_come_in_batches_of_few(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_bodies_of_a_megabyte_come_in_batches_of_few(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_large")
     bodies = [random.Random(number).randbytes(2**20 - number) for number in range(20)]
     publish(asked, topic, [[body] for body in bodies])
@@ -142,7 +142,7 @@ def test_bodies_of_a_megabyte_come_in_batches_of_few(dev_cluster: DevCluster, as
 
 
 @pytest.mark.usefixtures("no_subscription")
-def test_a_fresh_tail_is_flushed_first(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_a_fresh_tail_is_flushed_first(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_fresh", sync_every=100_000)
     given = options(asked, topic, fetchTimeout="10s")
     publish(asked, topic, [[b"old"]])
@@ -155,7 +155,7 @@ def test_a_fresh_tail_is_flushed_first(dev_cluster: DevCluster, asked: Cluster) 
 
 
 @pytest.mark.usefixtures("no_subscription")
-def test_a_cleaned_log_is_read_from_its_start(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_a_cleaned_log_is_read_from_its_start(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_cleaned", sync_every=1)
     publish(asked, topic, [[b"%d" % number] for number in range(100)])
     dev_cluster.clean(topic, 0, 60)
@@ -166,7 +166,7 @@ def test_a_cleaned_log_is_read_from_its_start(dev_cluster: DevCluster, asked: Cl
 
 
 def test_a_log_that_begins_before_its_entries_is_read_by_a_subscription(
-    dev_cluster: DevCluster, asked: Cluster
+    dev_cluster: DevCluster, asked: BlockingCluster
 ) -> None:
     topic = dev_cluster.create_topic("bulk_early", sync_every=1)
     publish(asked, topic, [[b"a", b"b", b"c"], [b"d"]])
@@ -178,7 +178,7 @@ def test_a_log_that_begins_before_its_entries_is_read_by_a_subscription(
     assert len(used) == 1
 
 
-def test_the_start_was_deleted_meanwhile(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_the_start_was_deleted_meanwhile(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_deleted", sync_every=1)
     publish(asked, topic, [[b"%d" % number] for number in range(20)])
     given = options(asked, topic, fetchTimeout="100ms", fetchRetries="1")
@@ -190,7 +190,7 @@ def test_the_start_was_deleted_meanwhile(dev_cluster: DevCluster, asked: Cluster
     assert table(read_ranges(ranges, lossy, ALL))["value"].to_pylist() == [b"%d" % n for n in range(10, 20)]
 
 
-def test_an_end_that_the_log_never_reaches_is_data_loss(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_an_end_that_the_log_never_reaches_is_data_loss(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_short", sync_every=1)
     publish(asked, topic, [[b"a"], [b"b"]])
     given = options(asked, topic, fetchTimeout="100ms", fetchRetries="1")
@@ -215,7 +215,7 @@ def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_pulls", "no_subscription")
 @pytest.mark.parametrize("fault", ["move_leader", "kill", "cut"])
 def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
-    dev_cluster: DevCluster, asked: Cluster, fault: str
+    dev_cluster: DevCluster, asked: BlockingCluster, fault: str
 ) -> None:
     topic = dev_cluster.create_topic(f"bulk_{fault}", sync_every=1)
     lots = mixed(3)
@@ -242,19 +242,19 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
 
 @pytest.mark.usefixtures("small_pulls")
 def test_rows_of_a_node_that_does_not_lead_never_leave(
-    dev_cluster: DevCluster, asked: Cluster, monkeypatch: pytest.MonkeyPatch
+    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = dev_cluster.create_topic("bulk_follower", sync_every=1)
     publish(asked, topic, mixed(4))
     given = options(asked, topic, fetchTimeout="100ms", fetchRetries="1")
     (part,) = plan(given, asked)
-    real, times = Cluster.extents, [2]
+    real, times = BlockingCluster.extents, [2]
 
-    def extents(self: Cluster, topic: str, node: Node) -> Mapping[int, Extent]:
+    def extents(self: BlockingCluster, topic: str, node: Node) -> Mapping[int, Extent]:
         times[0] -= 1
         return real(self, topic, node) if times[0] >= 0 else {}
 
-    monkeypatch.setattr(Cluster, "extents", extents)
+    monkeypatch.setattr(BlockingCluster, "extents", extents)
     reader = BulkReader(part, given, asked, ALL)
     got: list[Any] = []
     with pytest.raises(ResponseTimeoutError, match=r"no longer leads bulk_follower-0"):
@@ -263,7 +263,7 @@ def test_rows_of_a_node_that_does_not_lead_never_leave(
     assert reader.position == got[-1]["offset"][-1].as_py() + got[-1]["raw_size"][-1].as_py() < part.end
 
 
-def test_without_a_leader_a_read_fails_in_time(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_without_a_leader_a_read_fails_in_time(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("bulk_nobody", sync_every=1)
     publish(asked, topic, [[b"a"]])
     given = options(asked, topic, fetchTimeout="50ms", fetchRetries="1")
@@ -279,7 +279,7 @@ def test_without_a_leader_a_read_fails_in_time(dev_cluster: DevCluster, asked: C
 @pytest.mark.parametrize("fault", ["closed", "foreign", "silent", "unknown"])
 def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
     dev_cluster: DevCluster,
-    asked: Cluster,
+    asked: BlockingCluster,
     fault: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -308,7 +308,7 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
 
 
 def test_a_server_that_does_not_know_the_call_is_a_warning(
-    dev_cluster: DevCluster, asked: Cluster, monkeypatch: pytest.MonkeyPatch
+    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = dev_cluster.create_topic("bulk_old", sync_every=1)
     publish(asked, topic, [[b"a"]])
@@ -321,7 +321,7 @@ def test_a_server_that_does_not_know_the_call_is_a_warning(
 
 @pytest.mark.usefixtures("small_pulls")
 def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
-    dev_cluster: DevCluster, asked: Cluster, monkeypatch: pytest.MonkeyPatch
+    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = dev_cluster.create_topic("bulk_damaged", sync_every=1)
     lots = mixed(6)
@@ -344,11 +344,13 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     assert used[0].start > 0
 
 
-def test_an_error_that_retries_cannot_fix_ends_the_read(asked: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_retries_cannot_fix_ends_the_read(
+    asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> dict[int, Extent]:
         raise DataLossError("gone")
 
-    monkeypatch.setattr(Cluster, "extents", refuse)
+    monkeypatch.setattr(BlockingCluster, "extents", refuse)
     node = asked.view("bulk_plain").leaders.get(0)
     part = Range("bulk_plain", 0, 0, 60, node, ordered=False, extended=False)
     with pytest.raises(DataLossError, match="gone"):

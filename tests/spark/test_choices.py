@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
 from nsq_ha.policy import sharding
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
@@ -41,13 +41,13 @@ def options(
     return ReadOptions.parse({"lookupd": dev_cluster.lookupd[0], "topic": topic, "fetchTimeout": "1s", **more}, mode)
 
 
-def rows(parts: list[Range], given: ReadOptions, asked: Cluster) -> list[Message]:
+def rows(parts: list[Range], given: ReadOptions, asked: BlockingCluster) -> list[Message]:
     return [row for part in parts for batch in RangeReader(part, given, asked).batches() for row in batch]
 
 
 @pytest.fixture
-def cluster(dev_cluster: DevCluster) -> Iterator[Cluster]:
-    with Cluster(tuple(dev_cluster.lookupd)) as cluster:
+def cluster(dev_cluster: DevCluster) -> Iterator[BlockingCluster]:
+    with BlockingCluster(tuple(dev_cluster.lookupd)) as cluster:
         yield cluster
 
 
@@ -67,7 +67,7 @@ def channel_stats(dev_cluster: DevCluster, topic: str, channel: str) -> dict[int
 
 
 def test_the_report_channel_shows_what_spark_has_not_done(
-    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+    dev_cluster: DevCluster, cluster: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 2)
     for partition in (0, 1):
@@ -88,7 +88,7 @@ def test_the_report_channel_shows_what_spark_has_not_done(
 
 
 def test_a_topic_of_registered_channels_is_read_through_one_and_never_cut(
-    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+    dev_cluster: DevCluster, cluster: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1, disable_channel_auto_create=True)
     publish(topic, 0, numbered(300))
@@ -117,7 +117,9 @@ def test_a_topic_of_registered_channels_is_read_through_one_and_never_cut(
     assert [row.body for row in rows([part], named, cluster)] == numbered(300)
 
 
-def test_times_begin_and_end_a_read_to_the_message(dev_cluster: DevCluster, cluster: Cluster, publish: Publish) -> None:
+def test_times_begin_and_end_a_read_to_the_message(
+    dev_cluster: DevCluster, cluster: BlockingCluster, publish: Publish
+) -> None:
     topic = dev_cluster.create_topic(next(names), 2)
     publish(topic, 0, numbered(20))
     publish(topic, 1, numbered(20, 100))
@@ -147,7 +149,7 @@ def test_times_begin_and_end_a_read_to_the_message(dev_cluster: DevCluster, clus
 
 
 def test_a_batch_waits_for_enough_rows_but_not_for_ever(
-    dev_cluster: DevCluster, cluster: Cluster, publish: Publish
+    dev_cluster: DevCluster, cluster: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 2)
     publish(topic, 0, numbered(30))
@@ -187,7 +189,7 @@ VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType()
 
 @pytest.mark.parametrize(("partitioner", "rule"), [("murmur3", "murmur3"), ("javahash", "java")])
 def test_keys_go_where_the_named_rule_puts_them(
-    dev_cluster: DevCluster, cluster: Cluster, partitioner: str, rule: Literal["java", "murmur3"]
+    dev_cluster: DevCluster, cluster: BlockingCluster, partitioner: str, rule: Literal["java", "murmur3"]
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 4)
     keys = [f"k{number}" for number in range(60)] + ["订单", ""]
@@ -199,7 +201,7 @@ def test_keys_go_where_the_named_rule_puts_them(
     assert found == {body: sharding.partition_for(key, 4, rule) for body, key in zip(bodies, keys, strict=True)}
 
 
-def test_rows_without_a_place_go_to_all_partitions_in_turn(dev_cluster: DevCluster, cluster: Cluster) -> None:
+def test_rows_without_a_place_go_to_all_partitions_in_turn(dev_cluster: DevCluster, cluster: BlockingCluster) -> None:
     # On a topic without headers a key that is no reason to go anywhere is refused: it would be lost.
     topic = dev_cluster.create_topic(next(names), 4, extended=True)
     bodies = numbered(400)

@@ -17,7 +17,7 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.spark import connection as connection_module
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError
 from nsq_ha.spark.options import ConnectionOptions, ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
@@ -45,7 +45,7 @@ def batches(topic: str, bodies: list[bytes], size: int) -> Iterator[EncodedMpub]
 
 def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **more: str) -> list[bytes]:
     given = {"lookupd": cluster.lookupd[0], "topic": topic, "fetchTimeout": "2s", "fetchRetries": "1", **more}
-    with Cluster(tuple(cluster.lookupd)) as asked:
+    with BlockingCluster(tuple(cluster.lookupd)) as asked:
         writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
         try:
             for batch in batches(topic, bodies, 100):
@@ -89,7 +89,7 @@ def test_a_certificate_of_nobody_we_trust_is_refused(secured: DevCluster) -> Non
 
 def opened(cluster: DevCluster, topic: str, **more: str) -> None:
     access = ReadOptions.parse({"lookupd": cluster.lookupd[0], "topic": topic, **more}).connection
-    with Cluster(tuple(cluster.lookupd)) as asked:
+    with BlockingCluster(tuple(cluster.lookupd)) as asked:
         connection = BlockingConnection(asked.view(topic).leaders[0], access)
     try:
         assert connection.open().tls_v1 is (access.tls is not None)
@@ -199,7 +199,7 @@ class TestLimitedTls:
         topic = limited.create_topic("limited", 1, 1)
         given = {"lookupd": limited.lookupd[0], "topic": topic, **TLS}
         bodies = [b"%04d" % number for number in range(900)]
-        with Cluster(tuple(limited.lookupd)) as asked:
+        with BlockingCluster(tuple(limited.lookupd)) as asked:
             writer = PartitionWriter(topic, 0, WriteOptions.parse({**given, "publishTimeout": "20s"}), asked)
             try:
                 for batch in batches(topic, bodies, 300):

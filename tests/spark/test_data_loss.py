@@ -25,7 +25,7 @@ from tests.spark.streams import numbered
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 MESSAGE = 36
@@ -37,7 +37,7 @@ Stream = Callable[..., tuple[StreamPlanner, ReadOptions]]
 
 
 @pytest.fixture
-def stream(dev_cluster: DevCluster, asked: Cluster) -> Stream:
+def stream(dev_cluster: DevCluster, asked: BlockingCluster) -> Stream:
     """The driver's side of a stream from the earliest on, which loses patience quickly."""
 
     def begin(topic: str, *, strict: bool) -> tuple[StreamPlanner, ReadOptions]:
@@ -68,7 +68,7 @@ def reader(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator
         each.stop()
 
 
-def rows(parts: list[Range], options: ReadOptions, asked: Cluster) -> list[bytes]:
+def rows(parts: list[Range], options: ReadOptions, asked: BlockingCluster) -> list[bytes]:
     return [row.body for part in parts for batch in RangeReader(part, options, asked).batches() for row in batch]
 
 
@@ -77,7 +77,7 @@ def end_of(topic: str, messages: int) -> OffsetJson:
 
 
 def test_a_start_that_was_cleaned_before_the_batch_is_planned(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(100))
@@ -92,7 +92,7 @@ def test_a_start_that_was_cleaned_before_the_batch_is_planned(
 
 
 def test_a_start_that_is_cleaned_between_plan_and_read(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(100))
@@ -105,7 +105,7 @@ def test_a_start_that_is_cleaned_between_plan_and_read(
 
 
 def test_a_tail_that_was_never_committed(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(50))
@@ -126,7 +126,7 @@ def test_a_tail_that_was_never_committed(
 
 
 def test_a_tail_that_other_messages_have_filled(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, [*numbered(10), b"x" * 100, *numbered(10, 20)])
@@ -158,7 +158,7 @@ def made_anew(dev_cluster: DevCluster, publish: Publish, bodies: list[bytes]) ->
 
 
 def test_a_topic_that_was_deleted_and_made_anew(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = made_anew(dev_cluster, publish, numbered(5, 60))
     with pytest.raises(DataLossError, match="the log ends at 180, before the offset 1800 reached: re-created, or cut"):
@@ -171,7 +171,7 @@ def test_a_topic_that_was_deleted_and_made_anew(
 
 
 def test_a_topic_that_was_made_anew_and_is_longer_than_before(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = made_anew(dev_cluster, publish, numbered(70, 100))
     an_hour_ago = {PLANNED: int(time.time()) - 3600}
@@ -225,7 +225,7 @@ def test_a_topic_that_is_made_anew_while_its_query_waits(
 
 
 def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(50))
@@ -235,7 +235,9 @@ def test_the_same_topic_is_not_taken_for_one_that_was_made_anew(
     assert rows(planner.ranges(end, planner.latest(end)), options, asked) == numbered(20, 50)
 
 
-def test_a_topic_that_is_gone(dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream) -> None:
+def test_a_topic_that_is_gone(
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
+) -> None:
     topic = dev_cluster.create_topic(next(names), 1)
     publish(topic, 0, numbered(5))
     lossy, _ = stream(topic, strict=False)
@@ -253,7 +255,7 @@ def test_a_topic_that_is_gone(dev_cluster: DevCluster, asked: Cluster, publish: 
 
 
 def test_partitions_that_are_added_begin_at_their_earliest(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, stream: Stream
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, stream: Stream
 ) -> None:
     topic = dev_cluster.create_topic(next(names), 1, 1)
     publish(topic, 0, numbered(5))

@@ -16,8 +16,8 @@ from nsq_ha.admin.description import Unfinished
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack import draining
-from nsq_ha.spark.ack.draining import Draining, Silence, Verdict, judge
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.ack.draining import Draining, DrainVerdict, judge
+from nsq_ha.spark.cluster import BlockingCluster
 
 if TYPE_CHECKING:
     import respx
@@ -35,30 +35,30 @@ def unfinished(waiting: int = 0, held: int = 0, orphaned: int = 0, clients: int 
 @pytest.mark.parametrize(
     ("seconds", "flows", "caught_up", "numbers", "verdict"),
     [
-        (0.9, False, False, unfinished(), Verdict.WAIT),
-        (1.0, False, False, unfinished(), Verdict.DONE),
+        (0.9, False, False, unfinished(), DrainVerdict.WAIT),
+        (1.0, False, False, unfinished(), DrainVerdict.DONE),
         # It has something, and may still give it.
-        (60.0, False, False, unfinished(waiting=1), Verdict.WAIT),
-        (60.0, True, False, unfinished(waiting=1), Verdict.WAIT),
-        (60.0, False, False, unfinished(held=1), Verdict.WAIT),
-        (60.0, True, True, unfinished(orphaned=1), Verdict.WAIT),
+        (60.0, False, False, unfinished(waiting=1), DrainVerdict.WAIT),
+        (60.0, True, False, unfinished(waiting=1), DrainVerdict.WAIT),
+        (60.0, False, False, unfinished(held=1), DrainVerdict.WAIT),
+        (60.0, True, True, unfinished(orphaned=1), DrainVerdict.WAIT),
         # The topic is being written: what waits is newer than what was given.
-        (1.0, True, True, unfinished(waiting=5, held=3), Verdict.DONE),
-        (60.0, True, True, unfinished(held=3, clients=2), Verdict.WAIT),
+        (1.0, True, True, unfinished(waiting=5, held=3), DrainVerdict.DONE),
+        (60.0, True, True, unfinished(held=3, clients=2), DrainVerdict.WAIT),
         # What was under way to a client that is gone has come again by now.
-        (61.0, True, False, unfinished(waiting=5, held=3, clients=2), Verdict.DONE),
-        (61.0, False, False, unfinished(waiting=1), Verdict.STUCK),
-        (61.0, False, False, unfinished(held=1), Verdict.STUCK),
-        (61.0, True, True, unfinished(orphaned=1), Verdict.STUCK),
+        (61.0, True, False, unfinished(waiting=5, held=3, clients=2), DrainVerdict.DONE),
+        (61.0, False, False, unfinished(waiting=1), DrainVerdict.STUCK),
+        (61.0, False, False, unfinished(held=1), DrainVerdict.STUCK),
+        (61.0, True, True, unfinished(orphaned=1), DrainVerdict.STUCK),
         # It does not tell.
-        (60.0, True, False, None, Verdict.WAIT),
-        (61.0, False, False, None, Verdict.DONE),
+        (60.0, True, False, None, DrainVerdict.WAIT),
+        (61.0, False, False, None, DrainVerdict.DONE),
     ],
 )
 def test_whether_a_server_may_still_give_an_old_message(
-    seconds: float, flows: bool, caught_up: bool, numbers: Unfinished | None, verdict: Verdict
+    seconds: float, flows: bool, caught_up: bool, numbers: Unfinished | None, verdict: DrainVerdict
 ) -> None:
-    assert judge(Silence(seconds, flows, caught_up), numbers, LIMIT) is verdict
+    assert judge(seconds, numbers, LIMIT, flows=flows, caught_up=caught_up) is verdict
 
 
 class Seen:
@@ -99,8 +99,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 @pytest.fixture
-def plain() -> Iterator[Cluster]:
-    with Cluster(("http://127.0.0.1:4161",)) as cluster:
+def plain() -> Iterator[BlockingCluster]:
+    with BlockingCluster(("http://127.0.0.1:4161",)) as cluster:
         yield cluster
 
 
@@ -118,7 +118,7 @@ def nsqd(respx_mock: respx.MockRouter) -> Callable[..., respx.Route]:
 
 
 def test_a_server_that_holds_nothing_has_given_all(
-    clock: object, nsqd: Callable[..., respx.Route], plain: Cluster
+    clock: object, nsqd: Callable[..., respx.Route], plain: BlockingCluster
 ) -> None:
     asked, seen = nsqd(stats(depth=3), stats(in_flight_count=2, held=2), stats(in_flight_count=1), stats()), Seen(0)
     watched = Draining(seen.puller, plain, LIMIT)
@@ -133,7 +133,7 @@ def test_a_server_that_holds_nothing_has_given_all(
 
 
 def test_a_message_that_comes_while_the_server_is_asked_counts(
-    clock: object, respx_mock: respx.MockRouter, nsqd: Callable[..., respx.Route], plain: Cluster
+    clock: object, respx_mock: respx.MockRouter, nsqd: Callable[..., respx.Route], plain: BlockingCluster
 ) -> None:
     seen = Seen()
 
@@ -149,7 +149,7 @@ def test_a_message_that_comes_while_the_server_is_asked_counts(
 
 
 def test_on_a_topic_that_is_being_written_a_newer_message_ends_the_search(
-    clock: object, nsqd: Callable[..., respx.Route], plain: Cluster
+    clock: object, nsqd: Callable[..., respx.Route], plain: BlockingCluster
 ) -> None:
     busy, gone = stats(depth=2, in_flight_count=4, held=4), stats(depth=2, in_flight_count=5, held=4)
     nsqd(busy, gone, busy, busy, busy)
@@ -166,7 +166,7 @@ def test_on_a_topic_that_is_being_written_a_newer_message_ends_the_search(
     assert watched.is_done()
 
 
-def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRouter, plain: Cluster) -> None:
+def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRouter, plain: BlockingCluster) -> None:
     respx_mock.get("http://127.0.0.1:4151/ping").respond(text="OK", headers={"Date": "Fri, 01 Jan 2100 00:00:00 GMT"})
     seen = Seen()
     Draining(seen.puller, plain, LIMIT)
@@ -175,7 +175,7 @@ def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRou
 
 @pytest.mark.parametrize("info", [{"tcp_port": 4160}, {"message": "none"}], ids=json.dumps)
 def test_a_server_that_does_not_tell_is_waited_for_longer(
-    clock: object, respx_mock: respx.MockRouter, info: dict[str, Any], plain: Cluster
+    clock: object, respx_mock: respx.MockRouter, info: dict[str, Any], plain: BlockingCluster
 ) -> None:
     asked = respx_mock.get("http://127.0.0.1:4151/info").respond(json=info)
     seen = Seen(0)
@@ -187,7 +187,9 @@ def test_a_server_that_does_not_tell_is_waited_for_longer(
     assert asked.call_count == (1 if "tcp_port" in info else 3), "another server's numbers are not asked for again"
 
 
-def test_a_paused_channel_fails_the_query(clock: object, nsqd: Callable[..., respx.Route], plain: Cluster) -> None:
+def test_a_paused_channel_fails_the_query(
+    clock: object, nsqd: Callable[..., respx.Route], plain: BlockingCluster
+) -> None:
     nsqd(stats(depth=7, paused=True, in_flight_count=2))
     seen = Seen()
     watched = Draining(seen.puller, plain, LIMIT)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -129,7 +129,7 @@ def planned(reader: NsqStreamReader, start: dict[str, Any], end: dict[str, Any])
 
 
 def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic("handed", 2)
     spread(publish, topic, numbered(20))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.errors import ResponseTimeoutError
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import plan
@@ -30,17 +30,17 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked() -> Iterator[Cluster]:
-    with Cluster((LOOKUPD,)) as cluster:
+def asked() -> Iterator[BlockingCluster]:
+    with BlockingCluster((LOOKUPD,)) as cluster:
         yield cluster
 
 
-def stream(asked: Cluster, **more: str) -> StreamPlanner:
+def stream(asked: BlockingCluster, **more: str) -> StreamPlanner:
     given = OPTIONS | {"startingOffsets": "earliest", "metadataRefresh": "0"} | more
     return StreamPlanner(ReadOptions.parse(given, "stream"), asked)
 
 
-def available_now(asked: Cluster, begin: Any, **more: str) -> list[Any]:  # noqa: ANN401 - Spark's offsets
+def available_now(asked: BlockingCluster, begin: Any, **more: str) -> list[Any]:  # noqa: ANN401 - Spark's offsets
     """Plan as the trigger availableNow does; gives the offsets from the beginning to the end of the query."""
     planner = stream(asked, **more)
     offsets = [planner.initial() if begin is None else begin]
@@ -61,7 +61,7 @@ def ends(offsets: list[Any], partition: int) -> list[int]:
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_batches_never_go_back_on_a_topic_that_is_being_written(
-    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+    respx_mock: respx.MockRouter, asked: BlockingCluster, limit: dict[str, str]
 ) -> None:
     log = LaggingLog([10] * 20)
     LaggingCluster(respx_mock, {0: log})
@@ -78,7 +78,7 @@ def test_batches_never_go_back_on_a_topic_that_is_being_written(
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_the_server_is_asked_to_flush_what_a_limit_needs(
-    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+    respx_mock: respx.MockRouter, asked: BlockingCluster, limit: dict[str, str]
 ) -> None:
     cluster = LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=18)}, registered_only=False)
     planner = stream(asked, channelPrefix="mine-", **limit)
@@ -90,7 +90,9 @@ def test_the_server_is_asked_to_flush_what_a_limit_needs(
     assert channel.endswith("#ephemeral")
 
 
-def test_one_fresh_row_does_not_end_a_query_that_is_to_read_all(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+def test_one_fresh_row_does_not_end_a_query_that_is_to_read_all(
+    respx_mock: respx.MockRouter, asked: BlockingCluster
+) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 200), 1: LaggingLog([10], fresh=1, flushes_after=12)})
     offsets = available_now(asked, None, maxOffsetsPerTrigger="30")
     assert offsets[-1] == {"t": {"0": 2000, "1": 10}}
@@ -99,7 +101,7 @@ def test_one_fresh_row_does_not_end_a_query_that_is_to_read_all(respx_mock: resp
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_query_that_is_to_read_all_raises_when_a_row_never_gets_readable(
-    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+    respx_mock: respx.MockRouter, asked: BlockingCluster, limit: dict[str, str]
 ) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20), 1: LaggingLog([10] * 20, fresh=20)})
     planner = stream(asked, **IMPATIENT, **limit)
@@ -113,7 +115,7 @@ def test_a_query_that_is_to_read_all_raises_when_a_row_never_gets_readable(
 
 
 def test_a_partition_without_a_leader_does_not_end_a_query_with_a_limit(
-    respx_mock: respx.MockRouter, asked: Cluster
+    respx_mock: respx.MockRouter, asked: BlockingCluster
 ) -> None:
     cluster = LaggingCluster(respx_mock, {0: LaggingLog([10] * 20), 1: LaggingLog([10] * 20)})
     planner = stream(asked, **IMPATIENT, maxOffsetsPerTrigger="30")
@@ -132,7 +134,7 @@ def test_a_partition_without_a_leader_does_not_end_a_query_with_a_limit(
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_a_stream_leaves_a_partition_with_fresh_rows_for_later_and_reads_the_others(
-    respx_mock: respx.MockRouter, asked: Cluster, limit: dict[str, str]
+    respx_mock: respx.MockRouter, asked: BlockingCluster, limit: dict[str, str]
 ) -> None:
     fresh = LaggingLog([10] * 20, fresh=20)
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 3), 1: fresh})
@@ -145,7 +147,9 @@ def test_a_stream_leaves_a_partition_with_fresh_rows_for_later_and_reads_the_oth
     assert planner.latest({"t": {"0": 30, "1": 0}})["t"]["1"] == 70
 
 
-def test_a_stream_with_only_fresh_rows_has_no_new_batch_for_now(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+def test_a_stream_with_only_fresh_rows_has_no_new_batch_for_now(
+    respx_mock: respx.MockRouter, asked: BlockingCluster
+) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=20)})
     planner = stream(asked, maxOffsetsPerTrigger="7")
     begin = planner.initial()
@@ -156,7 +160,7 @@ def test_a_stream_with_only_fresh_rows_has_no_new_batch_for_now(respx_mock: resp
     "option", [{"maxRecordsPerPartition": "7"}, {"minPartitions": "3"}], ids=lambda option: next(iter(option))
 )
 def test_a_batch_is_cut_when_its_fresh_rows_can_be_found(
-    respx_mock: respx.MockRouter, asked: Cluster, option: dict[str, str]
+    respx_mock: respx.MockRouter, asked: BlockingCluster, option: dict[str, str]
 ) -> None:
     log = LaggingLog([10] * 20, fresh=15, flushes_after=20)
     LaggingCluster(respx_mock, {0: log})
@@ -166,7 +170,7 @@ def test_a_batch_is_cut_when_its_fresh_rows_can_be_found(
 
 
 def test_a_batch_stays_uncut_when_its_fresh_rows_cannot_be_found(
-    respx_mock: respx.MockRouter, asked: Cluster, caplog: pytest.LogCaptureFixture
+    respx_mock: respx.MockRouter, asked: BlockingCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
     (part,) = plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"maxRecordsPerPartition": "7"}), asked)
@@ -176,7 +180,7 @@ def test_a_batch_stays_uncut_when_its_fresh_rows_cannot_be_found(
 
 @pytest.mark.parametrize("seconds", [3, 12, 19])
 def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
-    respx_mock: respx.MockRouter, asked: Cluster, seconds: int
+    respx_mock: respx.MockRouter, asked: BlockingCluster, seconds: int
 ) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15, flushes_after=6)})
     (part,) = plan(ReadOptions.parse(OPTIONS | {"startingTimestamp": str(1000 * (SECOND + seconds))}), asked)
@@ -185,14 +189,16 @@ def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
     assert (part.start, part.end) == (0, 10 * seconds)
 
 
-def test_a_time_among_rows_that_are_never_flushed_is_an_error(respx_mock: respx.MockRouter, asked: Cluster) -> None:
+def test_a_time_among_rows_that_are_never_flushed_is_an_error(
+    respx_mock: respx.MockRouter, asked: BlockingCluster
+) -> None:
     LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
     with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.2 s .*not readable yet"):
         plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"startingTimestamp": str(1000 * (SECOND + 12))}), asked)
 
 
 def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is_not(
-    respx_mock: respx.MockRouter, asked: Cluster
+    respx_mock: respx.MockRouter, asked: BlockingCluster
 ) -> None:
     log = LaggingLog([10] * 20, fresh=15, flushes_after=6)
     LaggingCluster(respx_mock, {0: log})

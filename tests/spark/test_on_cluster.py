@@ -27,17 +27,19 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 T = TypeVar("T")
 
 
-def options(asked: Cluster, topic: str, **more: str) -> ReadOptions:
-    return ReadOptions.parse({"lookupd": ",".join(asked._lookupd), "topic": topic, "fetchTimeout": "1s", **more})
+def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
+    return ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s", **more})
 
 
-def read(part: Range, given: ReadOptions, asked: Cluster, between: Callable[[], None] | None = None) -> list[Message]:
+def read(
+    part: Range, given: ReadOptions, asked: BlockingCluster, between: Callable[[], None] | None = None
+) -> list[Message]:
     """Read a range; ``between`` is called once, after the first portion."""
     got: list[Message] = []
     for batch in RangeReader(part, given, asked).batches():
@@ -54,7 +56,7 @@ def assert_chain(part: Range, rows: list[Message]) -> None:
     assert ends[-1] == part.end
 
 
-def replay_channels(dev_cluster: DevCluster, asked: Cluster, topic: str) -> list[str]:
+def replay_channels(dev_cluster: DevCluster, asked: BlockingCluster, topic: str) -> list[str]:
     names: list[str] = []
     for node in set(asked.view(topic).leaders.values()):
         nsqd = NsqdHttp(node, client=asked._http())
@@ -66,7 +68,7 @@ def replay_channels(dev_cluster: DevCluster, asked: Cluster, topic: str) -> list
     ("name", "kind"), [("plain", {}), ("in_order", {"ordered": True}), ("headed", {"extended": True})]
 )
 def test_every_kind_of_topic_comes_back_whole_and_leaves_no_channel(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, name: str, kind: dict[str, bool]
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, name: str, kind: dict[str, bool]
 ) -> None:
     topic = dev_cluster.create_topic(f"whole_{name}", 2, **kind)
     sent = {partition: [b"%d of %d" % (number, partition) for number in range(700)] for partition in (0, 1)}
@@ -93,7 +95,7 @@ def eventually_none(found: Callable[[], list[str]]) -> bool:
 
 
 def test_named_offsets_are_rounded_to_messages_and_give_the_rows_between(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic("between")
     publish(topic, 0, [b"%03d" % number for number in range(100)])
@@ -118,7 +120,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("fault", ["move_leader", "kill", "cut"])
 def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, fault: str, *, ordered: bool
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, fault: str, *, ordered: bool
 ) -> None:
     topic = dev_cluster.create_topic(f"{fault}_{ordered}", 1, ordered=ordered)
     publish(topic, 0, [b"%04d" % number for number in range(2000)])
@@ -143,7 +145,9 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
     assert [(row.offset, row.id, row.body, row.timestamp_ns) for row in disturbed] == undisturbed
 
 
-def test_ranges_of_a_topic_that_is_written_meanwhile(dev_cluster: DevCluster, asked: Cluster, publish: Publish) -> None:
+def test_ranges_of_a_topic_that_is_written_meanwhile(
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
+) -> None:
     topic = dev_cluster.create_topic("live", 1)
     publish(topic, 0, [b"first"])
     over = threading.Event()
@@ -177,7 +181,7 @@ def travelled(thing: T) -> T:
 
 
 def test_the_classes_that_spark_calls_travel_and_read(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
 ) -> None:
     topic = dev_cluster.create_topic("classes", 2)
     publish(topic, 1, [b"a", b"b"])
@@ -192,7 +196,7 @@ def test_the_classes_that_spark_calls_travel_and_read(
     assert list(reader.read(InputPartition(None))) == []
 
 
-def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCluster, asked: Cluster) -> None:
+def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
     topic = dev_cluster.create_topic("elsewhere", 1, 1)
     other = next(node for node in _nodes(asked, dev_cluster) if node != asked.view(topic).leaders[0])
     assert asked.extents(topic, other) == {}
@@ -206,7 +210,7 @@ def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCl
         assert caught.value.retriable
 
 
-def _nodes(asked: Cluster, dev_cluster: DevCluster) -> list[Node]:
+def _nodes(asked: BlockingCluster, dev_cluster: DevCluster) -> list[Node]:
     """Every node of the cluster: the leaders of a topic with as many partitions."""
     topic = dev_cluster.create_topic("everywhere", len(dev_cluster.nsqds), 1)
     return list(asked.view(topic).leaders.values())

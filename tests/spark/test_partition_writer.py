@@ -18,7 +18,7 @@ from nsq_ha.protocol.messages import encode_traced
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
-from nsq_ha.spark.write.partition_writer import PartitionWriter, Written
+from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
 from tests.spark.test_replay import OK, ScriptedNsqd, error
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def writer(leaders: Leaders, options: WriteOptions = OPTIONS) -> PartitionWriter
     return PartitionWriter("flights", 3, options, leaders)  # type: ignore[arg-type]
 
 
-def write(written: PartitionWriter, *batches: EncodedMpub) -> Written:
+def write(written: PartitionWriter, *batches: EncodedMpub) -> PartitionWritten:
     try:
         for each in batches:
             written.send(each)
@@ -93,7 +93,7 @@ def write(written: PartitionWriter, *batches: EncodedMpub) -> Written:
 def test_batches_go_one_after_the_other_over_one_connection(nsqd: Start) -> None:
     server = nsqd(HANDSHAKE, (b"one", OK), (b"two", OK))
     leaders = Leaders([server.node])
-    assert write(writer(leaders), batch(b"one", b"1"), batch(b"two")) == Written(rows=3, size=7, batches=2)
+    assert write(writer(leaders), batch(b"one", b"1"), batch(b"two")) == PartitionWritten(rows=3, size=7, batches=2)
     assert leaders.asked == 1
     assert server.heard.index(b"one") < server.heard.index(b"two")
 
@@ -106,7 +106,7 @@ def test_the_planned_leader_comes_first_and_nobody_is_asked_until_it_fails(nsqd:
     writing.send(batch(b"one"))
     writing.settle()
     assert leaders.asked == 0
-    assert write(writing, batch(b"two")) == Written(rows=2, size=6, batches=2)
+    assert write(writing, batch(b"two")) == PartitionWritten(rows=2, size=6, batches=2)
     assert leaders.asked == 1
 
 
@@ -120,14 +120,16 @@ def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None
 def test_an_explicit_refusal_is_no_doubt(nsqd: Start) -> None:
     before = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_LEADER moved")))
     after = nsqd(HANDSHAKE, (b"one", OK))
-    assert write(writer(Leaders([before.node, after.node])), batch(b"one")) == Written(rows=1, size=3, batches=1)
+    assert write(writer(Leaders([before.node, after.node])), batch(b"one")) == PartitionWritten(
+        rows=1, size=3, batches=1
+    )
 
 
 def test_a_lost_connection_leaves_what_was_sent_in_doubt(nsqd: Start) -> None:
     before = nsqd(HANDSHAKE, (b"one", b""), close=True)
     after = nsqd(HANDSHAKE, (b"one", OK))
     found = write(writer(Leaders([before.node, after.node])), batch(b"one", b"uno"))
-    assert found == Written(rows=2, size=6, batches=1, doubtful=2)
+    assert found == PartitionWritten(rows=2, size=6, batches=1, doubtful=2)
 
 
 def test_nobody_leads_for_a_while(nsqd: Start) -> None:
@@ -183,11 +185,11 @@ def test_an_answer_to_another_batch_is_in_doubt_and_tried_over_a_new_connection(
     fits = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
     wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", fits))
     found = write(writer(Leaders([wrong.node, right.node])), traced(b"one", b"1"))
-    assert found == Written(rows=2, size=4, batches=1, doubtful=2, first_offset=4096, last_offset=4160)
+    assert found == PartitionWritten(rows=2, size=4, batches=1, doubtful=2, first_offset=4096, last_offset=4160)
 
 
 def test_a_traced_answer_to_a_plain_batch_is_in_doubt(nsqd: Start) -> None:
     answer = response(encode_traced(Traced(3 << 50 | 1, 0, 4096, 64)))
     wrong, right = nsqd(HANDSHAKE, (b"one", answer)), nsqd(HANDSHAKE, (b"one", OK))
     found = write(writer(Leaders([wrong.node, right.node])), batch(b"one", b"1"))
-    assert found == Written(rows=2, size=4, batches=1, doubtful=2)
+    assert found == PartitionWritten(rows=2, size=4, batches=1, doubtful=2)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read import reuse
@@ -33,23 +33,23 @@ ROUNDS = 20
 class Query:
     """A query's small micro-batches of a topic, read by the driver; counts the channels that are placed."""
 
-    def __init__(self, asked: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.options = ReadOptions.parse({"lookupd": ",".join(asked._lookupd), "topic": topic}, "stream")
+    def __init__(self, asked: BlockingCluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.options = ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic}, "stream")
         # Unlike a driver's, its patience suits a busy machine.
         self.driver = DriverRead(replace(self.options, fetch_timeout=30.0), Projection(SCHEMA))
         self.driver._options = replace(self.driver._options, fetch_timeout=30.0)
         self.asked = asked
         self.placed: list[tuple[int, int, str]] = []
         self._ends: dict[int, int] = {}
-        original = Cluster.open_channel
+        original = BlockingCluster.open_channel
 
         def noted(  # noqa: PLR0917 - as the original
-            cluster: Cluster, topic: str, partition: int, node: Node, channel: str, offset: int
+            cluster: BlockingCluster, topic: str, partition: int, node: Node, channel: str, offset: int
         ) -> None:
             self.placed.append((partition, offset, node.address))
             original(cluster, topic, partition, node, channel, offset)
 
-        monkeypatch.setattr(Cluster, "open_channel", noted)
+        monkeypatch.setattr(BlockingCluster, "open_channel", noted)
 
     def planned(self) -> list[Range]:
         """Plan the next micro-batch, up to what is there now."""
@@ -71,7 +71,7 @@ Begin = Callable[[str], Query]
 
 
 @pytest.fixture
-def begin(asked: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+def begin(asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
     """Begin queries; what they keep is closed in the end."""
     begun: list[Query] = []
 
@@ -131,7 +131,7 @@ def test_messages_behind_the_end_wait_for_the_next_micro_batch(
 
 
 def test_a_subscription_that_the_server_ended_is_replaced(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, begin: Begin
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, begin: Begin
 ) -> None:
     topic = dev_cluster.create_topic("kept_ended", 2)
     query = begin(topic)
@@ -159,7 +159,7 @@ def test_after_a_leader_moved_its_channel_is_on_the_new_one(
 
 
 def test_a_micro_batch_from_elsewhere_or_for_tasks_ends_the_subscriptions(
-    dev_cluster: DevCluster, asked: Cluster, publish: Publish, begin: Begin
+    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, begin: Begin
 ) -> None:
     topic = dev_cluster.create_topic("kept_elsewhere", 2)
     query = begin(topic)
@@ -206,14 +206,14 @@ def test_no_more_subscriptions_are_kept_than_a_driver_should_hold() -> None:
 
 
 def test_tasks_of_a_worker_share_connections_and_a_failure_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Cluster] = []
-    original = Cluster.close
+    closed: list[BlockingCluster] = []
+    original = BlockingCluster.close
 
-    def close(self: Cluster) -> None:
+    def close(self: BlockingCluster) -> None:
         closed.append(self)
         original(self)
 
-    monkeypatch.setattr(Cluster, "close", close)
+    monkeypatch.setattr(BlockingCluster, "close", close)
     monkeypatch.setattr(reuse, "_is_worker", lambda: True)
     monkeypatch.setattr(reuse, "_idle", {})
     with worker_cluster(("http://a:1",)) as first:

@@ -20,11 +20,11 @@ from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.sink import check_columns, check_target
 from nsq_ha.spark.write.arrow_mpub import encode
-from nsq_ha.spark.write.row_converter import Row, RowConverter, Target, TraceIds, UnplacedRowError
+from nsq_ha.spark.write.row_converter import OutgoingRow, RowConverter, TargetTopic, TraceIds, UnplacedRowError
 
-PLAIN = Target("t", 4, ordered=False, extended=False)
-ORDERED = Target("t", 4, ordered=True, extended=False)
-HEADED = Target("t", 4, ordered=False, extended=True)
+PLAIN = TargetTopic("t", 4, ordered=False, extended=False)
+ORDERED = TargetTopic("t", 4, ordered=True, extended=False)
+HEADED = TargetTopic("t", 4, ordered=False, extended=True)
 TASK = 1
 HEADERS = pa.map_(pa.string(), pa.string())
 ARRAY = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -43,12 +43,14 @@ def schema(fields: str) -> StructType:
     return found
 
 
-def rows_of(target: Target, columns: dict[str, Any], given: WriteOptions | None = None, task: int = TASK) -> list[Row]:
+def rows_of(
+    target: TargetTopic, columns: dict[str, Any], given: WriteOptions | None = None, task: int = TASK
+) -> list[OutgoingRow]:
     ids = TraceIds("run/3", task)
     return list(RowConverter(given or options(), {"t": target}, ids).messages(pa.RecordBatch.from_pydict(columns)))
 
 
-def refused(target: Target, columns: dict[str, Any], match: str, **more: str) -> None:
+def refused(target: TargetTopic, columns: dict[str, Any], match: str, **more: str) -> None:
     with pytest.raises(ConfigError, match=match):
         rows_of(target, columns, options(**more))
 
@@ -91,7 +93,9 @@ def test_a_topic_must_come_from_somewhere() -> None:
         (ORDERED, ("value", "partition"), {"partitioner": "murmur3"}, "is ordered"),
     ],
 )
-def test_what_a_topics_kind_asks(target: Target, columns: tuple[str, ...], more: dict[str, str], match: str) -> None:
+def test_what_a_topics_kind_asks(
+    target: TargetTopic, columns: tuple[str, ...], more: dict[str, str], match: str
+) -> None:
     with pytest.raises(ConfigError, match=match):
         check_target(target, columns, options(**more))
     check_target(target, ("value", "key"), options())
@@ -146,7 +150,7 @@ def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> Non
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", "u"]})
     with pytest.raises(KeyError, match="u"):
         rows.messages(batch)
-    targets["u"] = Target("u", 1, ordered=False, extended=False)
+    targets["u"] = TargetTopic("u", 1, ordered=False, extended=False)
     assert [(row.topic, row.body) for row in rows.messages(batch)] == [("t", b"a"), ("u", b"b")]
 
 
@@ -289,7 +293,7 @@ def test_headers_that_the_server_would_refuse(columns: dict[str, Any], match: st
 
 
 @pytest.mark.parametrize("target", [PLAIN, HEADED], ids=["plain", "extended"])
-def test_a_value_is_as_large_as_the_option_says(target: Target) -> None:
+def test_a_value_is_as_large_as_the_option_says(target: TargetTopic) -> None:
     head = 2 * target.extended
     rows = rows_of(target, {"value": ["a", "x" * (3_000_000 - head)]}, options(maxMessageBytes="3000000"))
     assert len(rows[1].body) == 3_000_000 - head
@@ -307,7 +311,7 @@ def test_a_value_is_as_large_as_the_option_says(target: Target) -> None:
 
 @pytest.mark.parametrize(("extended", "traced", "kind"), [(0, 0, Mpub), (0, 1, MpubTrace), (1, 0, MpubExt)])
 def test_an_mpub_holds_the_rows_in_order(extended: int, traced: int, kind: type) -> None:
-    rows = [Row("t", 2, b"%d" % number, number, b'{"n":"%d"}' % number) for number in range(1, 4)]
+    rows = [OutgoingRow("t", 2, b"%d" % number, number, b'{"n":"%d"}' % number) for number in range(1, 4)]
     batch = encode("t", 2, rows, extended=bool(extended), traced=bool(traced))
     (command,) = decode_commands(batch.command)
     assert type(command) is kind

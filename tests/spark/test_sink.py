@@ -9,14 +9,14 @@ import pytest
 
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
-from nsq_ha.spark.write.partition_writer import TaskWriter, Written
-from nsq_ha.spark.write.row_converter import Row, Target
+from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
+from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
 
 if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 
-TARGETS = {"orders": Target("orders", 3, ordered=False, extended=False)}
+TARGETS = {"orders": TargetTopic("orders", 3, ordered=False, extended=False)}
 MOST, LARGEST = 50, 2048
 
 
@@ -27,7 +27,7 @@ class Sent:
 
     def __init__(self, topic: str, partition: int, *_: object) -> None:
         self.partition = partition
-        self.written = Written()
+        self.written = PartitionWritten()
 
     def send(self, batch: EncodedMpub) -> None:
         self.batches.append((self.partition, batch))
@@ -36,8 +36,8 @@ class Sent:
         pass
 
 
-def rows_in_runs(run: int, size: int) -> list[Row]:
-    return [Row("orders", number // run % 3, b"%04d" % number + bytes(size), 0, b"") for number in range(600)]
+def rows_in_runs(run: int, size: int) -> list[OutgoingRow]:
+    return [OutgoingRow("orders", number // run % 3, b"%04d" % number + bytes(size), 0, b"") for number in range(600)]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_batches_keep_both_limits_and_the_order_of_each_partition(
     monkeypatch.setattr(partition_writer, "PartitionWriter", Sent)
     monkeypatch.setattr(Sent, "batches", [], raising=False)
     asked = {"lookupd": "127.0.0.1:4161", "batchMessages": str(MOST), "batchBytes": str(LARGEST)}
-    task = TaskWriter(WriteOptions.parse(asked), cast("Cluster", None))
+    task = TaskWriter(WriteOptions.parse(asked), cast("BlockingCluster", None))
     rows = rows_in_runs(run, size)
     dice = random.Random(run)
     given = 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nsq_ha.devcluster import DevCluster
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -135,7 +135,7 @@ def test_topics_by_pattern_and_partitions_by_assignment(
 
 
 def test_a_plain_nsqd_is_streamed_through_a_spool(
-    spark: SparkSession, dev_cluster: DevCluster, asked: Cluster, publish: Publish, tmp_path: Path
+    spark: SparkSession, dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, tmp_path: Path
 ) -> None:
     topic = dev_cluster.create_topic("plain", 1)
     leader = asked.view(topic).leaders[0]

@@ -21,7 +21,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub
 from nsq_ha.spark import cluster as cluster_module
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.read import reuse
 from nsq_ha.spark.read.columns import Projection
@@ -71,7 +71,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def view_of(lonely: DevCluster, topic: str) -> TopicView:
-    with Cluster(tuple(lonely.lookupd)) as asked:
+    with BlockingCluster(tuple(lonely.lookupd)) as asked:
         until(lambda: len(asked.view(topic).leaders) == 2)
         return asked.view(topic)
 
@@ -141,7 +141,7 @@ def test_micro_batches_are_written_on(
     topic = lonely.create_topic(next(names), 2)
     view_of(lonely, topic)
     monkeypatch.setattr(reuse, "_is_worker", lambda: True)
-    idle: dict[Any, Cluster] = {}
+    idle: dict[Any, BlockingCluster] = {}
     monkeypatch.setattr(reuse, "_idle", idle)
     given = {"lookupd": ",".join(lonely.lookupd), "topic": topic, "publishTimeout": f"{PATIENCE:g}s"}
     numbers = itertools.count()
@@ -169,7 +169,7 @@ def test_micro_batches_are_written_on(
 def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevCluster) -> None:
     topic = lonely.create_topic(next(names), 2)
     view_of(lonely, topic)
-    with Cluster(tuple(lonely.lookupd)) as asked:
+    with BlockingCluster(tuple(lonely.lookupd)) as asked:
         first = asked.view(topic, 60.0)
         assert asked.view(topic, 60.0) is first, "nothing was asked"
         assert asked.view(topic) is not first
@@ -180,7 +180,7 @@ def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevClust
 def test_what_nobody_has_answered_is_an_error(lonely: DevCluster, silence: Callable[[], None]) -> None:
     topic = lonely.create_topic(next(names), 2)
     known = view_of(lonely, topic).leaders[1]
-    with Cluster(tuple(lonely.lookupd), timeout=0.2) as asked:
+    with BlockingCluster(tuple(lonely.lookupd), timeout=0.2) as asked:
         before = asked.view(topic)
         silence()
         for _ in range(3):

@@ -14,7 +14,6 @@ import enum
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha.admin.description import Unfinished
@@ -23,7 +22,7 @@ from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     from nsq_ha.spark.ack.puller import Puller
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ ASK: Final = 0.25
 """Seconds between two requests to one server."""
 
 
-class Verdict(enum.Enum):
+class DrainVerdict(enum.Enum):
     """Whether a server may still deliver a message from before the query."""
 
     WAIT = "wait"
@@ -44,41 +43,28 @@ class Verdict(enum.Enum):
     STUCK = "stuck"
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """What a puller has seen since the query began to wait for all old messages.
+def judge(seconds: float, counts: Unfinished | None, limit: float, *, flows: bool, caught_up: bool) -> DrainVerdict:
+    """Return whether a server that delivers no old messages still has some.
 
-    Attributes:
+    Args:
         seconds: How long the server could deliver messages and delivered no old one.
+        counts: The server's counts, or None.
+        limit: Seconds after which a message of a killed driver has been redelivered.
         flows: Whether it delivered newer messages in that time.
         caught_up: Whether it delivered a message that was published after its counts showed nothing in flight to a
             client that is gone. Since a queue is in order, all older messages were delivered before.
     """
-
-    seconds: float
-    flows: bool
-    caught_up: bool
-
-
-def judge(silence: Silence, counts: Unfinished | None, limit: float) -> Verdict:
-    """Return whether a server that delivers no old messages still has some.
-
-    Args:
-        silence: What the puller has seen.
-        counts: The server's counts, or None.
-        limit: Seconds after which a message of a killed driver has been redelivered.
-    """
-    if silence.seconds < QUIET:
-        return Verdict.WAIT
+    if seconds < QUIET:
+        return DrainVerdict.WAIT
     if counts is None:
-        return Verdict.DONE if silence.seconds >= limit else Verdict.WAIT
+        return DrainVerdict.DONE if seconds >= limit else DrainVerdict.WAIT
     is_empty = not (counts.waiting or counts.held)
     # A second connection may be our own broken one, which still holds old messages.
-    if not counts.orphaned and (is_empty or (silence.caught_up and counts.clients == 1)):
-        return Verdict.DONE
-    if silence.seconds < limit:
-        return Verdict.WAIT
-    return Verdict.DONE if silence.flows and not counts.orphaned else Verdict.STUCK
+    if not counts.orphaned and (is_empty or (caught_up and counts.clients == 1)):
+        return DrainVerdict.DONE
+    if seconds < limit:
+        return DrainVerdict.WAIT
+    return DrainVerdict.DONE if flows and not counts.orphaned else DrainVerdict.STUCK
 
 
 class Draining:
@@ -90,7 +76,7 @@ class Draining:
         limit: See :func:`judge`.
     """
 
-    def __init__(self, puller: Puller, cluster: Cluster, limit: float) -> None:
+    def __init__(self, puller: Puller, cluster: BlockingCluster, limit: float) -> None:
         node = puller.node
         self._puller = puller
         self._cluster = cluster
@@ -124,14 +110,15 @@ class Draining:
         self._asked_at = now
         counts = self._ask(lambda: self._cluster.unfinished(self._node, puller.topic, puller.channel))
         caught_up = self._mark_ns is not None and newest_ns > self._mark_ns
-        verdict = judge(Silence(seconds, newest_ns > self._older_than_ns, caught_up), counts, self._limit)
+        flows = newest_ns > self._older_than_ns
+        verdict = judge(seconds, counts, self._limit, flows=flows, caught_up=caught_up)
         if counts is None or counts.orphaned:
             self._mark_ns = None
         elif self._mark_ns is None:
             self._mark_ns = self._older_than_ns + int((time.monotonic() - self._begun_at) * 1e9)
-        if verdict is Verdict.STUCK:
+        if verdict is DrainVerdict.STUCK:
             raise ResponseTimeoutError(_stuck(puller, counts))
-        if verdict is Verdict.DONE and puller.quiet_for >= seconds:
+        if verdict is DrainVerdict.DONE and puller.quiet_for >= seconds:
             puller.finish_draining()
             return True
         return False

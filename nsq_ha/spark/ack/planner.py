@@ -24,7 +24,7 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack.draining import QUIET, Draining
 from nsq_ha.spark.ack.puller import Puller
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, SpoolPart
-from nsq_ha.spark.cluster import ROUTINE, Cluster
+from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
 from nsq_ha.spark.plan.batch_planner import goes_back
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class AckPlanner:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._cluster = Cluster(options.lookupd)
+        self._cluster = BlockingCluster(options.lookupd)
         self._spool = Spool(options.spool or "", options.fetch_timeout)
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._begun: Offset | None = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.checkpoint import TopicPartition
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ByPartition, OffsetBound, ReadOptions
     from nsq_ha.spark.plan.boundaries import PartitionLog
     from nsq_ha.spark.plan.metadata import TopicSnapshot
@@ -130,7 +130,7 @@ def _at_once(question: Callable[[], int | None]) -> int | None:
         return None
 
 
-def plan(options: ReadOptions, cluster: Cluster, limits: FilterLimits | None = None) -> list[Range]:
+def plan(options: ReadOptions, cluster: BlockingCluster, limits: FilterLimits | None = None) -> list[Range]:
     """Return the ranges of a batch read: one per partition unless they are split, without empty ones.
 
     Args:

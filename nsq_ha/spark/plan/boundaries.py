@@ -1,6 +1,6 @@
 """Find message boundaries in one partition's log: by offset, time, number of messages or bytes.
 
-All offsets of a plan are found here or are a bound of the log. :class:`Backlog`
+All offsets of a plan are found here or are a bound of the log. :class:`Unread`
 divides the limits of a micro-batch between partitions.
 
 The leader reports the end of a log at once, but finds the newest messages only seconds
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.checkpoint import TopicPartition
-    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.cluster import BlockingCluster, Extent
     from nsq_ha.spark.options import ReadOptions
 
 K = TypeVar("K")
@@ -96,7 +96,7 @@ class PartitionLog:
     partition: int
     node: Node
     extent: Extent
-    cluster: Cluster
+    cluster: BlockingCluster
     patience: float
     prefix: str = "spark-"
     seen_at: float = 0.0
@@ -268,7 +268,7 @@ class PartitionLog:
 
 
 @dataclass(slots=True)
-class Backlog:
+class Unread:
     """The unread messages of partitions with new ones, and the part of them that a micro-batch takes.
 
     A partition whose leader does not know the boundary yet is *held*; it does not stop

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.nsqd_http import StoredMessage
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.boundaries import PartitionLog
 
@@ -62,7 +62,7 @@ class LossPolicy:
         cluster: The cluster.
     """
 
-    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+    def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
         self._options = options
         self._cluster = cluster
         self._confirmed: dict[TopicPartition, PartitionLog] = {}

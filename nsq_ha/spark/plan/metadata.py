@@ -22,7 +22,7 @@ from nsq_ha.spark.plan.boundaries import PartitionLog, retried
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")
@@ -45,14 +45,16 @@ class TopicSnapshot:
     is_complete: bool
 
 
-def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0, max_age: float = 0.0) -> tuple[str, ...]:
+def topics_of(
+    options: ReadOptions, cluster: BlockingCluster, patience: float = 0.0, max_age: float = 0.0
+) -> tuple[str, ...]:
     """Return the topics of ``options``: the listed ones, or those that match the pattern now.
 
     Args:
         options: The options of the read.
         cluster: The cluster.
         patience: Seconds to wait for an nsqlookupd that answers.
-        max_age: As for :meth:`nsq_ha.spark.cluster.Cluster.view`.
+        max_age: As for :meth:`nsq_ha.spark.cluster.BlockingCluster.view`.
 
     Raises:
         LookupUnavailableError: No nsqlookupd lists the topics within ``patience``.
@@ -64,7 +66,7 @@ def topics_of(options: ReadOptions, cluster: Cluster, patience: float = 0.0, max
 
 
 def complete_snapshot(
-    topic: str, options: ReadOptions, cluster: Cluster, patience: float | None = None
+    topic: str, options: ReadOptions, cluster: BlockingCluster, patience: float | None = None
 ) -> TopicSnapshot:
     """Wait until each partition has a leader whose extent is known.
 
@@ -92,7 +94,9 @@ def complete_snapshot(
     return retried(ask, until, final=TopicNotFoundError)
 
 
-def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster, max_age: float = 0.0) -> TopicSnapshot:
+def available_snapshot(
+    topic: str, options: ReadOptions, cluster: BlockingCluster, max_age: float = 0.0
+) -> TopicSnapshot:
     """Ask once; leave out each partition that has no leader, or whose leader does not answer.
 
     Args:
@@ -111,7 +115,9 @@ def available_snapshot(topic: str, options: ReadOptions, cluster: Cluster, max_a
     return snapshot
 
 
-def _snapshot(view: TopicView, options: ReadOptions, cluster: Cluster, *, is_complete: bool = False) -> TopicSnapshot:
+def _snapshot(
+    view: TopicView, options: ReadOptions, cluster: BlockingCluster, *, is_complete: bool = False
+) -> TopicSnapshot:
     """Return the partitions whose leaders answer; raise if ``is_complete`` and one does not."""
     topic, meta = view.topic, _checked(view, options)
     wanted: Iterable[int] = range(meta.partition_num) if options.assign is None else options.assign[topic]
@@ -150,7 +156,7 @@ class Snapshots:
         last: The last snapshot of each topic, by its name.
     """
 
-    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+    def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.last: dict[str, TopicSnapshot] = {}
         self._taken_at = 0.0
         self._options = options

@@ -27,12 +27,12 @@ from nsq_ha.errors import NoLeaderError, NsqError
 from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
-from nsq_ha.spark.plan.boundaries import Backlog, no_progress
+from nsq_ha.spark.plan.boundaries import Unread, no_progress
 from nsq_ha.spark.plan.log_identity import LossPolicy
 from nsq_ha.spark.plan.metadata import Snapshots
 
 if TYPE_CHECKING:
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.boundaries import PartitionLog
 
@@ -66,7 +66,7 @@ class StreamPlanner:
         marks: Messages by which the logs of the offsets that were returned last are known again, for the checkpoint.
     """
 
-    def __init__(self, options: ReadOptions, cluster: Cluster) -> None:
+    def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.marks: Mapping[TopicPartition, Mark] = {}
         self._options = options
         self._cluster = cluster
@@ -78,7 +78,7 @@ class StreamPlanner:
         self._stopped_since: dict[TopicPartition, float] = {}
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> BlockingCluster:
         """The cluster, for reads in the same process and thread."""
         return self._cluster
 
@@ -317,7 +317,7 @@ class StreamPlanner:
             if start < end:
                 starts[place] = start
                 unread[place] = dataclasses.replace(known, extent=dataclasses.replace(known.extent, end=end))
-        backlog = Backlog(options, unread, starts, waiting)
+        backlog = Unread(options, unread, starts, waiting)
         if self._may_wait() and backlog.is_too_little():
             return dict(begin), {}
         within = ends | backlog.ends()

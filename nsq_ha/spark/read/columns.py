@@ -32,7 +32,7 @@ _TRACE_ID: Final = Struct(">8xq")
 Messages = Sequence[Message]
 
 
-class Column(NamedTuple):
+class SourceColumn(NamedTuple):
     """One column: its type in Spark and in Arrow, and the functions that build it from messages and from bytes."""
 
     spark_type: str
@@ -83,7 +83,7 @@ def _key(ext: bytes) -> bytes | None:
     return None if value is None else _text_of(value).encode()
 
 
-def _of_headers(spark_type: str, arrow_type: Any, decode: Callable[[bytes], object]) -> Column:  # noqa: ANN401 - pyarrow has no types
+def _of_headers(spark_type: str, arrow_type: Any, decode: Callable[[bytes], object]) -> SourceColumn:  # noqa: ANN401 - pyarrow has no types
     """Return a column of the extension headers."""
 
     def build(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401
@@ -91,7 +91,7 @@ def _of_headers(spark_type: str, arrow_type: Any, decode: Callable[[bytes], obje
             return pa.nulls(count, arrow_type)
         return [None if ext is None else decode(ext) for ext in exts]
 
-    return Column(
+    return SourceColumn(
         spark_type,
         arrow_type,
         lambda rows: build([row.ext for row in rows], len(rows)),
@@ -142,40 +142,42 @@ def _ids(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     return pa.Array.from_buffers(pa.binary(16), len(raw), [None, pa.py_buffer(raw.ids)]).cast(pa.binary())
 
 
-COLUMNS: Final[Mapping[str, Column]] = MappingProxyType(
+COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
     {
         "key": _of_headers("binary", pa.binary(), _key),
-        "value": Column("binary", pa.binary(), lambda rows: [row.body for row in rows], _bodies),
+        "value": SourceColumn("binary", pa.binary(), lambda rows: [row.body for row in rows], _bodies),
         # A reader reads one partition, so these two are the same in all its rows.
-        "topic": Column(
+        "topic": SourceColumn(
             "string",
             pa.string(),
             lambda rows: _repeated(rows[0].topic, pa.string(), len(rows)),
             lambda raw: _repeated(raw.topic, pa.string(), len(raw)),
         ),
-        "partition": Column(
+        "partition": SourceColumn(
             "int",
             pa.int32(),
             lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows)),
             lambda raw: _repeated(raw.partition, pa.int32(), len(raw)),
         ),
-        "offset": Column("bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets),
-        "timestamp": Column(
+        "offset": SourceColumn(
+            "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets
+        ),
+        "timestamp": SourceColumn(
             "timestamp",
             _TIMESTAMP,
             lambda rows: [row.timestamp_ns // 1000 for row in rows],
             lambda raw: raw.heads["timestamp"].astype(np.int64) // 1000,
         ),
-        "raw_size": Column(
+        "raw_size": SourceColumn(
             "int",
             pa.int32(),
             lambda rows: [row.raw_size for row in rows],
             lambda raw: raw.raw_sizes.astype(np.int32),
         ),
-        "message_id": Column("binary", pa.binary(), lambda rows: [row.id for row in rows], _ids),
+        "message_id": SourceColumn("binary", pa.binary(), lambda rows: [row.id for row in rows], _ids),
         # Unsigned on the wire; Spark has no such type, so the upper half is shown as negative.
-        "trace_id": Column("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"].astype(np.int64)),
-        "attempts": Column(
+        "trace_id": SourceColumn("bigint", pa.int64(), _trace_ids, lambda raw: raw.heads["trace"].astype(np.int64)),
+        "attempts": SourceColumn(
             "smallint",
             pa.int16(),
             _attempts,
@@ -194,7 +196,7 @@ HEADER_ARRAY: Final = _of_headers(
 """The other type of ``headers``, that of Spark's Kafka connector; it keeps repeated names."""
 
 
-def column_of(name: str, spark_type: str) -> Column | None:
+def column_of(name: str, spark_type: str) -> SourceColumn | None:
     """Return the column of this name and type. None if there is none."""
     if name == "headers" and spark_type == HEADER_ARRAY.spark_type:
         return HEADER_ARRAY
@@ -273,7 +275,7 @@ class Projection:
         )
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[SourceColumn]:
         """The columns, in the order of ``names``. Looked up each time, since functions of a table do not pickle."""
         found = [column_of(*each) for each in zip(self.names, self._kinds, strict=True)]
         return [column for column in found if column is not None]

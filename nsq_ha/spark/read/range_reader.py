@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.cluster import BlockingCluster, Extent
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
@@ -141,7 +141,7 @@ class DriverRead:
         """Close the connections."""
         self._subscriptions.close()
 
-    def rows(self, ranges: Sequence[Range], cluster: Cluster) -> list[Any] | None:
+    def rows(self, ranges: Sequence[Range], cluster: BlockingCluster) -> list[Any] | None:
         """Read ranges, one after the other.
 
         Returns:
@@ -174,7 +174,7 @@ class RangeReader:
     """
 
     def __init__(
-        self, asked: Range, options: ReadOptions, cluster: Cluster, subscriptions: Subscriptions | None = None
+        self, asked: Range, options: ReadOptions, cluster: BlockingCluster, subscriptions: Subscriptions | None = None
     ) -> None:
         self.opened: int = 0
         self._subscriptions = subscriptions

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
 
@@ -45,7 +45,7 @@ class Replay(BlockingSubscription):
         options: Options of the read.
     """
 
-    def __init__(self, asked: Range, node: Node, cluster: Cluster, options: ReadOptions) -> None:
+    def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
         self._is_own = options.channel is None
         self._gathers = asked.end - asked.start > UNGATHERED_BYTES
         channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NsqError
-from nsq_ha.spark.cluster import Cluster
+from nsq_ha.spark.cluster import BlockingCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,18 +83,18 @@ class Subscriptions:
             self._idle.popitem()[1][1].close()
 
 
-_idle: Final[dict[tuple[int, tuple[str, ...]], Cluster]] = {}
+_idle: Final[dict[tuple[int, tuple[str, ...]], BlockingCluster]] = {}
 
 
 @contextmanager
-def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[Cluster]:
+def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[BlockingCluster]:
     """Lend a cluster to one task, with the connections of the last task of this process if it had the same servers.
 
     Its answers are as new as those of any other, unless no nsqlookupd answers: then the last ones count. It is closed
     after a failure, and at the end outside of a worker process that Spark uses again.
     """
     key = os.getpid(), lookupd
-    cluster = _idle.pop(key, None) or Cluster(lookupd)
+    cluster = _idle.pop(key, None) or BlockingCluster(lookupd)
     is_kept = False
     try:
         yield cluster

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -29,9 +32,6 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
         lives: The result of :func:`nsq_ha.spark.trace.lifecycle.lifecycle`.
         ordered: Topics whose order is checked.
     """
-    from pyspark.sql import Window  # noqa: PLC0415 - an extra
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     place = [f.col(name) for name in ("side", "topic", "partition", "channel", "message_id", "trace_id")]
     lost = lives.where("outcome = 'lost'").select(
         f.lit("lost").alias("kind"),
@@ -71,9 +71,6 @@ def gaps(rows: DataFrame) -> DataFrame:
         rows: A read of ``format("nsq")``, with ``topic``, ``partition``, ``offset``, ``raw_size``,
             ``message_id``, ``trace_id`` and ``timestamp``.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     turn = Window.partitionBy("topic", "partition").orderBy("offset")
     end = f.lag(f.col("offset") + f.col("raw_size")).over(turn)
     broken = rows.withColumn("end", end).where("end is not null and end != offset")
@@ -101,9 +98,6 @@ def leaders(events: DataFrame) -> DataFrame:
     may answer a call that began before it took over. ``ts_ns`` is the time of the first
     acknowledgement by that leader.
     """
-    from pyspark.sql import Window  # noqa: PLC0415
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     turn = Window.partitionBy("side", "topic", "partition").orderBy("acknowledged_ns", "message_id")
     written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(turn))
     changed = written.where("before is null or before != node")

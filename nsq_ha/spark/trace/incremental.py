@@ -14,6 +14,8 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as f
+
 from nsq_ha.spark.trace.events import events, has_scheme, url_of
 from nsq_ha.spark.trace.lifecycle import lifecycle
 
@@ -48,8 +50,6 @@ def lives_by_day(
     Raises:
         FileNotFoundError: ``logs`` is a folder of this machine that does not exist.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
-
     base = table.rstrip("/") if isinstance(table, str) and has_scheme(table) else f"file:{Path(table).absolute()}"
     lines = spark.readStream.text(url_of(logs)).select("value", f.input_file_name().alias("file"))
 
@@ -60,7 +60,6 @@ def lives_by_day(
 
 
 def _add(batch: DataFrame, number: int, base: str, grace_s: float, days: int) -> None:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     dated = batch.where("event != 'bad'").withColumn("day", _day(f.col("ts_ns"))).persist()
     try:
@@ -76,8 +75,6 @@ def _add(batch: DataFrame, number: int, base: str, grace_s: float, days: int) ->
 
 def _compute(spark: SparkSession, touched: Collection[datetime.date], base: str, grace_s: float, days: int) -> None:
     """Write the lives of the days that events of ``touched`` can belong to."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     stored = spark.read.parquet(f"{base}/events")
     wanted = _around(touched, days)
     near = stored.where(f.col("day").isin(list(_around(wanted, days))))
@@ -99,6 +96,4 @@ def _around(days: Collection[datetime.date], reach: int) -> set[datetime.date]:
 
 def _day(time_ns: Column) -> Column:
     """Return the day in UTC, whatever the session's time zone."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     return f.date_from_unix_date(f.floor(time_ns / _DAY_NS).cast("int"))

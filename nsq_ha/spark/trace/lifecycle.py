@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql import functions as f
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
@@ -44,8 +46,6 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
         events: The result of :func:`nsq_ha.spark.trace.events.events`; a batch.
         grace_s: Seconds after which an unfinished message may count as lost.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
-
     published = (
         events.where("event in ('publish', 'put')")
         .groupBy(*KEY)
@@ -97,7 +97,6 @@ def per_channel(events: DataFrame) -> DataFrame:
 
 def measures() -> list[Column]:
     """Return the aggregates over one message's events in one channel, for batch and stream."""
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     def when(event: str) -> Column:
         return f.when(f.col("event") == event, f.col("ts_ns"))
@@ -121,7 +120,6 @@ def measures() -> list[Column]:
 
 
 def _outcome(grace_s: float) -> Column:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     is_late = f.col("log_end_ns") - f.col("published_ns") >= int(grace_s * 1e9)
     return (
@@ -143,8 +141,6 @@ def latency(lives: DataFrame, *by: str) -> DataFrame:
         lives: The result of :func:`lifecycle`.
         *by: Columns to group by; without any, all lives are one group.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     minute = f.timestamp_seconds(f.floor(f.col("published_ns") / 60e9) * 60)
     stages = f.explode(
         f.array(
@@ -176,8 +172,6 @@ def split(lives: DataFrame) -> DataFrame:
     Columns: the key without ``side``, ``channel``, ``to_server_ms``, ``in_server_ms``, ``to_client_ms``. The times
     to the server and to the client compare the clocks of two machines, so they are only as exact as those.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     on = ["topic", "partition", "message_id", "channel"]
     mine, theirs = lives.where("side = 'client'").alias("c"), lives.where("side = 'server'").alias("s")
     return mine.join(theirs, on).select(
@@ -199,8 +193,6 @@ def lifecycle_stream(events: DataFrame, *, grace: str = "1 minute") -> DataFrame
         events: The result of :func:`nsq_ha.spark.trace.events.events`; a stream.
         grace: A duration in Spark's notation.
     """
-    from pyspark.sql import functions as f  # noqa: PLC0415
-
     timed = events.where("ts_ns is not null").withColumn(
         "at", f.timestamp_micros((f.col("ts_ns") / 1000).cast("bigint"))
     )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as f
+
 from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import KINDS, anomalies, leaders
 from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, has_scheme, read_lines
@@ -121,7 +123,6 @@ def trace_report(
         ConfigError: ``out`` is a URL, and the session is one of Spark Connect, which cannot write single files.
     """
     options = options or ReportOptions()
-    from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
     found = events(read_lines(spark, logs))
     is_ours = f.col("channel").isNull() | ~f.col("channel").startswith(options.skip_prefix or "\0")
@@ -148,7 +149,6 @@ def trace_report(
 def _report(
     kept: DataFrame, lives: DataFrame, wrong: DataFrame, kinds: Collection[str], options: ReportOptions
 ) -> TraceReport:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     good = kept.where("event != 'bad'")
     total = _rows(
@@ -188,7 +188,6 @@ def _report(
 
 
 def _stall(good: DataFrame) -> dict[str, Any] | None:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     # A log that has only one of the two times, such as an nsqd's, has the same in both.
     publishes = good.where("event = 'publish' and acknowledged_ns > ts_ns").select(
@@ -205,14 +204,12 @@ def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
 
 
 def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     numbered = lives.withColumn("bucket", f.floor((f.col("published_ns") - begin) / bucket).cast("int"))
     return _rows(latency(numbered, "bucket").where("stage = 'publish_to_start'").drop("stage").orderBy("bucket"))
 
 
 def _timeline(good: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as f  # noqa: PLC0415
 
     numbered = good.where("event = 'delivery'").withColumn(
         "bucket", f.floor((f.col("ts_ns") - begin) / bucket).cast("int")

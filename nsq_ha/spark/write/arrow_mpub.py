@@ -23,7 +23,7 @@ from nsq_ha.spark.write.row_converter import as_binary, columns_of
 
 if TYPE_CHECKING:
     from nsq_ha.spark.options import WriteOptions
-    from nsq_ha.spark.write.row_converter import Row, Target
+    from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
 
 _SIZE_BYTES: Final = 4
 
@@ -45,7 +45,7 @@ class EncodedMpub:
     traced: bool = False
 
 
-def encode(topic: str, partition: int, rows: Sequence[Row], *, extended: bool, traced: bool) -> EncodedMpub:
+def encode(topic: str, partition: int, rows: Sequence[OutgoingRow], *, extended: bool, traced: bool) -> EncodedMpub:
     """Return the MPUB of rows of one partition.
 
     Raises:
@@ -77,7 +77,7 @@ class Block:
     _ends: memoryview
 
     @classmethod
-    def of(cls, batch: Any, options: WriteOptions, targets: Mapping[str, Target]) -> Self | None:  # noqa: ANN401 - pyarrow has no types
+    def of(cls, batch: Any, options: WriteOptions, targets: Mapping[str, TargetTopic]) -> Self | None:  # noqa: ANN401 - pyarrow has no types
         """Return a Block if all rows of a record batch go to one partition and fit a plain MPUB."""
         target = targets.get(options.topic or "")
         columns = columns_of(batch)

@@ -31,10 +31,10 @@ from nsq_ha.spark.write.arrow_mpub import encode
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster
+    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import WriteOptions
     from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
-    from nsq_ha.spark.write.row_converter import Row, Target
+    from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
 
 _ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and header
 _LONG: Final = 32  # shortest run of rows of one partition that is added at once
@@ -44,7 +44,7 @@ _RETRY: Final = Backoff(initial=0.05, maximum=1.0, factor=2.0, jitter=0.3)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PartitionWritten:
     """The acknowledged messages of one task and partition.
 
     Attributes:
@@ -79,9 +79,9 @@ class PartitionWriter:
     """
 
     def __init__(
-        self, topic: str, partition: int, options: WriteOptions, cluster: Cluster, leader: Node | None = None
+        self, topic: str, partition: int, options: WriteOptions, cluster: BlockingCluster, leader: Node | None = None
     ) -> None:
-        self.written: Written = Written()
+        self.written: PartitionWritten = PartitionWritten()
         self._leader = leader
         self._is_doubtful = leader is None
         self._topic = topic
@@ -223,14 +223,14 @@ class TaskWriter:
         cluster: Used for lookups; the caller closes it.
     """
 
-    def __init__(self, options: WriteOptions, cluster: Cluster) -> None:
+    def __init__(self, options: WriteOptions, cluster: BlockingCluster) -> None:
         self._options = options
         self._cluster = cluster
         self._writers: dict[tuple[str, int], PartitionWriter] = {}
-        self._waiting: dict[tuple[str, int], list[Row]] = {}
+        self._waiting: dict[tuple[str, int], list[OutgoingRow]] = {}
         self._sizes: dict[tuple[str, int], int] = {}
 
-    def add(self, rows: Iterator[Row], targets: Mapping[str, Target]) -> None:
+    def add(self, rows: Iterator[OutgoingRow], targets: Mapping[str, TargetTopic]) -> None:
         """Add rows; send each full MPUB."""
         for place, run in itertools.groupby(rows, _PLACE):
             held = self._waiting.setdefault(place, [])
@@ -249,7 +249,7 @@ class TaskWriter:
         held = len(self._waiting.get((block.topic, block.partition), ()))
         return self._options.batch_messages - held if held else 0
 
-    def send_whole(self, block: Block, start: int, targets: Mapping[str, Target]) -> int:
+    def send_whole(self, block: Block, start: int, targets: Mapping[str, TargetTopic]) -> int:
         """Send messages of a block from ``start`` on, as far as they fill MPUBs; return how many."""
         place, most = (block.topic, block.partition), self._options.batch_messages
         if len(self._waiting.get(place, ())) >= most:
@@ -264,7 +264,7 @@ class TaskWriter:
             at += most
         return at - start
 
-    def _hold(self, place: tuple[str, int], rows: list[Row]) -> bool:
+    def _hold(self, place: tuple[str, int], rows: list[OutgoingRow]) -> bool:
         """Keep rows for the next MPUB, unless they would make it too large."""
         size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
         if size > self._options.batch_bytes:
@@ -273,7 +273,7 @@ class TaskWriter:
         self._sizes[place] = size
         return True
 
-    def _hold_each(self, place: tuple[str, int], rows: list[Row], targets: Mapping[str, Target]) -> None:
+    def _hold_each(self, place: tuple[str, int], rows: list[OutgoingRow], targets: Mapping[str, TargetTopic]) -> None:
         """Keep rows one by one; send each full MPUB."""
         most, largest = self._options.batch_messages, self._options.batch_bytes
         held = self._waiting[place]
@@ -285,7 +285,7 @@ class TaskWriter:
             held.append(row)
             self._sizes[place] = self._sizes.get(place, 0) + size
 
-    def finish(self, targets: Mapping[str, Target]) -> Mapping[tuple[str, int], Written]:
+    def finish(self, targets: Mapping[str, TargetTopic]) -> Mapping[tuple[str, int], PartitionWritten]:
         """Send the remaining rows and wait for all answers."""
         for place in list(self._waiting):
             self._send(place, targets)
@@ -298,7 +298,7 @@ class TaskWriter:
         for writer in self._writers.values():
             writer.close()
 
-    def _send(self, place: tuple[str, int], targets: Mapping[str, Target]) -> None:
+    def _send(self, place: tuple[str, int], targets: Mapping[str, TargetTopic]) -> None:
         rows, self._waiting[place], self._sizes[place] = self._waiting[place], [], 0
         if not rows:
             return
@@ -306,7 +306,7 @@ class TaskWriter:
         mpub = encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace)
         self._writer(place, targets).send(mpub)
 
-    def _writer(self, place: tuple[str, int], targets: Mapping[str, Target]) -> PartitionWriter:
+    def _writer(self, place: tuple[str, int], targets: Mapping[str, TargetTopic]) -> PartitionWriter:
         writer = self._writers.get(place)
         if writer is None:
             leader = targets[place[0]].leaders.get(place[1])

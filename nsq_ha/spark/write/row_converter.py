@@ -51,7 +51,7 @@ _TRACE_BYTES: Final = len(f',"{TRACE_KEY}":"{MAX_TRACE_ID}"')
 _MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
 
 
-class Target(NamedTuple):
+class TargetTopic(NamedTuple):
     """A topic to write to, as it was when the write was planned: all tasks use the same number of partitions."""
 
     topic: str
@@ -61,7 +61,7 @@ class Target(NamedTuple):
     leaders: Mapping[int, Node] = MappingProxyType({})
 
 
-class Row(NamedTuple):
+class OutgoingRow(NamedTuple):
     """One message: topic, partition, body, trace id and headers."""
 
     topic: str
@@ -180,7 +180,7 @@ class RowConverter:
     def __init__(
         self,
         options: WriteOptions,
-        targets: dict[str, Target],
+        targets: dict[str, TargetTopic],
         ids: TraceIds,
         origin: Mapping[str, object] = MappingProxyType({}),
     ) -> None:
@@ -192,7 +192,7 @@ class RowConverter:
         self._number = 0
         self._turn = ids.task
 
-    def messages(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+    def messages(self, batch: Any) -> Iterator[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of a ``pyarrow.RecordBatch``.
 
         Raises:
@@ -207,7 +207,7 @@ class RowConverter:
             return self._all(batch)
         return iter(self._fit(batch))
 
-    def _fit(self, batch: Any) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+    def _fit(self, batch: Any) -> list[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of publishable rows; find the others by bisection."""
         turn = self._turn
         try:
@@ -221,7 +221,7 @@ class RowConverter:
         middle = batch.num_rows // 2
         return [*self._fit(batch.slice(0, middle)), *self._fit(batch.slice(middle))]
 
-    def _refused(self, batch: Any, reason: str) -> list[Row]:  # noqa: ANN401 - pyarrow has no types
+    def _refused(self, batch: Any, reason: str) -> list[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Count a row that cannot be published; return its dead letter, if wanted."""
         columns = columns_of(batch)
         number = self._number
@@ -242,9 +242,9 @@ class RowConverter:
         origin = {**self._origin, "row": number, "at": at}
         body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason, origin)
         ext = _with_trace(b"", trace) if target.extended else b""
-        return [Row(target.topic, number % target.partitions, body, trace, ext)]
+        return [OutgoingRow(target.topic, number % target.partitions, body, trace, ext)]
 
-    def _all(self, batch: Any) -> Iterator[Row]:  # noqa: ANN401 - pyarrow has no types
+    def _all(self, batch: Any) -> Iterator[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of all rows; count none if one of them cannot be published."""
         columns = columns_of(batch)
         count = batch.num_rows
@@ -267,7 +267,7 @@ class RowConverter:
                 _with_trace(ext, trace) if self._targets[topic].extended else ext
                 for topic, ext, trace in zip(topics, exts, traces, strict=True)
             ]
-        return map(Row, topics, partitions, bodies, traces, exts)
+        return map(OutgoingRow, topics, partitions, bodies, traces, exts)
 
     def _topics(self, columns: Mapping[str, Any], count: int) -> list[Any]:
         return [self._options.topic] * count if self._options.topic else columns["topic"].to_pylist()

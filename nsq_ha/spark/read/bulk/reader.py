@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import Cluster, Extent
+    from nsq_ha.spark.cluster import BlockingCluster, Extent
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
@@ -107,7 +107,7 @@ class BulkReader:
         opened: Number of connections so far; more than one after a failure.
     """
 
-    def __init__(self, asked: Range, options: ReadOptions, cluster: Cluster, projection: Projection) -> None:
+    def __init__(self, asked: Range, options: ReadOptions, cluster: BlockingCluster, projection: Projection) -> None:
         self.position: int = asked.start
         self.opened: int = 0
         self._asked = asked
