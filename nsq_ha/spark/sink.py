@@ -24,12 +24,10 @@ from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
 from nsq_ha.spark.read.range_reader import seldom_collected
 from nsq_ha.spark.read.reuse import worker_cluster
-from nsq_ha.spark.write.arrow_mpub import Block
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
-from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, OutgoingRow, RowConverter, TargetTopic, TraceIds
+from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
-    from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
     from nsq_ha.spark.cluster import BlockingCluster
@@ -66,7 +64,7 @@ class _Writer:
         # Spark creates a writer for the plan and another one for the commit of each micro-batch.
         with worker_cluster(self._options.lookupd) as cluster:
             if self._options.topic is not None:
-                self._add_target(self._options.topic, cluster)
+                self._targets[self._options.topic] = self._checked_target(self._options.topic, cluster)
             if (dead_letters := self._options.dead_letter_topic) is not None:
                 self._targets[dead_letters] = self._target(dead_letters, cluster)
 
@@ -78,39 +76,28 @@ class _Writer:
             ConfigError: A row cannot be published.
             ServerError: The server refuses permanently.
         """
+        number, query, batch_id = _task()
+        origin = {"write": self._run, "query": query, "batch": batch_id, "task": number}
         with seldom_collected(), worker_cluster(self._options.lookupd) as cluster:
-            task = TaskWriter(self._options, cluster)
-            rows = RowConverter(self._options, self._targets, self._ids(), self._origin())
+            rows = RowConverter(
+                self._options,
+                self._targets,
+                lambda topic: self._checked_target(topic, cluster),
+                self._ids(number, query, batch_id),
+                origin,
+            )
+            task = TaskWriter(self._options, rows, cluster)
             try:
                 for batch in iterator:
-                    self._add(batch, task, rows, cluster)
-                return TaskWritten(task.finish(self._targets), rows.bad)
+                    task.add(batch)
+                return TaskWritten(task.finish(), rows.bad)
             finally:
                 task.close()
 
-    def _add(self, batch: Any, task: TaskWriter, rows: RowConverter, cluster: BlockingCluster) -> None:  # noqa: ANN401 - pyarrow has no types
-        """Publish a record batch: full MPUBs of one partition as a whole, the others row by row."""
-        block = Block.of(batch, self._options, self._targets)
-        if block is not None:
-            lacking = min(task.lacking(block), block.count)
-            task.add(self._rows(rows, batch.slice(0, lacking), cluster), self._targets)
-            sent = task.send_whole(block, lacking, self._targets)
-            rows.passed(sent)
-            batch = batch.slice(lacking + sent)
-        if batch.num_rows:
-            task.add(self._rows(rows, batch, cluster), self._targets)
-
-    def _rows(self, rows: RowConverter, batch: Any, cluster: BlockingCluster) -> Iterator[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
-        while True:
-            try:
-                return rows.messages(batch)
-            except KeyError as missing:
-                self._add_target(missing.args[0], cluster)
-
-    def _add_target(self, topic: str, cluster: BlockingCluster) -> None:
+    def _checked_target(self, topic: str, cluster: BlockingCluster) -> TargetTopic:
         target = self._target(topic, cluster)
         check_target(target, self._columns, self._options)
-        self._targets[topic] = target
+        return target
 
     def _target(self, topic: str, cluster: BlockingCluster) -> TargetTopic:
         needs = ReadOptions(lookupd=self._options.lookupd, topics=(topic,), channel="any")
@@ -120,17 +107,9 @@ class _Writer:
         leaders = {number: log.node for number, log in found.logs.items()}
         return TargetTopic(topic, found.meta.partition_num, found.meta.ordered, found.meta.extend_support, leaders)
 
-    def _ids(self) -> TraceIds:
+    def _ids(self, task: int, query: str | None, batch: str | None) -> TraceIds:
         """Return a task's trace ids; each write has its own, since one ``foreachBatch`` may have two."""
-        context = _task_context()
-        return TraceIds(self._options.write_id or self._run, 0 if context is None else context.partitionId())
-
-    def _origin(self) -> dict[str, object]:
-        """Return where the rows of this task come from, for dead letters."""
-        context = _task_context()
-        query, batch = (None, None) if context is None else query_and_batch(context)
-        task = 0 if context is None else context.partitionId()
-        return {"write": self._run, "query": query, "batch": batch, "task": task}
+        return TraceIds(self._options.write_id or self._run, task)
 
     def _warn_of_keys(self) -> None:
         for topic in [topic for topic, target in self._targets.items() if key_is_not_stored(target, self._columns)]:
@@ -165,14 +144,11 @@ class NsqStreamWriter(_Writer, DataSourceStreamArrowWriter):
         if self._options.write_id is not None:
             raise wrong("writeId", "is for batch writes; a stream has the ids of its query and micro-batches")
 
-    def _ids(self) -> TraceIds:
+    def _ids(self, task: int, query: str | None, batch: str | None) -> TraceIds:
         """Return a task's trace ids. A stream keeps its id over restarts, so repeats have the same ids."""
-        context = _task_context()
-        task = 0 if context is None else context.partitionId()
         if not self._options.trace or self._options.trace_id_column is not None:
             # No trace id is generated.
             return TraceIds(self._run, task)
-        query, batch = (None, None) if context is None else query_and_batch(context)
         return TraceIds.of_stream(query, batch, task)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -205,9 +181,7 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     for needed in ("value", options.trace_id_column, None if options.topic else "topic"):
         if needed is not None and needed not in names:
             raise ConfigError(f"column {needed!r} is missing" + (", and so is option 'topic'" * (needed == "topic")))
-    placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
-    is_placed = options.partitioner != "roundrobin" and placed & set(names)
-    if options.trace and options.trace_id_column is None and not is_placed:
+    if options.trace and options.trace_id_column is None and not _are_placed(names, options):
         raise ConfigError(
             "option 'trace': nothing says what a row is, and its number in the task may be another one if the task "
             "runs again: set 'traceIdColumn' to a column that does, such as nsq_ha.spark.functions.row_id() for rows "
@@ -230,11 +204,16 @@ def check_target(target: TargetTopic, columns: Sequence[str], options: WriteOpti
             "extended, so no header can hold it; drop the column, choose another partitioner, or write to an extended "
             "topic"
         )
-    placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
-    if target.ordered and (options.partitioner == "roundrobin" or not placed & set(columns)):
+    if target.ordered and not _are_placed(columns, options):
         raise ConfigError(
             f"topic {target.topic!r} is ordered: add a column 'key' or 'partition', see nsq_ha.spark.functions"
         )
+
+
+def _are_placed(columns: Sequence[str], options: WriteOptions) -> bool:
+    """Return whether columns choose the partition of each row."""
+    placed = {"key"} if options.partitioner in ("murmur3", "javahash") else {"key", "partition"}
+    return options.partitioner != "roundrobin" and not placed.isdisjoint(columns)
 
 
 def key_is_not_stored(target: TargetTopic, columns: Sequence[str]) -> bool:
@@ -246,13 +225,13 @@ def key_is_not_stored(target: TargetTopic, columns: Sequence[str]) -> bool:
 
 
 def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
-    parts = [part for task in messages if isinstance(task, TaskWritten) for part in task.parts.items()]
+    tasks = [task for task in messages if isinstance(task, TaskWritten)]
+    parts = [part for task in tasks for part in task.parts.items()]
     rows, size = sum(part.rows for _, part in parts), sum(part.size for _, part in parts)
     doubtful = sum(part.doubtful for _, part in parts)
     bad = BadRows()
-    for task in messages:
-        if isinstance(task, TaskWritten):
-            bad.add(task.bad)
+    for task in tasks:
+        bad.add(task.bad)
     level = logging.WARNING if doubtful or bad.first else logging.INFO
     log.log(
         level,
@@ -267,7 +246,9 @@ def _log(what: str, messages: list[WriterCommitMessage | None]) -> None:
     )
 
 
-def _task_context() -> TaskContext | None:
+def _task() -> tuple[int, str | None, str | None]:
+    """Return the number of this task, and the ids of its streaming query and micro-batch if Spark has any."""
     from pyspark import TaskContext  # noqa: PLC0415 - only a task has one
 
-    return TaskContext.get()
+    context = TaskContext.get()
+    return (0, None, None) if context is None else (context.partitionId(), *query_and_batch(context))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import Mpub
 from nsq_ha.protocol.server.decoder import decode_commands
-from nsq_ha.spark import sink
 from nsq_ha.spark.options import WriteOptions
+from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
@@ -61,15 +61,15 @@ class Sent:
 
 def published(batches: list[Any], given_options: WriteOptions) -> dict[int, list[Mpub]]:
     """Write batches as a task does; gives the MPUBs of each partition."""
-    writer = sink.NsqBatchWriter.__new__(sink.NsqBatchWriter)
-    writer._options, writer._targets = given_options, {"orders": PLAIN}
-    task = TaskWriter(given_options, cast("BlockingCluster", None))
+    targets = {"orders": PLAIN}
+    rows = RowConverter(given_options, targets, lambda topic: targets[topic], TraceIds("run/0", 0), {})
     writers = {number: Sent(number) for number in range(3)}
-    task._writers = {("orders", number): cast("Any", each) for number, each in writers.items()}
-    rows = RowConverter(given_options, writer._targets, TraceIds("run/0", 0))
-    for each in batches:
-        writer._add(each, task, rows, cast("BlockingCluster", None))
-    task.finish(writer._targets)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition_writer, "PartitionWriter", lambda _, partition, *__: writers[partition])
+        task = TaskWriter(given_options, rows, cast("BlockingCluster", None))
+        for each in batches:
+            task.add(each)
+        task.finish()
     return {number: each.mpubs for number, each in writers.items()}
 
 

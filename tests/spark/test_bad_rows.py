@@ -16,15 +16,14 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
-from nsq_ha.spark import sink
 from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.sink import NsqBatchWriter, NsqStreamWriter, TaskWritten
-from nsq_ha.spark.write.row_converter import RowConverter
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
+    from nsq_ha.message import Message
     from nsq_ha.spark.cluster import BlockingCluster
 
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
@@ -35,11 +34,13 @@ T = TypeVar("T")
 names = (f"bad_rows_{number}" for number in itertools.count())
 
 
-def bodies(asked: BlockingCluster, topic: str) -> list[bytes]:
+def stored(asked: BlockingCluster, topic: str) -> list[Message]:
     given = ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s"})
-    return [
-        row.body for part in plan(given, asked) for rows in RangeReader(part, given, asked).batches() for row in rows
-    ]
+    return [row for part in plan(given, asked) for rows in RangeReader(part, given, asked).batches() for row in rows]
+
+
+def bodies(asked: BlockingCluster, topic: str) -> list[bytes]:
+    return [row.body for row in stored(asked, topic)]
 
 
 def batch_of(columns: dict[str, Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
@@ -211,16 +212,24 @@ class TaskContext:
         return 0
 
 
+def in_task(monkeypatch: pytest.MonkeyPatch, context: TaskContext | None) -> None:
+    """Let Spark say what task this is."""
+    monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
+
+
 @pytest.fixture
-def stream_ids(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
+def stream_ids(dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
     topic = dev_cluster.create_topic(next(names), 1)
+    known: list[int] = []
 
     def ids(kind: type[NsqStreamWriter | NsqBatchWriter], context: TaskContext | None, **more: str) -> list[int]:
-        monkeypatch.setattr(sink, "_task_context", lambda: context)
+        in_task(monkeypatch, context)
         given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}
         writer = kind(given, StructType([VALUE, KEY]), overwrite=False)
-        rows = RowConverter(writer._options, writer._targets, writer._ids())
-        return [row.trace_id for row in rows.messages(batch_of({"value": [b"a", b"b"], "key": ["k", "k"]}))]
+        writer.write(iter([batch_of({"value": [b"a", b"b"], "key": ["k", "k"]})]))
+        found = [message.trace_id for message in stored(asked, topic)]
+        new, known[:] = found[len(known) :], found
+        return new
 
     return ids
 
@@ -246,7 +255,7 @@ def test_a_dead_letter_names_query_micro_batch_and_task(
     dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, dead = dev_cluster.create_topic(next(names), 1), dev_cluster.create_topic(next(names), 1)
-    monkeypatch.setattr(sink, "_task_context", lambda: TaskContext(queryId="q", batchId="7"))
+    in_task(monkeypatch, TaskContext(queryId="q", batchId="7"))
     given = {"lookupd": dev_cluster.lookupd[0], "topic": topic, "onBadRow": "deadLetter", "deadLetterTopic": dead}
     NsqStreamWriter(given, StructType([VALUE]), overwrite=False).write(iter([batch_of({"value": [b"a", b""]})]))
     (letter,) = map(json.loads, bodies(asked, dead))

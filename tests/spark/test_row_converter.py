@@ -43,11 +43,15 @@ def schema(fields: str) -> StructType:
     return found
 
 
+def converter(given: WriteOptions, targets: dict[str, TargetTopic], ids: TraceIds) -> RowConverter:
+    return RowConverter(given, targets, lambda topic: targets[topic], ids, {})
+
+
 def rows_of(
     target: TargetTopic, columns: dict[str, Any], given: WriteOptions | None = None, task: int = TASK
 ) -> list[OutgoingRow]:
     ids = TraceIds("run/3", task)
-    return list(RowConverter(given or options(), {"t": target}, ids).messages(pa.RecordBatch.from_pydict(columns)))
+    return list(converter(given or options(), {"t": target}, ids).messages(pa.RecordBatch.from_pydict(columns)))
 
 
 def refused(target: TargetTopic, columns: dict[str, Any], match: str, **more: str) -> None:
@@ -133,7 +137,7 @@ def test_rows_without_key_go_in_turn_by_batches() -> None:
 
 
 def test_on_an_ordered_topic_a_row_without_key_is_reported_by_its_number() -> None:
-    rows = RowConverter(options(), {"t": ORDERED}, TraceIds("run/3", TASK))
+    rows = converter(options(), {"t": ORDERED}, TraceIds("run/3", TASK))
     list(rows.messages(pa.RecordBatch.from_pydict({"value": ["a", "b"], "key": ["k", "k"]})))
     with pytest.raises(ConfigError, match="row 3 of the task has no key, and topic 't' is ordered"):
         rows.messages(pa.RecordBatch.from_pydict({"value": ["c", "d"], "key": ["k", None]}))
@@ -144,14 +148,19 @@ def test_an_empty_value_is_refused(empty: bytes | None) -> None:
     refused(PLAIN, {"value": pa.array([b"v", empty], pa.binary())}, "row 1 of the task has no value")
 
 
-def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> None:
-    targets = {"t": PLAIN}
-    rows = RowConverter(WriteOptions.parse({"lookupd": "127.0.0.1:4161"}), targets, TraceIds("run/3", TASK))
+def test_a_topic_that_is_not_known_yet_is_looked_up_once() -> None:
+    asked: list[str] = []
+
+    def find(topic: str) -> TargetTopic:
+        asked.append(topic)
+        return TargetTopic(topic, 1, ordered=False, extended=False)
+
+    given = WriteOptions.parse({"lookupd": "127.0.0.1:4161"})
+    rows = RowConverter(given, {"t": PLAIN}, find, TraceIds("run/3", TASK), {})
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", "u"]})
-    with pytest.raises(KeyError, match="u"):
-        rows.messages(batch)
-    targets["u"] = TargetTopic("u", 1, ordered=False, extended=False)
-    assert [(row.topic, row.body) for row in rows.messages(batch)] == [("t", b"a"), ("u", b"b")]
+    for _ in range(2):
+        assert [(row.topic, row.body) for row in rows.messages(batch)] == [("t", b"a"), ("u", b"b")]
+    assert asked == ["u"]
 
 
 # ---------------------------------------------------------------- ids and headers
@@ -159,12 +168,12 @@ def test_a_topic_that_is_not_known_yet_is_asked_for_and_nothing_is_lost() -> Non
 
 def attempt(rows: list[bytes], run: str = "q/7", cut: int = 3, task: int = TASK) -> list[tuple[int, bytes]]:
     """Return ids and bodies as a task stores them that has these rows in this order."""
-    converter = RowConverter(options(trace="true"), {"t": PLAIN}, TraceIds(run, task))
+    rows_in = converter(options(trace="true"), {"t": PLAIN}, TraceIds(run, task))
     batches = [rows[at : at + cut] for at in range(0, len(rows), cut)]
     return [
         (row.trace_id, row.body)
         for lot in batches
-        for row in converter.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [task] * len(lot)}))
+        for row in rows_in.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [task] * len(lot)}))
     ]
 
 
@@ -212,11 +221,11 @@ def test_a_bad_row_uses_up_no_number() -> None:
     given = options(trace="true", onBadRow="drop")
     good = attempt([b"a", b"b", b"a"], "run/3")
     for lots in ([[b"a", b"", b"b", b"a"]], [[b"a", b""], [b"b", b"a"]], [[b"", b"b"], [b"a", b"", b"a"]]):
-        converter = RowConverter(given, {"t": PLAIN}, TraceIds("run/3", TASK))
+        rows_in = converter(given, {"t": PLAIN}, TraceIds("run/3", TASK))
         found = [
             (row.trace_id, row.body)
             for lot in lots
-            for row in converter.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [TASK] * len(lot)}))
+            for row in rows_in.messages(pa.RecordBatch.from_pydict({"value": lot, "partition": [TASK] * len(lot)}))
         ]
         assert sorted(found) == sorted(good)
 

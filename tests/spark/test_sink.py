@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, cast
 
+import pyarrow as pa
 import pytest
 
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
-from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
+from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
@@ -36,8 +37,9 @@ class Sent:
         pass
 
 
-def rows_in_runs(run: int, size: int) -> list[OutgoingRow]:
-    return [OutgoingRow("orders", number // run % 3, b"%04d" % number + bytes(size), 0, b"") for number in range(600)]
+def rows_in_runs(run: int, size: int) -> list[tuple[int, bytes]]:
+    """Return partitions and bodies."""
+    return [(number // run % 3, b"%04d" % number + bytes(size)) for number in range(600)]
 
 
 @pytest.mark.parametrize(
@@ -49,19 +51,22 @@ def test_batches_keep_both_limits_and_the_order_of_each_partition(
     monkeypatch.setattr(partition_writer, "PartitionWriter", Sent)
     monkeypatch.setattr(Sent, "batches", [], raising=False)
     asked = {"lookupd": "127.0.0.1:4161", "batchMessages": str(MOST), "batchBytes": str(LARGEST)}
-    task = TaskWriter(WriteOptions.parse(asked), cast("BlockingCluster", None))
+    options = WriteOptions.parse(asked)
+    converter = RowConverter(options, TARGETS, lambda topic: TARGETS[topic], TraceIds("run", 0), {})
+    task = TaskWriter(options, converter, cast("BlockingCluster", None))
     rows = rows_in_runs(run, size)
     dice = random.Random(run)
     given = 0
     while given < len(rows):
         lot = rows[given : given + dice.randint(1, 150)]
-        task.add(iter(lot), TARGETS)
+        columns = {"value": [body for _, body in lot], "partition": [partition for partition, _ in lot]}
+        task.add(pa.RecordBatch.from_pydict({**columns, "topic": ["orders"] * len(lot)}))
         given += len(lot)
-    task.finish(TARGETS)
+    task.finish()
 
     for partition in range(3):
         sent = b"".join(batch.command for at, batch in Sent.batches if at == partition)
-        wanted = [row.body for row in rows if row.partition == partition]
+        wanted = [body for at, body in rows if at == partition]
         found = [sent.find(body) for body in wanted]
         assert -1 not in found
         assert found == sorted(found)

@@ -9,8 +9,6 @@ all others (headers, trace ids, keys, mixed partitions, rows that cannot be publ
 
 from __future__ import annotations
 
-import array
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -124,8 +122,5 @@ def _are_publishable(lengths: Any, options: WriteOptions) -> bool:  # noqa: ANN4
 
 def _big_endian(lengths: Any) -> Any:  # noqa: ANN401
     """Return numbers in wire format: four bytes each, big-endian."""
-    numbers = array.array("i", memoryview(lengths.buffers()[1]).cast("B").cast("i")[lengths.offset :][: len(lengths)])
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    encoded = pa.Array.from_buffers(pa.binary(_SIZE_BYTES), len(numbers), [None, pa.py_buffer(numbers.tobytes())])
-    return encoded.cast(pa.binary())
+    numbers = lengths.to_numpy().astype(">i4")
+    return pa.Array.from_buffers(pa.binary(_SIZE_BYTES), len(numbers), [None, pa.py_buffer(numbers)]).cast(pa.binary())

@@ -10,14 +10,13 @@ goes where.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import operator
 import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.options.types import Backoff
@@ -27,14 +26,14 @@ from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
 from nsq_ha.spark.connection import BlockingConnection
-from nsq_ha.spark.write.arrow_mpub import encode
+from nsq_ha.spark.write.arrow_mpub import Block, encode
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import WriteOptions
-    from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
-    from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
+    from nsq_ha.spark.write.arrow_mpub import EncodedMpub
+    from nsq_ha.spark.write.row_converter import OutgoingRow, RowConverter
 
 _ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and header
 _LONG: Final = 32  # shortest run of rows of one partition that is added at once
@@ -43,7 +42,7 @@ _ANSWER_TIMEOUT: Final = 10.0
 _RETRY: Final = Backoff(initial=0.05, maximum=1.0, factor=2.0, jitter=0.3)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionWritten:
     """The acknowledged messages of one task and partition.
 
@@ -200,19 +199,14 @@ class PartitionWriter:
 
     def _count(self, batch: EncodedMpub, answer: Traced | bytes, doubtful: int) -> None:
         written = self.written
-        first, last = written.first_offset, written.last_offset
+        written.rows += batch.rows
+        written.size += batch.size
+        written.batches += 1
+        written.doubtful += batch.rows * bool(doubtful)
         if isinstance(answer, Traced):
-            first = answer.offset if first is None else first
-            last = answer.offset + answer.raw_size
-        self.written = dataclasses.replace(
-            written,
-            rows=written.rows + batch.rows,
-            size=written.size + batch.size,
-            batches=written.batches + 1,
-            doubtful=written.doubtful + batch.rows * bool(doubtful),
-            first_offset=first,
-            last_offset=last,
-        )
+            if written.first_offset is None:
+                written.first_offset = answer.offset
+            written.last_offset = answer.offset + answer.raw_size
 
 
 class TaskWriter:
@@ -220,18 +214,50 @@ class TaskWriter:
 
     Args:
         options: Options of the write.
+        rows: Converts the rows.
         cluster: Used for lookups; the caller closes it.
     """
 
-    def __init__(self, options: WriteOptions, cluster: BlockingCluster) -> None:
+    def __init__(self, options: WriteOptions, rows: RowConverter, cluster: BlockingCluster) -> None:
         self._options = options
+        self._rows = rows
         self._cluster = cluster
         self._writers: dict[tuple[str, int], PartitionWriter] = {}
         self._waiting: dict[tuple[str, int], list[OutgoingRow]] = {}
         self._sizes: dict[tuple[str, int], int] = {}
 
-    def add(self, rows: Iterator[OutgoingRow], targets: Mapping[str, TargetTopic]) -> None:
-        """Add rows; send each full MPUB."""
+    def add(self, batch: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+        """Add the rows of a ``pyarrow.RecordBatch``; send each full MPUB, those of one partition as a whole.
+
+        Raises:
+            NsqError: See :meth:`PartitionWriter.send` and :meth:`RowConverter.messages`.
+        """
+        block = Block.of(batch, self._options, self._rows.targets)
+        if block is not None:
+            # Rows that complete the waiting MPUB of the block's partition.
+            held = len(self._waiting.get((block.topic, block.partition), ()))
+            lacking = min(self._options.batch_messages - held if held else 0, block.count)
+            self._add(self._rows.messages(batch.slice(0, lacking)))
+            sent = self._send_whole(block, lacking)
+            self._rows.passed(sent)
+            batch = batch.slice(lacking + sent)
+        if batch.num_rows:
+            self._add(self._rows.messages(batch))
+
+    def finish(self) -> Mapping[tuple[str, int], PartitionWritten]:
+        """Send the remaining rows and wait for all answers."""
+        for place in list(self._waiting):
+            self._send(place)
+        for writer in self._writers.values():
+            writer.settle()
+        return {place: writer.written for place, writer in self._writers.items()}
+
+    def close(self) -> None:
+        """Close all connections."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _add(self, rows: Iterator[OutgoingRow]) -> None:
         for place, run in itertools.groupby(rows, _PLACE):
             held = self._waiting.setdefault(place, [])
             part = list(run)
@@ -240,27 +266,22 @@ class TaskWriter:
                 fitting = part[: self._options.batch_messages - len(held)]
                 if len(fitting) < _LONG or not self._hold(place, fitting):
                     fitting = part[:_LONG]
-                    self._hold_each(place, fitting, targets)
+                    self._hold_each(place, fitting)
                 held = self._waiting[place]
                 part = part[len(fitting) :]
 
-    def lacking(self, block: Block) -> int:
-        """Return how many rows complete the waiting MPUB of the block's partition; 0 if no rows wait."""
-        held = len(self._waiting.get((block.topic, block.partition), ()))
-        return self._options.batch_messages - held if held else 0
-
-    def send_whole(self, block: Block, start: int, targets: Mapping[str, TargetTopic]) -> int:
+    def _send_whole(self, block: Block, start: int) -> int:
         """Send messages of a block from ``start`` on, as far as they fill MPUBs; return how many."""
         place, most = (block.topic, block.partition), self._options.batch_messages
         if len(self._waiting.get(place, ())) >= most:
-            self._send(place, targets)
+            self._send(place)
         at = start
         # Waiting rows come first.
         while not self._waiting.get(place) and at + most <= block.count:
             mpub = block.mpub(at, at + most, self._options.batch_bytes)
             if mpub is None:
                 break
-            self._writer(place, targets).send(mpub)
+            self._writer(place).send(mpub)
             at += most
         return at - start
 
@@ -273,42 +294,27 @@ class TaskWriter:
         self._sizes[place] = size
         return True
 
-    def _hold_each(self, place: tuple[str, int], rows: list[OutgoingRow], targets: Mapping[str, TargetTopic]) -> None:
+    def _hold_each(self, place: tuple[str, int], rows: list[OutgoingRow]) -> None:
         """Keep rows one by one; send each full MPUB."""
         most, largest = self._options.batch_messages, self._options.batch_bytes
         held = self._waiting[place]
         for row in rows:
             size = len(row[2]) + len(row[4]) + _ROOM
             if len(held) >= most or (held and self._sizes[place] + size > largest):
-                self._send(place, targets)
+                self._send(place)
                 held = self._waiting[place]
             held.append(row)
             self._sizes[place] = self._sizes.get(place, 0) + size
 
-    def finish(self, targets: Mapping[str, TargetTopic]) -> Mapping[tuple[str, int], PartitionWritten]:
-        """Send the remaining rows and wait for all answers."""
-        for place in list(self._waiting):
-            self._send(place, targets)
-        for writer in self._writers.values():
-            writer.settle()
-        return {place: writer.written for place, writer in self._writers.items()}
-
-    def close(self) -> None:
-        """Close all connections."""
-        for writer in self._writers.values():
-            writer.close()
-
-    def _send(self, place: tuple[str, int], targets: Mapping[str, TargetTopic]) -> None:
+    def _send(self, place: tuple[str, int]) -> None:
         rows, self._waiting[place], self._sizes[place] = self._waiting[place], [], 0
-        if not rows:
-            return
-        topic, partition = place
-        mpub = encode(topic, partition, rows, extended=targets[topic].extended, traced=self._options.trace)
-        self._writer(place, targets).send(mpub)
+        if rows:
+            extended = self._rows.targets[place[0]].extended
+            self._writer(place).send(encode(*place, rows, extended=extended, traced=self._options.trace))
 
-    def _writer(self, place: tuple[str, int], targets: Mapping[str, TargetTopic]) -> PartitionWriter:
+    def _writer(self, place: tuple[str, int]) -> PartitionWriter:
         writer = self._writers.get(place)
         if writer is None:
-            leader = targets[place[0]].leaders.get(place[1])
+            leader = self._rows.targets[place[0]].leaders.get(place[1])
             writer = self._writers[place] = PartitionWriter(*place, self._options, self._cluster, leader)
         return writer

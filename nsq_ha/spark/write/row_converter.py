@@ -13,13 +13,14 @@ import datetime
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
+from nsq_ha.checks import MAX_TAG_BYTES
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.policy.sharding import partition_for
@@ -44,7 +45,6 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Columns of a write, with their allowed types."""
 
-_MAX_TAG_BYTES: Final = 100
 _MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes besides the value that count for a message
 _MAX_VALUE: Final = 256 * 1024  # bytes of a bad value that a dead letter keeps
 _TRACE_BYTES: Final = len(f',"{TRACE_KEY}":"{MAX_TRACE_ID}"')
@@ -169,11 +169,13 @@ class RowConverter:
 
     Args:
         options: The options of the write.
-        targets: Known topics by name; add a missing one, and call again.
+        targets: Known topics by name.
+        find: Returns a topic that is not among them; it raises if its rows cannot be published.
         ids: The trace ids of rows without a declared one.
         origin: Where the rows come from, for dead letters: the ids of query, micro-batch and task.
 
     Attributes:
+        targets: As given, and those found since.
         bad: The rows that could not be published, unless ``onBadRow`` is ``fail``.
     """
 
@@ -181,13 +183,15 @@ class RowConverter:
         self,
         options: WriteOptions,
         targets: dict[str, TargetTopic],
+        find: Callable[[str], TargetTopic],
         ids: TraceIds,
-        origin: Mapping[str, object] = MappingProxyType({}),
+        origin: Mapping[str, object],
     ) -> None:
         self.bad: BadRows = BadRows()
         self._origin = origin
         self._options = options
-        self._targets = targets
+        self.targets: dict[str, TargetTopic] = targets
+        self._find = find
         self._ids = ids
         self._number = 0
         self._turn = ids.task
@@ -198,11 +202,9 @@ class RowConverter:
         Raises:
             ConfigError: A row cannot be published; the message has its number.
             UnplacedRowError: Rows without a declared trace id are not placed by partition.
-            KeyError: A topic is not among the targets; add it and call again.
         """
-        for topic in self._topics(columns_of(batch), batch.num_rows):
-            if topic is not None and topic not in self._targets:
-                raise KeyError(topic)
+        for topic in {*self._topics(columns_of(batch), batch.num_rows)} - {None, *self.targets}:
+            self.targets[topic] = self._find(topic)
         if self._options.on_bad_row == FAIL:
             return self._all(batch)
         return iter(self._fit(batch))
@@ -226,7 +228,7 @@ class RowConverter:
         columns = columns_of(batch)
         number = self._number
         self._number += 1
-        target = self._targets[self._options.dead_letter_topic] if self._options.dead_letter_topic else None
+        target = self.targets[self._options.dead_letter_topic] if self._options.dead_letter_topic else None
         self.bad.count(reason, dropped=target is None)
         if self._options.on_bad_row != DEAD_LETTER or target is None:
             return []
@@ -262,9 +264,9 @@ class RowConverter:
         # Last, since nothing may fail after rows are numbered.
         traces = self._traces(columns, topics, partitions, bodies, exts)
         self._number += count
-        if self._options.trace and any(self._targets[topic].extended for topic in set(topics)):
+        if self._options.trace and any(self.targets[topic].extended for topic in set(topics)):
             exts = [
-                _with_trace(ext, trace) if self._targets[topic].extended else ext
+                _with_trace(ext, trace) if self.targets[topic].extended else ext
                 for topic, ext, trace in zip(topics, exts, traces, strict=True)
             ]
         return map(OutgoingRow, topics, partitions, bodies, traces, exts)
@@ -274,8 +276,8 @@ class RowConverter:
 
     def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
         for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
-            traced = _TRACE_BYTES if self._targets[topic].extended else 8
-            head = (2 + len(ext) if self._targets[topic].extended else 0) + traced * self._options.trace
+            traced = _TRACE_BYTES if self.targets[topic].extended else 8
+            head = (2 + len(ext) if self.targets[topic].extended else 0) + traced * self._options.trace
             if len(body) + head > self._options.max_message_bytes:
                 raise ConfigError(
                     f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
@@ -290,14 +292,14 @@ class RowConverter:
     def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
         how = self._options.partitioner
         named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)
-        only = self._targets[topics[0]] if topics and None not in named and len(set(topics)) == 1 else None
+        only = self.targets[topics[0]] if topics and None not in named and len(set(topics)) == 1 else None
         if only is not None and min(named) >= 0 and max(named) < only.partitions:
             return list(named)
         keys = columns["key"].to_pylist() if how != "roundrobin" and "key" in columns else [None] * len(topics)
         rule: Literal["java", "murmur3"] = "java" if how == "javahash" else "murmur3"
         found: list[int] = []
         for number, (topic, partition, key) in enumerate(zip(topics, named, keys, strict=True)):
-            target = self._targets[topic]
+            target = self.targets[topic]
             if partition is not None:
                 if not 0 <= partition < target.partitions:
                     raise ConfigError(f"partition {partition}: topic {topic!r} has only {target.partitions} partitions")
@@ -349,7 +351,7 @@ class RowConverter:
         ]
 
     def _headers(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[bytes]:
-        if not any(self._targets[topic].extended for topic in set(topics)):
+        if not any(self.targets[topic].extended for topic in set(topics)):
             return [b""] * len(topics)
         headers = columns["headers"].to_pylist() if "headers" in columns else [None] * len(topics)
         tags = columns["tag"].to_pylist() if "tag" in columns else [None] * len(topics)
@@ -397,8 +399,8 @@ def _header(headers: object, tag: str | None, key: object, most: int) -> bytes:
     if text is not None and "key" not in dict(full):
         full.insert(0, ("key", text))
     if tag is not None:
-        if not 1 <= len(tag.encode()) <= _MAX_TAG_BYTES:
-            raise ConfigError(f"tag {tag!r} must have 1..{_MAX_TAG_BYTES} bytes")
+        if not 1 <= len(tag.encode()) <= MAX_TAG_BYTES:
+            raise ConfigError(f"tag {tag!r} must have 1..{MAX_TAG_BYTES} bytes")
         full.append((TAG_KEY, tag))
     if not full:
         return b""
