@@ -13,8 +13,11 @@ them answers, what they said last counts, and they are asked only now and then.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import os
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -27,7 +30,7 @@ from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import merge
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from types import TracebackType
 
     import httpx
@@ -45,6 +48,9 @@ ROUTINE: Final = 2.0
 _ROUTINE_TIMEOUT: Final = 0.5  # of a lookup whose answer is probably known
 _PAUSE: Final = 2.0  # without an answer; but if nothing shows a change:
 _ROUTINE_PAUSE: Final = 15.0
+
+_REUSED: Final = "SPARK_REUSE_WORKER"  # a variable that Spark sets to 1 in processes that run several tasks
+_COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
 T = TypeVar("T")
 
@@ -329,3 +335,34 @@ class BlockingCluster:
             await servers.aclose()
         if client is not None:
             await client.aclose()
+
+
+_idle: Final[dict[tuple[int, tuple[str, ...]], BlockingCluster]] = {}
+
+
+@contextmanager
+def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[BlockingCluster]:
+    """Lend a cluster to one task, with the connections of the last task of this process if it had the same servers.
+
+    Its answers are as new as those of any other, unless no nsqlookupd answers: then the last ones count. It is closed
+    after a failure, and at the end outside of a worker process that Spark uses again.
+
+    Meanwhile Python searches for reference cycles less often: messages and rows are many, and have none.
+    """
+    key = os.getpid(), lookupd
+    cluster = _idle.pop(key, None) or BlockingCluster(lookupd)
+    is_kept = False
+    before = gc.get_threshold()
+    gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
+    try:
+        yield cluster
+        is_kept = os.environ.get(_REUSED) == "1"
+    finally:
+        gc.set_threshold(*before)
+        if not is_kept:
+            cluster.close()
+    if is_kept:
+        # One is enough: the tasks of a process are mostly those of one query.
+        for other in [each for each in _idle if each[0] == key[0]]:
+            _idle.pop(other).close()
+        _idle[key] = cluster

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
+from nsq_ha.spark.cluster import worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
-from nsq_ha.spark.read.range_reader import seldom_collected
-from nsq_ha.spark.read.reuse import worker_cluster
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, TargetTopic, TraceIds
 
@@ -78,7 +77,7 @@ class _Writer:
         """
         number, query, batch_id = _task()
         origin = {"write": self._run, "query": query, "batch": batch_id, "task": number}
-        with seldom_collected(), worker_cluster(self._options.lookupd) as cluster:
+        with worker_cluster(self._options.lookupd) as cluster:
             rows = RowConverter(
                 self._options,
                 self._targets,

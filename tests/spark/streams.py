@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from nsq_ha.devcluster import DevCluster
+    from nsq_ha.policy.topology import Node
+    from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
 
@@ -64,6 +68,16 @@ def write(frame: DataFrame, dev_cluster: DevCluster, topic: str, **options: str)
 
 def read(spark: SparkSession, dev_cluster: DevCluster, topic: str, **options: str) -> DataFrame:
     return spark.read.format("nsq").options(lookupd=dev_cluster.lookupd[0], topic=topic, **options).load()
+
+
+def channels_of(asked: BlockingCluster, topic: str) -> list[str]:
+    """Return the channels of a topic, as its leaders name them."""
+
+    async def ask(node: Node) -> list[str]:
+        async with NsqdHttp(node) as nsqd:
+            return [channel.name for each in await nsqd.stats(topic) for channel in each.channels]
+
+    return [name for node in set(asked.view(topic).leaders.values()) for name in asyncio.run(ask(node))]
 
 
 def until(done: Callable[[], object], limit: float = 20.0) -> None:

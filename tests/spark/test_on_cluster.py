@@ -15,13 +15,13 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.columns import default_schema
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.source import NsqDataSource
+from tests.spark.streams import channels_of
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -56,14 +56,6 @@ def assert_chain(part: Range, rows: list[Message]) -> None:
     assert ends[-1] == part.end
 
 
-def replay_channels(dev_cluster: DevCluster, asked: BlockingCluster, topic: str) -> list[str]:
-    names: list[str] = []
-    for node in set(asked.view(topic).leaders.values()):
-        nsqd = NsqdHttp(node, client=asked._http())
-        names += [channel.name for each in asked._runner.run(nsqd.stats(topic)) for channel in each.channels]
-    return names
-
-
 @pytest.mark.parametrize(
     ("name", "kind"), [("plain", {}), ("in_order", {"ordered": True}), ("headed", {"extended": True})]
 )
@@ -82,7 +74,7 @@ def test_every_kind_of_topic_comes_back_whole_and_leaves_no_channel(
         assert_chain(part, rows)
         assert [row.body for row in rows] == sent[part.partition]
         assert [row.headers for row in rows[:2]] == ([{"n": "0"}, {"n": "1"}] if name == "headed" else [{}, {}])
-    assert eventually_none(lambda: replay_channels(dev_cluster, asked, topic))
+    assert eventually_none(lambda: channels_of(asked, topic))
 
 
 def eventually_none(found: Callable[[], list[str]]) -> bool:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.spark.cluster import BlockingCluster
+from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
-from nsq_ha.spark.read import reuse
+from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import DriverRead
-from nsq_ha.spark.read.reuse import worker_cluster
+from nsq_ha.spark.read.replay import MOST_IDLE, Subscriptions
+from tests.spark.streams import channels_of
 from tests.support.waiting import block
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class Query:
     def __init__(self, asked: BlockingCluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.options = ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic}, "stream")
         # Unlike a driver's, its patience suits a busy machine.
+        monkeypatch.setattr(range_reader, "DRIVER_PATIENCE", 30.0)
         self.driver = DriverRead(replace(self.options, fetch_timeout=30.0), Projection(SCHEMA))
-        self.driver._options = replace(self.driver._options, fetch_timeout=30.0)
         self.asked = asked
         self.placed: list[tuple[int, int, str]] = []
         self._ends: dict[int, int] = {}
@@ -112,8 +112,8 @@ def test_micro_batches_of_the_driver_go_on_with_the_same_subscriptions(
     query = begin(dev_cluster.create_topic(f"kept_{name}", 2, **kind))
     until_kept(query, publish)
     # A reader travels without its connections.
-    assert not pickle.loads(pickle.dumps(query.driver))._subscriptions._idle  # noqa: S301 - of this test
-    assert len(query.driver._subscriptions._idle) == 2
+    assert not pickle.loads(pickle.dumps(query.driver)).subscriptions.idle  # noqa: S301 - of this test
+    assert len(query.driver.subscriptions.idle) == 2
 
 
 def test_messages_behind_the_end_wait_for_the_next_micro_batch(
@@ -137,7 +137,7 @@ def test_a_subscription_that_the_server_ended_is_replaced(
     query = begin(topic)
     until_kept(query, publish)
     before = len(query.placed)
-    channels = {part: replay.channel for (_, part), (_, replay) in query.driver._subscriptions._idle.items()}
+    channels = {part: replay.channel for (_, part), (_, replay) in query.driver.subscriptions.idle.items()}
     for partition, node in asked.view(topic).leaders.items():
         asked.delete_channel(topic, partition, node, channels[partition])
     bodies = filled(publish, topic, b"after")
@@ -171,17 +171,10 @@ def test_a_micro_batch_from_elsewhere_or_for_tasks_ends_the_subscriptions(
     assert query.read(ranges) == bodies
     assert len(query.placed) == before + 2
     assert not query.driver.wants([replace(part, end=part.start + 2**20) for part in ranges])
-    assert not query.driver._subscriptions._idle
-
-    def channels() -> list[str]:
-        found = []
-        for node in set(asked.view(topic).leaders.values()):
-            stats = asked._runner.run(NsqdHttp(node, client=asked._http()).stats(topic))
-            found += [channel.name for each in stats for channel in each.channels]
-        return found
+    assert not query.driver.subscriptions.idle
 
     deadline = time.monotonic() + 60.0
-    while channels():
+    while channels_of(asked, topic):
         assert time.monotonic() < deadline
         block(0.05)
 
@@ -197,8 +190,8 @@ def test_no_more_subscriptions_are_kept_than_a_driver_should_hold() -> None:
         def close(self) -> None:
             self.is_open = False
 
-    kept = reuse.Subscriptions()
-    replays = [Idle(number) for number in range(reuse.MOST + 3)]
+    kept = Subscriptions()
+    replays = [Idle(number) for number in range(MOST_IDLE + 3)]
     assert [kept.keep(replay, 0) for replay in replays] == [replay.partition != 5 for replay in replays]  # type: ignore[arg-type]
     assert [replay.partition for replay in replays if not replay.is_open] == [0, 1]
     kept.close()
@@ -214,8 +207,7 @@ def test_tasks_of_a_worker_share_connections_and_a_failure_ends_them(monkeypatch
         original(self)
 
     monkeypatch.setattr(BlockingCluster, "close", close)
-    monkeypatch.setattr(reuse, "_is_worker", lambda: True)
-    monkeypatch.setattr(reuse, "_idle", {})
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     with worker_cluster(("http://a:1",)) as first:
         pass
     with worker_cluster(("http://a:1",)) as again, worker_cluster(("http://a:1",)) as beside:
@@ -229,7 +221,7 @@ def test_tasks_of_a_worker_share_connections_and_a_failure_ends_them(monkeypatch
         raise ValueError("failed")
     assert broken is other
     assert closed == [beside, first, other]
-    monkeypatch.setattr(reuse, "_is_worker", lambda: False)
+    monkeypatch.delenv("SPARK_REUSE_WORKER")
     with worker_cluster(("http://a:1",)) as alone:
         pass
     assert closed[-1] is alone

@@ -16,23 +16,22 @@ tasks read with all their patience. So the driver never decides about data loss.
 from __future__ import annotations
 
 import dataclasses
-import gc
 import logging
 import random
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
+from nsq_ha.spark.cluster import worker_cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
-from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
 from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
-from nsq_ha.spark.read.replay import Replay
-from nsq_ha.spark.read.reuse import Subscriptions, worker_cluster
+from nsq_ha.spark.read.replay import Replay, Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,10 +54,11 @@ MOST_RANGES: Final = 8
 PAUSE: Final = 30.0
 """Seconds for which tasks read all micro-batches after the driver failed to read one."""
 
+DRIVER_PATIENCE: Final = 1.0
+"""Seconds without progress after which the driver leaves a micro-batch to tasks."""
+
 _REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
-_DRIVER_PATIENCE: Final = 1.0
 _RESUMED_PATIENCE: Final = 0.25  # it sends in a millisecond, or never
-_COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
 
 def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Projection) -> Iterator[Any]:
@@ -72,7 +72,7 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
     Raises:
         NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
     """
-    with seldom_collected(), worker_cluster(options.lookupd) as cluster:
+    with worker_cluster(options.lookupd) as cluster:
         is_bulk = options.fetch == "bulk"
         for part in ranges:
             rest = part
@@ -92,37 +92,29 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
                 yield projection.batch(rows)
 
 
-@contextmanager
-def seldom_collected() -> Iterator[None]:
-    """Make Python search for reference cycles less often: messages and rows are many, and have none."""
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], _COLLECTED_EACH) if before[0] else 0, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 class DriverRead:
     """Reads small micro-batches of one query in the driver. Blocking; used from one thread.
 
     Args:
         options: Options of the read.
         projection: The columns to build.
+
+    Attributes:
+        subscriptions: Those that the next micro-batch may go on with.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         # The driver never counts a message as lost: only tasks wait long enough to decide that.
-        patience = min(options.fetch_timeout, _DRIVER_PATIENCE)
+        patience = min(options.fetch_timeout, DRIVER_PATIENCE)
         self._options = dataclasses.replace(options, fail_on_data_loss=True, fetch_timeout=patience, fetch_retries=0)
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
-        self._subscriptions = Subscriptions()
+        self.subscriptions: Subscriptions = Subscriptions()
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle no connections."""
-        return {**self.__dict__, "_subscriptions": Subscriptions()}
+        return {**self.__dict__, "subscriptions": Subscriptions()}
 
     def wants(self, ranges: Sequence[Range]) -> bool:
         """Return whether to read a micro-batch in the driver; never if the user sets a number of tasks."""
@@ -134,12 +126,12 @@ class DriverRead:
         wanted = small and not self._is_split and time.monotonic() >= self._not_before
         if not wanted:
             # Tasks read further than the subscriptions are.
-            self._subscriptions.close()
+            self.subscriptions.close()
         return wanted
 
     def close(self) -> None:
         """Close the connections."""
-        self._subscriptions.close()
+        self.subscriptions.close()
 
     def rows(self, ranges: Sequence[Range], cluster: BlockingCluster) -> list[Any] | None:
         """Read ranges, one after the other.
@@ -151,11 +143,11 @@ class DriverRead:
             return [
                 self._projection.batch(rows)
                 for part in ranges
-                for rows in RangeReader(part, self._options, cluster, self._subscriptions).batches()
+                for rows in RangeReader(part, self._options, cluster, self.subscriptions).batches()
             ]
         except NsqError as error:
             log.info("the driver could not read a micro-batch, tasks read it: %s", error)
-            self._subscriptions.close()
+            self.subscriptions.close()
             self._not_before = time.monotonic() + PAUSE
             return None
 
@@ -328,9 +320,7 @@ class RangeReader:
             self._lose(*loss)
             return
         if spent:
-            raise ResponseTimeoutError(
-                f"{self._where}: no progress for {limit:g} s (fetchTimeout, fetchRetries): {error}"
-            ) from error
+            raise no_progress(self._where, limit, error) from error
         log.info("%s: opening another channel after %s", self._where, error)
         if not stalled:
             time.sleep(delay_after(_REOPEN, self._failures, random.random))

@@ -1,10 +1,19 @@
-"""One temporary channel on one partition's leader, read through a blocking connection.
+"""Temporary channels on the leaders of partitions, each read through a blocking connection.
 
-This module creates the channel at an offset, subscribes, sets RDY and sends FIN. It does not
+:class:`Replay` creates a channel at an offset, subscribes, sets RDY and sends FIN. It does not
 decide which messages count (``chain``) or what follows a failure (``range_reader``).
 
 Here a FIN only means "send more": the channel belongs to this reader and vanishes with
 it. So each accepted message is finished immediately.
+
+Placing a channel takes two requests, and a subscription a connection of its own: most of what a small range costs. The
+driver reads the small micro-batches of a query one after the other, each from where the last one ended, so it goes on
+with the same subscription (:class:`Subscriptions`). Tasks keep none: the next range of a partition may be
+another worker's, and until then its channel would have the server hold the log.
+
+The invariants of that: no message is carried from one range to the next, so that what a range returns was sent after
+it was planned; the chain rule proves each range by itself, whatever the channel did before; a subscription about which
+anything is uncertain is closed. So it decides how long a read takes, never which rows it returns.
 
 **Source:** Spark design 1.2; server protocol 3, 5, 7.
 """
@@ -12,6 +21,7 @@ it. So each accepted message is finished immediately.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 from typing import TYPE_CHECKING, Final, Self
 
@@ -30,6 +40,11 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
+
+log: Final = logging.getLogger("nsq_ha.spark")
+
+MOST_IDLE: Final = 16
+"""Maximum number of idle subscriptions of a query."""
 
 UNGATHERED_BYTES: Final = 32 * 1024
 """Up to this size of the range nsqd sends each message immediately: gathering would take longer than the range."""
@@ -199,3 +214,52 @@ class Replay(BlockingSubscription):
 
     def _accept(self, data: bytes) -> list[Message]:
         return self.messages_of(self.connection.accept(data))
+
+
+class Subscriptions:
+    """The idle subscriptions of one query, by partition. Used from one thread.
+
+    The server sends nothing to an idle subscription. It closes one that does not answer its heartbeats, and then the
+    channel vanishes: so a query that has nothing to read keeps nothing after a minute or two.
+
+    Attributes:
+        idle: The offset that each one has reached, and the subscription.
+    """
+
+    def __init__(self) -> None:
+        self.idle: dict[tuple[str, int], tuple[int, Replay]] = {}
+
+    def keep(self, replay: Replay, position: int) -> bool:
+        """Keep an open subscription that has returned the messages before ``position`` and no others.
+
+        Returns:
+            Whether it is kept; otherwise the caller closes it.
+        """
+        try:
+            if not replay.pause():
+                return False
+        except NsqError:
+            return False
+        place = replay.topic, replay.partition
+        self.idle[place] = position, replay
+        while len(self.idle) > MOST_IDLE:
+            self.idle.pop(next(iter(self.idle)))[1].close()
+        return True
+
+    def take(self, asked: Range, node: Node) -> Replay | None:
+        """Return the subscription that goes on where ``asked`` begins, on ``node``. None if there is none."""
+        position, replay = self.idle.pop((asked.topic, asked.partition), (0, None))
+        if replay is None:
+            return None
+        try:
+            if position == asked.start and replay.suits(asked, node) and replay.resume():
+                return replay
+        except NsqError as error:
+            log.debug("%s: the idle subscription is of no use: %s", asked.name, error)
+        replay.close()
+        return None
+
+    def close(self) -> None:
+        """Close all idle ones."""
+        while self.idle:
+            self.idle.popitem()[1][1].close()
