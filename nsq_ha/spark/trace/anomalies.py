@@ -48,8 +48,8 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
             f.lit("delivered "), f.col("deliveries"), f.lit(" times, finished "), f.col("finishes"), f.lit(" times")
         ).alias("detail"),
     )
-    turn = Window.partitionBy("side", "topic", "partition", "channel").orderBy("first_start_ns", "message_id")
-    before = f.max("message_id").over(turn.rowsBetween(Window.unboundedPreceding, -1))
+    window = Window.partitionBy("side", "topic", "partition", "channel").orderBy("first_start_ns", "message_id")
+    before = f.max("message_id").over(window.rowsBetween(Window.unboundedPreceding, -1))
     begun = lives.where(f.col("topic").isin(list(ordered)) & f.col("first_start_ns").isNotNull())
     disorder = (
         begun.withColumn("before", before)
@@ -71,8 +71,8 @@ def gaps(rows: DataFrame) -> DataFrame:
         rows: A read of ``format("nsq")``, with ``topic``, ``partition``, ``offset``, ``raw_size``,
             ``message_id``, ``trace_id`` and ``timestamp``.
     """
-    turn = Window.partitionBy("topic", "partition").orderBy("offset")
-    end = f.lag(f.col("offset") + f.col("raw_size")).over(turn)
+    window = Window.partitionBy("topic", "partition").orderBy("offset")
+    end = f.lag(f.col("offset") + f.col("raw_size")).over(window)
     broken = rows.withColumn("end", end).where("end is not null and end != offset")
     number = f.conv(f.hex(f.substring("message_id", 1, 8)), 16, 10).cast("bigint")
     return broken.select(
@@ -98,7 +98,7 @@ def leaders(events: DataFrame) -> DataFrame:
     may answer a call that began before it took over. ``ts_ns`` is the time of the first
     acknowledgement by that leader.
     """
-    turn = Window.partitionBy("side", "topic", "partition").orderBy("acknowledged_ns", "message_id")
-    written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(turn))
+    window = Window.partitionBy("side", "topic", "partition").orderBy("acknowledged_ns", "message_id")
+    written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(window))
     changed = written.where("before is null or before != node")
     return changed.select("topic", "partition", "node", f.col("acknowledged_ns").alias("ts_ns")).distinct()

@@ -83,7 +83,9 @@ def lifecycle(events: DataFrame, *, grace_s: float = 60.0) -> DataFrame:
         "done_id",
         "log_end_ns",
     )
-    return lives.withColumn("outcome", _outcome(grace_s)).drop("done_id", "log_end_ns", "last_event")
+    is_late = f.col("log_end_ns") - f.col("published_ns") >= int(grace_s * 1e9)
+    is_lost = is_late & (f.col("done_id") > f.col("message_id"))
+    return lives.withColumn("outcome", _outcome(is_lost)).drop("done_id", "log_end_ns", "last_event")
 
 
 def per_channel(events: DataFrame) -> DataFrame:
@@ -119,12 +121,10 @@ def measures() -> list[Column]:
     ]
 
 
-def _outcome(grace_s: float) -> Column:
-
-    is_late = f.col("log_end_ns") - f.col("published_ns") >= int(grace_s * 1e9)
+def _outcome(is_lost: Column) -> Column:
     return (
         f.when(f.col("finishes") > 0, "done")
-        .when(is_late & (f.col("done_id") > f.col("message_id")), "lost")
+        .when(is_lost, "lost")
         .when(f.col("last_event") == "timeout", "timed out")
         .when(f.col("last_event") == "requeue", "requeued")
         .otherwise("pending")
@@ -197,10 +197,4 @@ def lifecycle_stream(events: DataFrame, *, grace: str = "1 minute") -> DataFrame
         "at", f.timestamp_micros((f.col("ts_ns") / 1000).cast("bigint"))
     )
     lives = timed.withWatermark("at", grace).groupBy(*KEY, "channel", f.session_window("at", grace)).agg(*measures())
-    outcome = (
-        f.when(f.col("finishes") > 0, "done")
-        .when(f.col("last_event") == "timeout", "timed out")
-        .when(f.col("last_event") == "requeue", "requeued")
-        .otherwise("pending")
-    )
-    return lives.withColumn("outcome", outcome).drop("session_window", "last_event")
+    return lives.withColumn("outcome", _outcome(f.lit(False))).drop("session_window", "last_event")

@@ -8,29 +8,10 @@ from __future__ import annotations
 import datetime
 import html
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Final
 
 from nsq_ha.spark.trace.pictures import latency_picture, named_marks, timeline_picture
-
-_STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --soft: #5d6b7a; --line: #d7dee6;
-  --p50: #2a78b8; --p99: #c8641e; --bad: #c62f3e; --good: #1f8a4c; --bar: #6f9dc7; --lead: #7a4fb0; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e4eaf0; --paper: #14191f; --soft: #9aa7b4; --line: #303b46;
-  --p50: #6db3ea; --p99: #f0a060; --bad: #ff7480; --good: #58c988; --bar: #4d7fa9; --lead: #b795ea; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 66rem;
-  margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: .3rem; } h2 { font-size: 1.1rem; margin-top: 2.2rem; }
-.verdict { font-weight: 600; padding: .5rem .9rem; border-radius: .4rem; border: 2px solid; display: inline-block; }
-.ok { color: var(--good); } .failed { color: var(--bad); }
-.soft { color: var(--soft); }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .25rem .6rem; border-bottom: 1px solid var(--line); }
-th { color: var(--soft); font-weight: 500; } .n { text-align: right; }
-.scroll { overflow-x: auto; } svg { width: 100%; height: auto; display: block; }
-@media (max-width: 46rem) { .scroll svg { min-width: 44rem; } th, td { padding: .25rem .4rem; white-space: nowrap; } }
-svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-code { font-size: .9em; }
-"""
 
 _STAGES: Final = {
     "publish_to_start": "publish to delivery",
@@ -73,6 +54,7 @@ def html_page(
     named = named_marks(report, marks)
     measured = _soft(f"{_MEASURED_BY_NSQD if report['side'] == 'server' else _MEASURED} {latency_note}".rstrip())
     heading = _text(title or "The life of every message")
+    style = files(__package__).joinpath("page.css").read_text(encoding="utf-8")
     parts = [
         f"<h1>{heading}</h1>",
         f'<p class="soft">{_text(_span(report))}</p>',
@@ -89,7 +71,7 @@ def html_page(
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{heading}</title><style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+        f"<title>{heading}</title><style>\n{style}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
     )
 
 

@@ -24,10 +24,11 @@ _LINE: Final = 14
 _MAX_LINES: Final = 5
 _LETTER: Final = 6.2  # as wide as a letter of a name is on average
 _STALL_NS: Final = 500_000_000
+_PERCENTILES: Final = {"p50_ms": "half of the messages are faster", "p99_ms": "99 of 100 are faster"}
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class NamedTime:
     """What is named above the pictures.
 
     Attributes:
@@ -41,7 +42,7 @@ class Mark:
     kind: str
 
 
-def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]]) -> list[Mark]:
+def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]]) -> list[NamedTime]:
     """Return the changes of leaders and other marks, by time.
 
     Args:
@@ -49,17 +50,18 @@ def named_marks(report: Mapping[str, Any], marks: Collection[tuple[float, str]])
         marks: Times in Unix seconds, and short names.
     """
     headed = len({row["topic"] for row in report["leaders"]}) > 1
-    known, found = set(), [Mark(int(at * 1e9), text, "fault") for at, text in marks]
+    known, found = set(), [NamedTime(int(at * 1e9), text, "fault") for at, text in marks]
     for row in report["leaders"]:
         place = (row["topic"], row["partition"])
         if place in known:
             subject = f"{row['topic']}-{row['partition']}" if headed else f"partition {row['partition']}"
-            found.append(Mark(row["ts_ns"], f"{subject} \N{RIGHTWARDS ARROW} {row['node']}"[:_LONGEST_NAME], "leader"))
+            text = f"{subject} \N{RIGHTWARDS ARROW} {row['node']}"[:_LONGEST_NAME]
+            found.append(NamedTime(row["ts_ns"], text, "leader"))
         known.add(place)
     return sorted(found, key=lambda mark: (mark.at_ns, mark.text))
 
 
-def latency_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> str:
+def latency_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> str:
     """Return the lines of the 50th and 99th percentile from publish to delivery, on a logarithmic scale."""
     series: Sequence[Mapping[str, Any]] = report["series"]
     if not series:
@@ -72,34 +74,27 @@ def latency_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> st
     def y(milliseconds: float) -> float:
         return _TOP + plot * (1 - (math.log10(max(milliseconds, 10.0**low)) - low) / (high - low))
 
-    lines = [
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y(10.0**power):.1f}" y2="{y(10.0**power):.1f}" '
-        f'stroke="var(--line)"/><text x="{_LEFT - 8}" y="{y(10.0**power) + 4:.1f}" text-anchor="end">'
-        f"{_milliseconds(10.0**power)}</text>"
-        for power in range(low, high + 1)
-    ]
-    for name, label in (("p50_ms", "half of the messages are faster"), ("p99_ms", "99 of 100 are faster")):
+    parts: list[str] = []
+    for value in (10.0**power for power in range(low, high + 1)):
+        parts.append(_element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=y(value), y2=y(value), stroke="var(--line)"))
+        parts.append(_label(_milliseconds(value), _LEFT - 8, y(value) + 4, "end"))
+    for number, (name, label) in enumerate(_PERCENTILES.items()):
         color = f"var(--{name.removesuffix('_ms')})"
         for run in _runs(series):
             points = " ".join(f"{_x(report, row['bucket'] + 0.5):.1f},{y(row[name]):.1f}" for row in run)
-            lines.append(f'<polyline class="{name}" points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-        lines += [
-            f'<circle cx="{_x(report, row["bucket"] + 0.5):.1f}" cy="{y(row[name]):.1f}" r="2.5" fill="{color}">'
-            f"<title>{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages</title>"
-            "</circle>"
-            for row in series
-        ]
-        at = _LEFT + (0 if name == "p50_ms" else 220)
-        lines.append(
-            f'<rect x="{at}" y="5" width="12" height="4" fill="{color}"/><text x="{at + 18}" y="12">{label}</text>'
-        )
-    lines.append(
-        f'<text x="14" y="{_TOP + plot / 2:.1f}" text-anchor="middle" '
-        f'transform="rotate(-90 14 {_TOP + plot / 2:.1f})">publish to delivery</text>'
-    )
-    axis = _axis(report, _HEIGHT, "time of the publish")
+            parts.append(_element("polyline", class_=name, points=points, fill="none", stroke=color, stroke_width=2))
+        for row in series:
+            read = f"{_seconds(report, row['bucket'])} s: {row[name]:,.2f} ms, {row['messages']:,} messages"
+            x = _x(report, row["bucket"] + 0.5)
+            parts.append(_element("circle", _title(read), cx=x, cy=y(row[name]), r=2.5, fill=color))
+        at = _LEFT + 220 * number
+        parts += [_element("rect", x=at, y=5, width=12, height=4, fill=color), _label(label, at + 18, 12)]
+    middle = f"{_TOP + plot / 2:.1f}"
+    turned = f"rotate(-90 14 {middle})"
+    parts.append(_element("text", "publish to delivery", x=14, y=middle, text_anchor="middle", transform=turned))
+    parts += _axis(report, _HEIGHT, "time of the publish")
     named, above = _named(report, marks, _HEIGHT - _BOTTOM)
-    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, named + lines + axis, above)
+    return _svg("latency", "Latency from publish to delivery over time", _HEIGHT, named + parts, above)
 
 
 def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
@@ -113,36 +108,36 @@ def _runs(series: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     return runs
 
 
-def timeline_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> str:
+def timeline_picture(report: Mapping[str, Any], marks: Sequence[NamedTime] = ()) -> str:
     """Return one row per partition: bars for deliveries, marks for changes of leader and anomalies."""
     places = sorted({(row["topic"], row["partition"]) for row in report["timeline"] + report["leaders"]})
     if not places:
         return '<p class="soft">Nothing was delivered.</p>'
-    shown = places[:_MAX_ROWS]
     headed = len({topic for topic, _ in places}) > 1
     most = max((row["messages"] for row in report["timeline"]), default=1)
     parts: list[str] = []
     height, heading = _TOP, ""
-    for place in shown:
-        if headed and place[0] != heading:
-            height, heading = height + _HEADING, place[0]
-            parts.append(f'<text class="topic" x="0" y="{height - 6}">{_name(heading)}</text>')
+    for topic, partition in places[:_MAX_ROWS]:
+        if headed and topic != heading:
+            height, heading = height + _HEADING, topic
+            short = topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…"
+            parts.append(_element("text", _text(short), class_="topic", x=0, y=height - 6))
         height += _ROW
         base = height - 6
-        parts.append(
-            f'<g class="partition"><text x="{_LEFT - 8}" y="{base - 6}" text-anchor="end">'
-            f"partition {_text(place[1])}</text>"
-            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}" stroke="var(--line)"/>'
-        )
-        parts += _bars(report, place, base, most)
-        parts += _leader_marks(report, place, base)
-        parts += _anomaly_marks(report, place, base)
-        parts.append("</g>")
+        row = [
+            _label(f"partition {partition}", _LEFT - 8, base - 6, "end"),
+            _element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=base, y2=base, stroke="var(--line)"),
+            *_bars(report, (topic, partition), base, most),
+            *_leader_marks(report, (topic, partition), base),
+            *_anomaly_marks(report, (topic, partition), base),
+        ]
+        parts.append(_element("g", *row, class_="partition"))
     height += _BOTTOM
-    axis = _axis(report, height, "time of the delivery")
+    parts += _axis(report, height, "time of the delivery")
     named, above = _named(report, marks, height - _BOTTOM)
-    picture = _svg("timeline", "Messages delivered by partition over time", height, named + parts + axis, above)
-    more = f", {len(places) - len(shown)} more partitions are not shown" if len(places) > len(shown) else ""
+    picture = _svg("timeline", "Messages delivered by partition over time", height, named + parts, above)
+    hidden = len(places) - _MAX_ROWS
+    more = f", {hidden} more partitions are not shown" if hidden > 0 else ""
     legend = (
         '<p class="soft">Bars: messages delivered, the highest is '
         f"{most:,} in {report['bucket_ns'] / 1e9:,.2f} s. "
@@ -152,26 +147,15 @@ def timeline_picture(report: Mapping[str, Any], marks: Sequence[Mark] = ()) -> s
     return picture + legend
 
 
-def _name(topic: str) -> str:
-    return _text(topic if len(topic) <= _LONGEST_NAME else f"{topic[:_LONGEST_NAME]}…")
-
-
-def _text(value: object) -> str:
-    """Return a value of the report as escaped HTML: other programs write all of them, even numbers."""
-    return html.escape(str(value))
-
-
 def _bars(report: Mapping[str, Any], place: tuple[str, int], base: float, most: int) -> list[str]:
     wide = max(_x(report, 1) - _x(report, 0) - 0.5, 0.5)
     bars = []
     for row in report["timeline"]:
         if (row["topic"], row["partition"]) == place:
             tall = max(1.0, (_ROW - 12) * row["messages"] / most)
-            bars.append(
-                f'<rect x="{_x(report, row["bucket"]):.1f}" y="{base - tall:.1f}" width="{wide:.1f}" '
-                f'height="{tall:.1f}" fill="var(--bar)"><title>{_seconds(report, row["bucket"])} s: '
-                f"{row['messages']:,} messages</title></rect>"
-            )
+            title = _title(f"{_seconds(report, row['bucket'])} s: {row['messages']:,} messages")
+            x = _x(report, row["bucket"])
+            bars.append(_element("rect", title, x=x, y=base - tall, width=wide, height=tall, fill="var(--bar)"))
     return bars
 
 
@@ -179,39 +163,41 @@ def _leader_marks(report: Mapping[str, Any], place: tuple[str, int], base: float
     marks = []
     found = [row for row in report["leaders"] if (row["topic"], row["partition"]) == place]
     for number, row in enumerate(found):
-        since = row["ts_ns"] - report["begin_ns"]
-        x, top = _x(report, since / report["bucket_ns"]), base - _ROW + 8
-        kind, change, line = "leader", "leads at first", ""
-        if number:
-            kind, change = "leader change", f"leads from {since / 1e9:,.2f} s on"
-            line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{base}" stroke="var(--lead)" stroke-width="1.5"/>'
-        marks.append(
-            f'<g class="{kind}">{line}<path d="M{x - 5:.1f} {top} h10 l-5 7 z" fill="var(--lead)">'
-            f"<title>{_text(row['node'])} {change}</title></path></g>"
-        )
+        x, top = _x_ns(report, row["ts_ns"]), base - _ROW + 8
+        since = f"leads from {(row['ts_ns'] - report['begin_ns']) / 1e9:,.2f} s on" if number else "leads at first"
+        path = f"M{x - 5:.1f} {top} h10 l-5 7 z"
+        arrow = _element("path", _title(f"{row['node']} {since}"), d=path, fill="var(--lead)")
+        line = _element("line", x1=x, x2=x, y1=top, y2=base, stroke="var(--lead)", stroke_width=1.5)
+        marks.append(_element("g", line * bool(number), arrow, class_="leader change" if number else "leader"))
     return marks
 
 
 def _anomaly_marks(report: Mapping[str, Any], place: tuple[str, int], base: float) -> list[str]:
+    if report["begin_ns"] is None:
+        return []
+    found = [row for row in report["first"] if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None]
     return [
-        f'<circle class="anomaly" cx="{_x(report, (row["ts_ns"] - report["begin_ns"]) / report["bucket_ns"]):.1f}" '
-        f'cy="{base}" r="4" fill="var(--bad)"><title>{_text(row["kind"])}: message {_text(row["message_id"])}, '
-        f"{_text(row['detail'])}</title></circle>"
-        for row in report["first"]
-        if (row["topic"], row["partition"]) == place and row["ts_ns"] is not None and report["begin_ns"] is not None
+        _element(
+            "circle",
+            _title(f"{row['kind']}: message {row['message_id']}, {row['detail']}"),
+            class_="anomaly",
+            cx=_x_ns(report, row["ts_ns"]),
+            cy=base,
+            r=4,
+            fill="var(--bad)",
+        )
+        for row in found
     ]
 
 
 def _axis(report: Mapping[str, Any], height: float, name: str) -> list[str]:
     span = _span_s(report)
     step = _step(span)
-    count = int(span / step + 1e-9)
     ticks = [
-        f'<text x="{_LEFT + _PLOT * number * step / span:.1f}" y="{height - 26}" text-anchor="middle">'
-        f"{number * step:,g} s</text>"
-        for number in range(count + 1)
+        _label(f"{number * step:,g} s", _LEFT + _PLOT * number * step / span, height - 26, "middle")
+        for number in range(int(span / step + 1e-9) + 1)
     ]
-    return [*ticks, f'<text x="{_LEFT + _PLOT / 2:.1f}" y="{height - 8}" text-anchor="middle">{name}</text>']
+    return [*ticks, _label(name, _LEFT + _PLOT / 2, height - 8, "middle")]
 
 
 def _step(span: float) -> float:
@@ -230,6 +216,10 @@ def _x(report: Mapping[str, Any], bucket: float) -> float:
     return _LEFT + _PLOT * min(max(share, 0.0), 1.0)
 
 
+def _x_ns(report: Mapping[str, Any], at_ns: int) -> float:
+    return _x(report, (at_ns - report["begin_ns"]) / report["bucket_ns"])
+
+
 def _seconds(report: Mapping[str, Any], bucket: float) -> str:
     return f"{bucket * report['bucket_ns'] / 1e9:,.2f}"
 
@@ -238,17 +228,15 @@ def _milliseconds(value: float) -> str:
     return f"{value / 1000:g} s" if value >= 1000 else f"{value:g} ms"
 
 
-def _named(report: Mapping[str, Any], marks: Sequence[Mark], bottom: float) -> tuple[list[str], float]:
+def _named(report: Mapping[str, Any], marks: Sequence[NamedTime], bottom: float) -> tuple[list[str], float]:
     """Return the longest stall as a band, and each mark as a line with its name above, and the room for the names."""
     parts = []
     stall = report["stall"]
     if stall is not None and stall["end_ns"] - stall["begin_ns"] >= _STALL_NS:
         left, right = (_x_ns(report, stall[name]) for name in ("begin_ns", "end_ns"))
-        parts.append(
-            f'<rect class="stall" x="{left:.1f}" y="0" width="{max(1.0, right - left):.1f}" height="{bottom:.1f}" '
-            'fill="var(--bad)" opacity=".13"><title>'
-            f"the longest stall: {(stall['end_ns'] - stall['begin_ns']) / 1e9:,.2f} s</title></rect>"
-        )
+        title = _title(f"the longest stall: {(stall['end_ns'] - stall['begin_ns']) / 1e9:,.2f} s")
+        place = {"x": left, "y": 0, "width": max(1.0, right - left), "height": bottom}
+        parts.append(_element("rect", title, class_="stall", **place, fill="var(--bad)", opacity=".13"))
     ends: list[float] = []
     for mark in marks:
         x, wide = _x_ns(report, mark.at_ns), _LETTER * len(mark.text) + 10
@@ -258,22 +246,35 @@ def _named(report: Mapping[str, Any], marks: Sequence[Mark], bottom: float) -> t
         name = ""
         if line < _MAX_LINES:
             ends[line:] = [left + wide, *ends[line + 1 :]]
-            anchor = "start" if left == x else "end"
-            name = f'<text x="{x:.1f}" y="{-_LINE * line - 5}" text-anchor="{anchor}">{_text(mark.text)}</text>'
+            name = _label(mark.text, x, -_LINE * line - 5, "start" if left == x else "end")
         top = -_LINE * min(line, _MAX_LINES - 1) - 4
-        parts.append(
-            f'<g class="mark {mark.kind}"><title>{_text(mark.text)}</title><line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" '
-            f'y2="{bottom:.1f}" stroke="{color}" stroke-dasharray="4 3"/>{name}</g>'
-        )
+        dashed = _element("line", x1=x, x2=x, y1=top, y2=bottom, stroke=color, stroke_dasharray="4 3")
+        parts.append(_element("g", _title(mark.text), dashed, name, class_=f"mark {mark.kind}"))
     return parts, _LINE * len(ends) + 6 if ends else 0
 
 
-def _x_ns(report: Mapping[str, Any], at_ns: int) -> float:
-    return _x(report, (at_ns - report["begin_ns"]) / report["bucket_ns"])
-
-
 def _svg(name: str, title: str, height: float, parts: Sequence[str], above: float) -> str:
-    return (
-        f'<div class="scroll"><svg id="{name}" viewBox="0 {-above} {_WIDTH} {height + above}" role="img" '
-        f'aria-label="{html.escape(title)}">{"".join(parts)}</svg></div>'
+    box = f"0 {-above} {_WIDTH} {height + above}"
+    return f'<div class="scroll">{_element("svg", *parts, id=name, viewBox=box, role="img", aria_label=title)}</div>'
+
+
+def _label(text: str, x: float, y: float, anchor: str = "start") -> str:
+    return _element("text", _text(text), x=x, y=y, text_anchor=anchor)
+
+
+def _title(text: str) -> str:
+    return _element("title", _text(text))
+
+
+def _text(value: object) -> str:
+    """Return a value of the report as escaped HTML: other programs write all of them, even numbers."""
+    return html.escape(str(value))
+
+
+def _element(name: str, *children: str, **attributes: str | float) -> str:
+    """Return an element with its children, which are markup; hyphens in names of attributes are underscores here."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{f"{value:.1f}" if isinstance(value, float) else _text(value)}"'
+        for key, value in attributes.items()
     )
+    return f"<{name}{written}>{''.join(children)}</{name}>"
