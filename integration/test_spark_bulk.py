@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.bulk import reader as bulk
+from nsq_ha.spark.read.bulk.cutting import StoredMessages
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.spark.projections import ALL
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from integration.cluster import ClusterUnderTest
+    from nsq_ha.spark.read.frames import Rows
 
 COUNT = 2000
 
@@ -51,12 +54,18 @@ def both(
     options = ReadOptions.parse({**given, "arrowBatchRows": "100"})
     with BlockingCluster(options.lookupd) as asked:
         for part in plan(options, asked):
-            batches = bulk.BulkReader(part, options, asked, ALL).batches()
+            batches = map(copied_batch, RangeReader(part, options, asked).batches())
             copied = [next(batches)]
             between(part)
             copied += batches
-            subscribed = [ALL.batch(rows) for rows in RangeReader(part, options, asked).batches()]
+            plain = dataclasses.replace(options, fetch="subscribe")
+            subscribed = [ALL.batch(rows) for rows in RangeReader(part, plain, asked).batches()]
             yield table(copied), table(subscribed)
+
+
+def copied_batch(rows: Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
+    assert all(isinstance(part, StoredMessages) for part in rows.parts()), "a subscription reads"
+    return ALL.batch(rows)
 
 
 def table(batches: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types

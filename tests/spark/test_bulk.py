@@ -21,10 +21,11 @@ from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster, Extent
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
+from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
-from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
+from nsq_ha.spark.read.replay import Replay
 from tests.spark.projections import ALL
 
 if TYPE_CHECKING:
@@ -82,24 +83,24 @@ def subscribed(ranges: Sequence[Range], given: ReadOptions) -> Any:  # noqa: ANN
 def no_subscription(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fail a test that reads through a subscription."""
 
-    def refuse(self: RangeReader) -> Iterator[Any]:
-        raise AssertionError("a subscription reads")
+    def refuse(asked: Range, *_: object) -> Replay:
+        raise AssertionError(f"a subscription reads {asked}")
 
-    monkeypatch.setattr(RangeReader, "batches", refuse)
+    monkeypatch.setattr(range_reader, "Replay", refuse)
 
 
 @contextmanager
-def subscriptions() -> Iterator[list[Range]]:
-    """The ranges that subscriptions read."""
-    found: list[Range] = []
-    original = RangeReader.__init__
+def subscriptions() -> Iterator[list[int]]:
+    """The offsets at which subscriptions begin."""
+    found: list[int] = []
+    original = Replay.open
 
-    def noted(self: RangeReader, asked: Range, given: ReadOptions, cluster: BlockingCluster) -> None:
-        found.append(asked)
-        original(self, asked, given, cluster)
+    def noted(self: Replay, position: int) -> None:
+        found.append(position)
+        original(self, position)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RangeReader, "__init__", noted)
+        patch.setattr(Replay, "open", noted)
         yield found
 
 
@@ -215,7 +216,7 @@ def small_pulls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many answers, each confirmed by itself."""
     monkeypatch.setattr(bulk_module, "PULL_BYTES", 2000)
     monkeypatch.setattr(bulk_module, "HELD_BYTES", 2000)
-    monkeypatch.setattr(bulk_module, "_REOPEN", Backoff(initial=0.01, maximum=0.05))
+    monkeypatch.setattr(range_reader, "_REOPEN", Backoff(initial=0.01, maximum=0.05))
 
 
 @pytest.mark.usefixtures("small_pulls", "no_subscription")
@@ -230,8 +231,8 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
     (part,) = plan(given, asked)
     leader = dev_cluster.leader(topic)
     assert leader is not None
-    reader = BulkReader(part, given, asked, ALL)
-    batches = reader.batches()
+    reader = RangeReader(part, given, asked)
+    batches = map(ALL.batch, reader.batches())
     got = [next(batches)]
     if fault == "move_leader":
         dev_cluster.move_leader(topic)
@@ -243,7 +244,6 @@ def test_the_same_rows_come_when_the_leader_changes_in_the_middle(
         dev_cluster.start(leader)
     assert table(iter(got))["value"].to_pylist() == [body for lot in lots for body in lot]
     assert reader.opened >= 2
-    assert reader.position == part.end
 
 
 @pytest.mark.usefixtures("small_pulls")
@@ -261,12 +261,13 @@ def test_rows_of_a_node_that_does_not_lead_never_leave(
         return real(self, topic, node) if times[0] >= 0 else {}
 
     monkeypatch.setattr(BlockingCluster, "extents", extents)
-    reader = BulkReader(part, given, asked, ALL)
     got: list[Any] = []
-    with pytest.raises(ResponseTimeoutError, match=r"no longer leads bulk_follower-0"):
-        got.extend(reader.batches())
+    with pytest.raises(ResponseTimeoutError, match=r"no longer leads bulk_follower-0") as failed:
+        got.extend(map(ALL.batch, RangeReader(part, given, asked).batches()))
     assert got
-    assert reader.position == got[-1]["offset"][-1].as_py() + got[-1]["raw_size"][-1].as_py() < part.end
+    reached = got[-1]["offset"][-1].as_py() + got[-1]["raw_size"][-1].as_py()
+    assert reached < part.end
+    assert f"at offset {reached}: no progress" in str(failed.value)
 
 
 def test_without_a_leader_a_read_fails_in_time(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
@@ -306,7 +307,7 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
         with subscriptions() as used, caplog.at_level(logging.WARNING, "nsq_ha.spark"):
             rows = table(read_ranges(ranges, given, ALL))
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
-    assert used == ranges
+    assert used == [part.start for part in ranges]
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith(
         f"fetch=bulk is not possible, so a subscription reads the rest: {ranges[0].name} at offset 0"
@@ -314,15 +315,19 @@ def test_a_port_that_does_not_work_gives_one_warning_and_a_subscription(
 
 
 def test_a_server_that_does_not_know_the_call_is_a_warning(
-    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
+    dev_cluster: DevCluster,
+    asked: BlockingCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     topic = dev_cluster.create_topic("bulk_old", sync_every=1)
     publish(asked, topic, [[b"a"]])
     monkeypatch.setattr("nsq_ha.protocol.pull.METHOD", "NsqdCoordRpcServer.PullMore")
     given = options(asked, topic)
-    with pytest.raises(BulkUnavailableError, match="unknown method") as caught:
-        list(BulkReader(plan(given, asked)[0], given, asked, ALL).batches())
-    assert caught.value.is_general
+    reader = RangeReader(plan(given, asked)[0], given, asked)
+    assert table(map(ALL.batch, reader.batches()))["value"].to_pylist() == [b"a"]
+    assert not reader.can_copy
+    assert "unknown method" in caplog.text
 
 
 @pytest.mark.usefixtures("small_pulls")
@@ -346,8 +351,8 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     with subscriptions() as used:
         rows = table(read_ranges(ranges, given, ALL))
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
-    assert [part.end for part in used] == [ranges[0].end]
-    assert used[0].start > 0
+    assert len(used) == 1
+    assert used[0] > 0
 
 
 def test_an_error_that_retries_cannot_fix_ends_the_read(

@@ -235,7 +235,7 @@ class Projection:
         self._kinds = tuple(field.dataType.simpleString() for field in schema.fields)
         self._nullable = tuple(field.nullable for field in schema.fields)
 
-    def batch(self, rows: Messages | RawMessages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def batch(self, rows: Messages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
         if not isinstance(rows, Rows):
             return self._built(rows)

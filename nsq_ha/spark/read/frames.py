@@ -183,16 +183,19 @@ class Frames(RawMessages):
 
 
 class Rows:
-    """Accepted messages in the order of the chain: frames, and messages as objects. Iterating gives messages."""
+    """Accepted messages in the order of the chain, as bytes and as objects. Iterating gives delivered ones."""
 
-    def __init__(self) -> None:
-        self._parts: list[list[Message] | Frames] = []
+    def __init__(self, *parts: RawMessages) -> None:
+        self._parts: list[list[Message] | RawMessages] = [*parts]
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
 
     def __iter__(self) -> Iterator[Message]:
-        return itertools.chain.from_iterable(self._parts)
+        for part in self._parts:
+            if not isinstance(part, list | Frames):
+                raise TypeError("copied messages cannot become objects")
+            yield from part
 
     def add(self, frames: Frames) -> None:
         """Append frames."""
@@ -201,19 +204,20 @@ class Rows:
     def messages(self) -> list[Message]:
         """Return the list to append messages to."""
         last = self._parts[-1] if self._parts else None
-        if last is None or isinstance(last, Frames):
+        if not isinstance(last, list):
             last = []
             self._parts.append(last)
         return last
 
-    def parts(self) -> Iterator[list[Message] | Frames]:
+    def parts(self) -> Iterator[list[Message] | RawMessages]:
         """Yield the rows in as few parts as their kinds allow."""
-        filled = [part for part in self._parts if len(part)]
-        for is_cut, group in itertools.groupby(filled, lambda part: isinstance(part, Frames)):
-            if is_cut:
+        for kind, group in itertools.groupby(filter(len, self._parts), type):
+            if kind is Frames:
                 yield joined([part for part in group if isinstance(part, Frames)])
+            elif kind is list:
+                yield [message for part in group if isinstance(part, list) for message in part]
             else:
-                yield [message for part in group for message in part]
+                yield from group
 
 
 def joined(parts: Sequence[Frames]) -> Frames:

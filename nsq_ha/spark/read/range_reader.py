@@ -1,9 +1,10 @@
 """Read ranges to their proven end, in a task or in the driver, even if connections fail and leaders move.
 
-After a failure, :class:`RangeReader` opens another channel at the position reached, on
-the current leader. ``chain`` decides which messages are accepted. :class:`DriverRead`
-reads small micro-batches where they are planned, so that their rows go to Spark with the
-plan: starting a Python task costs Spark more than reading some messages.
+After a failure, :class:`RangeReader` opens another connection at the position reached, to
+the current leader: a channel, or with ``fetch=bulk`` one that copies the log. ``chain`` decides
+which messages of a channel are accepted. :class:`DriverRead` reads small micro-batches where they
+are planned, so that their rows go to Spark with the plan: starting a Python task costs Spark more
+than reading some messages.
 
 The invariants: a reader yields exactly the chain from start to end, each message once,
 and ends without an error only if that is complete or data loss is allowed. The driver
@@ -28,7 +29,7 @@ from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.cluster import worker_cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
-from nsq_ha.spark.read.bulk.reader import BulkReader, BulkUnavailableError
+from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import Frames, Rows
 from nsq_ha.spark.read.replay import Replay, Subscriptions
@@ -73,23 +74,12 @@ def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Proje
         NsqError: See :meth:`RangeReader.batches`. Spark runs the task again if it is set to.
     """
     with worker_cluster(options.lookupd) as cluster:
-        is_bulk = options.fetch == "bulk"
         for part in ranges:
-            rest = part
-            if is_bulk:
-                reader = BulkReader(part, options, cluster, projection)
-                try:
-                    yield from reader.batches()
-                    continue
-                except BulkUnavailableError as error:
-                    if error.is_general:
-                        is_bulk = False
-                        log.warning("fetch=bulk is not possible, so a subscription reads the rest: %s", error)
-                    else:
-                        log.info("a subscription reads the rest of a range: %s", error)
-                rest = dataclasses.replace(part, start=reader.position)
-            for rows in RangeReader(rest, options, cluster).batches():
+            reader = RangeReader(part, options, cluster)
+            for rows in reader.batches():
                 yield projection.batch(rows)
+            if not reader.can_copy:
+                options = dataclasses.replace(options, fetch="subscribe")
 
 
 class DriverRead:
@@ -106,7 +96,8 @@ class DriverRead:
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
         # The driver never counts a message as lost: only tasks wait long enough to decide that.
         patience = min(options.fetch_timeout, DRIVER_PATIENCE)
-        self._options = dataclasses.replace(options, fail_on_data_loss=True, fetch_timeout=patience, fetch_retries=0)
+        given = dataclasses.replace(options, fail_on_data_loss=True, fetch="subscribe")
+        self._options = dataclasses.replace(given, fetch_timeout=patience, fetch_retries=0)
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
@@ -162,13 +153,16 @@ class RangeReader:
         subscriptions: Where to look for an idle subscription, and to leave the own one. None to close it.
 
     Attributes:
-        opened: Number of channels opened so far; more than one after a failure.
+        opened: Number of connections so far; more than one after a failure.
+        can_copy: Whether ``fetch=bulk`` may work for other ranges.
     """
 
     def __init__(
         self, asked: Range, options: ReadOptions, cluster: BlockingCluster, subscriptions: Subscriptions | None = None
     ) -> None:
         self.opened: int = 0
+        self.can_copy: bool = True
+        self._copies = options.fetch == "bulk"
         self._subscriptions = subscriptions
         self._asked = asked
         self._node = asked.leader
@@ -222,10 +216,32 @@ class RangeReader:
             log.debug("%s: opening a channel after %s", self._where, error)
 
     def _connection(self) -> Iterator[Rows]:
-        """Read through one new channel until the range is complete or the channel fails."""
-        replay = Replay(self._asked, self._leader(), self._cluster, self._options)
+        """Read through one new connection until the range is complete or that fails."""
+        node = self._leader()
         self.opened += 1
-        yield from self._read(replay, self._options.fetch_timeout, is_new=True)
+        if self._copies:
+            yield from self._copied(node)
+        else:
+            replay = Replay(self._asked, node, self._cluster, self._options)
+            yield from self._read(replay, self._options.fetch_timeout, is_new=True)
+
+    def _copied(self, node: Node) -> Iterator[Rows]:
+        """Copy the log; if that is not possible, leave the rest of the range to a subscription."""
+        chain, asked = self._chain, dataclasses.replace(self._asked, start=self._chain.position)
+        try:
+            for messages in BulkCopy(asked, node, self._cluster, self._options).messages():
+                chain.position = messages.end
+                yield Rows(messages)
+                self._has_progressed()
+        except BulkUnavailableError as error:
+            self._copies = False
+            self._progress_at = time.monotonic()
+            self.can_copy = not error.is_general
+            if error.is_general:
+                text = "fetch=bulk is not possible, so a subscription reads the rest: %s: %s"
+                log.warning(text, self._where, error)
+            else:
+                log.info("a subscription reads the rest of a range: %s: %s", self._where, error)
 
     def _read(self, replay: Replay, patience: float, *, is_new: bool = False) -> Iterator[Rows]:
         """Read through a channel until the range is complete or the channel fails; then close it, or leave it idle."""

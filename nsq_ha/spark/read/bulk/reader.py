@@ -1,13 +1,13 @@
-"""Read a range in bulk, as far as that is possible.
+"""Copy a range in bulk, as far as that is possible.
 
-The reader asks the partition's leader for entries of the log, proves the chain on whole arrays (``cutting``) and builds
-Arrow batches. What it cannot do is left to a subscription, which also decides about data loss.
+:class:`BulkCopy` asks the partition's leader for entries of the log, and proves the chain on whole arrays
+(``cutting``). What it cannot do is left to a subscription (``range_reader``).
 
 The call addresses entries by number, and knows no offsets. So :func:`find_entry` searches where to begin.
 
-The invariants: rows leave in the order of the log, each once, and none is left out; ``position`` is where the rows that
-left end. Only rows of a leader leave: any replica answers, and another one may hold messages that were never
-committed. So after each answer the node must confirm that it leads; a leader sends committed messages only.
+The invariants: messages leave in the order of the log, each once, and none is left out. Only those of a leader leave:
+any replica answers, and another one may hold messages that were never committed. So after each answer the node must
+confirm that it leads; a leader sends committed messages only.
 
 **Source:** Spark design 5; youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``;
 ``consistence/commitlog.go`` ``ConvertToOffsetIndex``: entries keep their numbers when older ones are cleaned.
@@ -17,20 +17,15 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import logging
-import random
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
-from nsq_ha.options.types import Backoff
-from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol.pull import MAX_ENTRIES, Entry, Pull, Pulled, Refused, entries_of
-from nsq_ha.spark.plan.boundaries import no_progress
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
 
@@ -41,9 +36,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster, Extent
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
-    from nsq_ha.spark.read.columns import Projection
-
-log: Final = logging.getLogger("nsq_ha.spark")
 
 PULL_BYTES: Final = 8 * 1024 * 1024
 """Bytes of the log to ask for at once; with entries of different sizes it may become more."""
@@ -51,7 +43,6 @@ PULL_BYTES: Final = 8 * 1024 * 1024
 HELD_BYTES: Final = 16 * 1024 * 1024
 """Bytes of rows that wait until the node confirms that it leads; and of a batch."""
 
-_REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
 _UNFLUSHED_PAUSE: Final = 0.05
 
 _DISPATCHER: Final = "gorpc.Dispatcher"
@@ -88,121 +79,97 @@ class BulkUnavailableError(NsqError):
             understood.
     """
 
-    def __init__(self, text: str, *, is_general: bool) -> None:
+    def __init__(self, text: str, *, is_general: bool = False) -> None:
         super().__init__(text)
         self.is_general: bool = is_general
 
 
-class BulkReader:
-    """Reads one range, blocking.
+class BulkCopy:
+    """Copies a range of the log through one connection, blocking.
 
     Args:
         asked: The range.
+        node: The leader of its partition.
+        cluster: Used to ask the leader; the caller closes it.
         options: Options of the read.
-        cluster: Used for lookups; the caller closes it.
-        projection: The columns to build.
-
-    Attributes:
-        position: Where the rows that left end, in bytes of the partition's queue.
-        opened: Number of connections so far; more than one after a failure.
     """
 
-    def __init__(self, asked: Range, options: ReadOptions, cluster: BlockingCluster, projection: Projection) -> None:
-        self.position: int = asked.start
-        self.opened: int = 0
+    def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
         self._asked = asked
-        self._options = options
+        self._node = node
         self._cluster = cluster
-        self._projection = projection
-        self._progress_at = 0.0
-        self._failures = 0
+        self._options = options
+        self._name = f"{asked.topic}-{asked.partition}"
+        self._progress_at = time.monotonic()
 
-    def batches(self) -> Iterator[Any]:
-        """Yield Arrow record batches of the range in order.
+    def messages(self) -> Iterator[StoredMessages]:
+        """Yield the messages of the range in order, at most ``arrowBatchRows`` at a time.
 
-        The caller may take any time between two batches.
+        The caller may take any time between two of them.
 
         Raises:
-            BulkUnavailableError: A subscription must read the rest, from :attr:`position` on.
-            NsqError: No progress for ``fetchTimeout`` times (``fetchRetries`` + 1); the last failure is the cause.
+            BulkUnavailableError: A subscription must read the rest.
+            NsqError: The connection failed, or the node does not lead.
         """
-        self._progress_at = time.monotonic()
-        while self.position < self._asked.end:
-            try:
-                yield from self._connection()
-            except NsqError as error:
-                if not error.retriable:
-                    raise
-                self._failed(error)
-
-    def _connection(self) -> Iterator[Any]:
-        """Read through one connection until the range is complete or that fails."""
-        node = self._leader()
-        address = copy_port(node)
+        address = copy_port(self._node)
         if address is None:
-            raise self._unavailable(f"no lookup names the port of nsqd {node.address} for copying", is_general=True)
-        extent = self._extent(node)
-        link = BulkLink(node, address)
+            text = f"no lookup names the port of nsqd {self._node.address} for copying"
+            raise BulkUnavailableError(text, is_general=True)
+        extent = self._extent()
+        link = BulkLink(self._node, address)
         try:
             with link:
-                self.opened += 1
-                yield from self._pull(link, node, *self._find(link, node, extent))
+                yield from self._pull(link, *self._find(link, extent))
         except DamagedLogError as error:
-            raise self._unavailable(str(error)) from error
+            raise BulkUnavailableError(str(error)) from error
         except RemoteProtocolError as error:
-            text = f"the answer of nsqd {node.address} is not understood: {error}"
-            raise self._unavailable(text, is_general=True) from error
+            text = f"the answer of nsqd {self._node.address} is not understood: {error}"
+            raise BulkUnavailableError(text, is_general=True) from error
         except NsqError as error:
             if error.retriable and not link.answered:
                 # If the node is gone, this fails, and the next connection goes to another leader.
-                self._extent(node)
-                raise self._unavailable(str(error), is_general=True) from error
+                self._extent()
+                raise BulkUnavailableError(str(error), is_general=True) from error
             raise
 
-    def _leader(self) -> Node:
-        """Return the planned leader first, and the current one after a failure."""
-        if not self._failures and not self.opened and self._asked.leader is not None:
-            return self._asked.leader
-        return self._cluster.leader(self._asked.topic, self._asked.partition, self._asked.leader)
-
-    def _extent(self, node: Node) -> Extent:
-        """Return the extent of the log, from a node that leads it.
+    def _extent(self) -> Extent:
+        """Return the extent of the log, if the node leads it.
 
         Raises:
             NoLeaderError: It does not lead the partition.
             NsqError: It does not answer.
         """
-        extent = self._cluster.extents(self._asked.topic, node).get(self._asked.partition)
+        extent = self._cluster.extents(self._asked.topic, self._node).get(self._asked.partition)
         if extent is None:
-            raise NoLeaderError(f"nsqd {node.address} no longer leads {self._asked.topic}-{self._asked.partition}")
+            raise NoLeaderError(f"nsqd {self._node.address} no longer leads {self._name}")
         return extent
 
     # ---------------------------------------------------------------- entries
 
-    def _find(self, link: BulkLink, node: Node, extent: Extent) -> tuple[int, int]:
+    def _find(self, link: BulkLink, extent: Extent) -> tuple[int, int]:
         """Return the entry to begin with, as :func:`find_entry`."""
 
         def look(number: int) -> Entry | Missing:
             link.ask(self._request(number, 1))
-            answer = self._accepted(link.answer(self._options.fetch_timeout), node)
+            answer = self._accepted(link.answer(self._options.fetch_timeout))
             entries = entries_of(answer) if isinstance(answer, Pulled) else ()
             if not entries:
                 return answer if isinstance(answer, Missing) else Missing.LATER
             return entries[0]
 
-        found = find_entry(self.position, extent, look)
+        found = find_entry(self._asked.start, extent, look)
         if found is None:
             # Perhaps the messages before the position are not flushed.
-            self._flush(node)
-            found = find_entry(self.position, extent, look)
+            self._flush()
+            found = find_entry(self._asked.start, extent, look)
         if found is None:
-            raise self._unavailable("the entries of the log do not contain it")
+            raise BulkUnavailableError("the entries of the log do not contain it")
         return found
 
     def _request(self, number: int, count: int) -> Pull:
         return Pull(self._asked.topic, self._asked.partition, number, count)
 
-    def _accepted(self, answer: Pulled | Refused, node: Node) -> Pulled | Missing:
+    def _accepted(self, answer: Pulled | Refused) -> Pulled | Missing:
         """Return an answer, or why there is none.
 
         Raises:
@@ -214,28 +181,28 @@ class BulkReader:
         for part, missing in _MISSING.items():
             if part in answer.text:
                 return missing
-        text = f"nsqd {node.address} refused to send the log of {self._asked.topic}-{self._asked.partition}"
+        text = f"nsqd {self._node.address} refused to send the log of {self._name}"
         if answer.text.startswith(_DISPATCHER):
-            raise self._unavailable(f"{text}: {answer.text}", is_general=True)
+            raise BulkUnavailableError(f"{text}: {answer.text}", is_general=True)
         raise NoLeaderError(f"{text}: {answer.text}")
 
-    def _pull(self, link: BulkLink, node: Node, number: int, size: int) -> Iterator[Any]:
+    def _pull(self, link: BulkLink, number: int, size: int) -> Iterator[StoredMessages]:
         """Ask for entries from ``number`` on, of about this size, until the range is complete."""
-        end = self._asked.end
+        following, end = self._asked.start, self._asked.end
         held: list[StoredMessages] = []
-        following = self.position
+        held_from = following
         count = self._count(size, end - following)
         link.ask(self._request(number, count))
         while following < end:
-            answer = self._accepted(link.answer(self._options.fetch_timeout), node)
+            answer = self._accepted(link.answer(self._options.fetch_timeout))
             got = cut(answer, self._asked) if isinstance(answer, Pulled) else None
             if got is None:
-                yield from self._leave(held, node)
-                held = []
+                yield from self._leave(held)
+                held, held_from = [], following
                 if answer is Missing.CLEANED:
-                    raise self._unavailable("the log was cleaned")
+                    raise BulkUnavailableError("the log was cleaned")
                 if count == 1:
-                    self._wait_for_more(node)
+                    self._wait_for_more()
                 # One of several entries may not be readable yet; then the server sends none.
                 count = 1
                 link.ask(self._request(number, count))
@@ -249,9 +216,9 @@ class BulkReader:
                 count = self._count(size, end - following)
                 link.ask(self._request(number, count))
             held.append(rows)
-            if following == end or following - self.position >= HELD_BYTES:
-                yield from self._leave(held, node)
-                held = []
+            if following == end or following - held_from >= HELD_BYTES:
+                yield from self._leave(held)
+                held, held_from = [], following
 
     def _count(self, size: int, left: int) -> int:
         """Return how many entries of about this size to ask for."""
@@ -275,57 +242,36 @@ class BulkReader:
             raise DamagedLogError(f"the end {self._asked.end} lies inside a message")
         return part
 
-    def _leave(self, held: list[StoredMessages], node: Node) -> Iterator[Any]:
-        """Yield rows as batches, after the node has confirmed that it leads."""
+    def _leave(self, held: list[StoredMessages]) -> Iterator[StoredMessages]:
+        """Yield messages in batches, after the node has confirmed that it leads."""
         if not any(map(len, held)):
             return
-        self._extent(node)
+        self._extent()
         for rows in held:
             first, count = 0, len(rows)
             most = -(-count // max(1, -(-count // self._options.arrow_batch_rows)))
             while first < count:
                 last = int(np.searchsorted(rows.offsets, int(rows.offsets[first]) + HELD_BYTES))
                 part = rows.part(first, max(first + 1, min(first + most, last)))
-                made = self._projection.batch(part)
                 first += len(part)
-                self.position = part.end
-                yield made
+                yield part
                 # The time that the caller took does not count against the server.
                 self._progress_at = time.monotonic()
-                self._failures = 0
 
-    # ---------------------------------------------------------------- failures
-
-    def _wait_for_more(self, node: Node) -> None:
+    def _wait_for_more(self) -> None:
         """Wait a little for messages that are acknowledged but not flushed."""
-        self._extent(node)
+        self._extent()
         waited = time.monotonic() - self._progress_at
         if waited >= self._options.fetch_timeout:
-            raise self._unavailable(f"no more of the log was readable for {waited:.1f} s")
-        self._flush(node)
+            raise BulkUnavailableError(f"no more of the log was readable for {waited:.1f} s")
+        self._flush()
         time.sleep(_UNFLUSHED_PAUSE)
 
-    def _flush(self, node: Node) -> None:
+    def _flush(self) -> None:
         channel = f"{self._options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
         # A topic that accepts only registered channels is flushed by its leader's clock.
         with contextlib.suppress(NsqError):
-            self._cluster.flush(self._asked.topic, self._asked.partition, node, channel)
-
-    def _failed(self, error: NsqError) -> None:
-        """Decide whether to continue, and wait a little."""
-        self._failures += 1
-        limit = self._options.patience
-        if time.monotonic() - self._progress_at >= limit:
-            raise no_progress(self._where, limit, error) from error
-        log.info("%s: connecting again after %s", self._where, error)
-        time.sleep(delay_after(_REOPEN, self._failures, random.random))
-
-    def _unavailable(self, text: str, *, is_general: bool = False) -> BulkUnavailableError:
-        return BulkUnavailableError(f"{self._where}: {text}", is_general=is_general)
-
-    @property
-    def _where(self) -> str:
-        return f"{self._asked.name} at offset {self.position}"
+            self._cluster.flush(self._asked.topic, self._asked.partition, self._node, channel)
 
 
 def find_entry(position: int, extent: Extent, look: Callable[[int], Entry | Missing]) -> tuple[int, int] | None:
