@@ -347,23 +347,34 @@ class BlockingSubscription:
     """A subscription through a connection of its own, and what its messages are answered through.
 
     Args:
+        node: The nsqd.
+        options: Those of the connection.
         place: Topic, channel and partition; 0 on a plain nsqd.
-        connection: The connection, which :meth:`close` closes.
-        node: Its nsqd.
+        extended: As for :class:`BlockingConnection`.
+        gathers: As for :class:`BlockingConnection`.
 
     Attributes:
         topic: The topic.
         channel: The channel.
         partition: The partition.
         nsqd: ``host:port`` of the nsqd.
-        connection: As given.
+        connection: The connection.
         ready: The last RDY that was sent.
+        max_ready: The largest RDY that may be sent.
     """
 
-    def __init__(self, place: tuple[str, str, int], connection: BlockingConnection, node: Node) -> None:
+    def __init__(
+        self,
+        node: Node,
+        options: ConnectionOptions,
+        place: tuple[str, str, int],
+        *,
+        extended: bool = False,
+        gathers: bool = True,
+    ) -> None:
         self.topic, self.channel, self.partition = place
         self.nsqd: str = node.address
-        self.connection: BlockingConnection = connection
+        self.connection: BlockingConnection = BlockingConnection(node, options, extended=extended, gathers=gathers)
         self.ready: int = 0
         self.max_ready: int = 1
         self._largest = 0

@@ -137,14 +137,11 @@ def require_spark() -> None:
         if importlib.util.find_spec(module) is None:
             raise SparkUnavailableError(f"Spark needs {module}, which is not installed: pip install 'nsq_ha[spark]'")
     version = java_version()
-    if version is None:
-        found = "JAVA_HOME has none" if os.environ.get("JAVA_HOME") else "none was found"
+    if version is None or version < MINIMUM_JAVA:
+        nothing = "JAVA_HOME has none" if os.environ.get("JAVA_HOME") else "none was found"
         raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, but {found}: {_JAVA_REMEDY} and set JAVA_HOME to it"
-        )
-    if version < MINIMUM_JAVA:
-        raise SparkUnavailableError(
-            f"Spark needs Java {MINIMUM_JAVA} or newer, but found {version}: {_JAVA_REMEDY} and set JAVA_HOME to it"
+            f"Spark needs Java {MINIMUM_JAVA} or newer, but {nothing if version is None else f'found {version}'}: "
+            f"{_JAVA_REMEDY} and set JAVA_HOME to it"
         )
     pyspark_private.require()
 

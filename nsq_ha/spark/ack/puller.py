@@ -22,7 +22,7 @@ from nsq_ha.errors import ConnectionLostError, NsqError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Sub, layout_for
-from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingConnection, BlockingSubscription
+from nsq_ha.spark.connection import CONNECT_TIMEOUT, BlockingSubscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,8 +116,7 @@ class Puller:
     def _run(self) -> None:
         failures = 0
         while not self._over.is_set():
-            connection = BlockingConnection(self.node, self._connection_options)
-            subscription = BlockingSubscription((self.topic, self.channel, 0), connection, self.node)
+            subscription = BlockingSubscription(self.node, self._connection_options, (self.topic, self.channel, 0))
             try:
                 layout = layout_for(detail=False, ext=False)
                 subscription.subscribe(Sub(self.topic, self.channel, None), layout, self._options.rdy)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import secrets
 import threading
 import time
@@ -28,6 +29,7 @@ import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, DataLossError
 from nsq_ha.spark.options import wrong
+from nsq_ha.spark.read.columns import COLUMNS, built
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,16 +39,7 @@ if TYPE_CHECKING:
 _LOOK: Final = 0.05
 _ROOM: Final = 64  # approximate bytes of a row besides its body
 
-_STORED: Final = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("message_id", pa.binary()),
-        ("attempts", pa.int16()),
-    ]
-)
+_STORED: Final = ("value", "topic", "offset", "timestamp", "message_id", "attempts")
 """Columns of a plain nsqd's messages; ``offset`` counts the rows of the spool."""
 
 
@@ -74,14 +67,8 @@ class SpoolFile:
     @classmethod
     def named(cls, name: str) -> Self | None:
         """Return the attributes from a file's name. None if it is not a spool file."""
-        parts = name.removesuffix(".arrow").split("-")
-        if (
-            not name.endswith(".arrow")
-            or len(parts) != 4
-            or not all(part.isascii() and part.isdigit() for part in parts)
-        ):
-            return None
-        return cls(*map(int, parts))
+        numbers = re.fullmatch(r"(\d+)-(\d+)-(\d+)-(\d+)\.arrow", name, re.ASCII)
+        return None if numbers is None else cls(*map(int, numbers.groups()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,16 +251,11 @@ def read_file(path: str) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 
 def _store(path: Path, messages: Sequence[Message], row: int) -> None:
-    columns = [
-        pa.array([message.body for message in messages], pa.binary()),
-        pa.array([message.topic for message in messages], pa.string()),
-        pa.array(range(row, row + len(messages)), pa.int64()),
-        pa.array([message.timestamp_ns // 1000 for message in messages], _STORED.field("timestamp").type),
-        pa.array([message.id for message in messages], pa.binary()),
-        pa.array([min(message.attempts, 2**15 - 1) for message in messages], pa.int16()),
-    ]
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _STORED) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=_STORED))
+    columns = {name: built(COLUMNS[name], messages) for name in _STORED}
+    columns["offset"] = pa.array(range(row, row + len(messages)), pa.int64())
+    batch = pa.RecordBatch.from_pydict(columns)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
 
 
 def _locked(path: Path, patience: float) -> int | None:

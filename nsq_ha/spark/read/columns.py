@@ -210,6 +210,12 @@ def default_schema(*, headers: bool, as_array: bool = False) -> str:
     return ", ".join(f"{name} {column.spark_type}" for name, column in columns.items() if headers or name != "headers")
 
 
+def built(column: SourceColumn, rows: Messages | RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
+    """Return a column of messages as a ``pyarrow.Array``; there must be at least one message."""
+    made = column.of_raw(rows) if isinstance(rows, RawMessages) else column.of_messages(rows)
+    return made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
+
+
 class Projection:
     """The columns that one read builds, in the order of Spark's schema. Pickles with the reader.
 
@@ -246,15 +252,7 @@ class Projection:
         return whole
 
     def _built(self, rows: Messages | RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
-        columns = self.columns
-        built: list[Any] = [
-            column.of_raw(rows) if isinstance(rows, RawMessages) else column.of_messages(rows) for column in columns
-        ]
-        arrays = [
-            made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
-            for made, column in zip(built, columns, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema())
+        return pa.RecordBatch.from_arrays([built(column, rows) for column in self.columns], schema=self.arrow_schema())
 
     def stored(self, batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return a spool's ``pyarrow.RecordBatch`` with these columns; null for those that a plain nsqd lacks."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
-from nsq_ha.spark.connection import FIRST_READY, BlockingConnection, BlockingSubscription
+from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
 from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Replay(BlockingSubscription):
         self._is_own = options.channel is None
         self._gathers = asked.end - asked.start > UNGATHERED_BYTES
         channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
-        connection = BlockingConnection(node, options.connection, extended=asked.extended, gathers=self._gathers)
-        super().__init__((asked.topic, channel, asked.partition), connection, node)
+        place = asked.topic, channel, asked.partition
+        super().__init__(node, options.connection, place, extended=asked.extended, gathers=self._gathers)
         self._asked = asked
         self._node = node
         self._cluster = cluster
