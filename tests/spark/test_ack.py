@@ -25,7 +25,6 @@ from nsq_ha.spark.ack import draining
 from nsq_ha.spark.ack import planner as ack_planner
 from nsq_ha.spark.ack.draining import DrainVerdict
 from nsq_ha.spark.ack.planner import AckPlanner, divided
-from nsq_ha.spark.ack.puller import Puller
 from nsq_ha.spark.ack.spool import Spool, SpoolFile, read_file
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ReadOptions
@@ -344,16 +343,19 @@ def test_limits_wait_and_cut(plan: Callable[..., AckPlanner], topic: str, publis
 
 
 def test_bytes_are_limited_on_the_disk_and_in_a_batch(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, tmp_path: Path
 ) -> None:
     large = [number + bytes(100_000) for number in numbered(60)]
     for start_at in (0, 30):
         publish(topic, 0, large[start_at : start_at + 30])
     planner = plan(maxSpoolBytes="1m", maxBytesPerTrigger="500k", rdy="2")
     start = planner.initial()
-    until(lambda: planner._may_pull() is False or not planner.latest(start))
-    planner._pull()
-    waiting = sum(file.size for file in planner._spool.between(0, 999))
+
+    def on_disk() -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "spool").glob("*.arrow"))
+
+    until(lambda: planner.latest(start) != start and on_disk() >= 2**20)
+    waiting = on_disk()
     assert waiting < 2_000_000, "it pauses while so much waits"
     batches = drained(planner)
     assert sorted(itertools.chain(*batches)) == large
@@ -387,18 +389,20 @@ def test_a_kill_before_the_finish_repeats_and_loses_nothing(
 
 
 def test_a_lost_connection_is_made_anew(
-    plan: Callable[..., AckPlanner], topic: str, publish: Publish, dev_cluster: DevCluster
+    plan: Callable[..., AckPlanner],
+    topic: str,
+    publish: Publish,
+    dev_cluster: DevCluster,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     planner = plan()
     start = planner.initial()
     publish(topic, 0, numbered(10))
     until(lambda: planner.latest(start) != start)
-    (puller,) = planner._pullers.values()
     leader = dev_cluster.leader(topic, 0)
     assert leader is not None
     dev_cluster.cut(leader)
-    until(lambda: puller.trouble is not None)
-    until(lambda: puller.trouble is None)
+    until(lambda: "reconnecting after" in caplog.text)
     publish(topic, 0, numbered(10, 10))
     until(lambda: set(read(planner, start, planner.latest(start))) == set(numbered(20)))
 
@@ -472,14 +476,16 @@ def test_a_folder_that_lost_its_newest_files_loses_no_new_message(
     assert list(itertools.chain(*drained(lossy, begun))) == numbered(10)
 
 
-def test_files_that_are_gone_are_data_loss(plan: Callable[..., AckPlanner], topic: str, publish: Publish) -> None:
+def test_files_that_are_gone_are_data_loss(
+    plan: Callable[..., AckPlanner], topic: str, publish: Publish, tmp_path: Path
+) -> None:
     publish(topic, 0, numbered(10))
     planner = plan()
     start = planner.initial()
     until(lambda: planner.latest(start) != start)
     end = planner.report()
-    for file in planner._spool.between(0, 1):
-        (planner._spool.folder / file.name).unlink()
+    for path in (tmp_path / "spool").glob("*.arrow"):
+        path.unlink()
     with pytest.raises(DataLossError, match="cannot be read"):
         read(planner, start, end)
     planner.close()
@@ -506,10 +512,13 @@ def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, t
     options = options_for(dev_cluster, topic, tmp_path)
     planner = AckPlanner(options)
     planner.latest(planner.initial())
-    (puller,) = planner._pullers.values()
-    assert isinstance(puller, Puller)
+    assert pulling()
     planner.close()
-    assert not puller._thread.is_alive()
+    assert not pulling()
+
+
+def pulling() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("nsq_ha-pull-")]
 
 
 def test_plain_nsqlookupds_name_the_nsqds_and_their_http_ports(tmp_path: Path) -> None:
