@@ -21,9 +21,8 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub
 from nsq_ha.spark import cluster as cluster_module
-from nsq_ha.spark.cluster import BlockingCluster
-from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.read import reuse
+from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
+from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.sink import NsqBatchWriter, TaskWritten
 from nsq_ha.spark.stream import NsqStreamReader
@@ -140,9 +139,7 @@ def test_micro_batches_are_written_on(
     """Spark creates a writer for each plan and each commit, in processes that it uses again."""
     topic = lonely.create_topic(next(names), 2)
     view_of(lonely, topic)
-    monkeypatch.setattr(reuse, "_is_worker", lambda: True)
-    idle: dict[Any, BlockingCluster] = {}
-    monkeypatch.setattr(reuse, "_idle", idle)
+    monkeypatch.setenv("SPARK_REUSE_WORKER", "1")
     given = {"lookupd": ",".join(lonely.lookupd), "topic": topic, "publishTimeout": f"{PATIENCE:g}s"}
     numbers = itertools.count()
     schema = pa.schema([("value", pa.binary()), ("partition", pa.int32())])
@@ -162,8 +159,9 @@ def test_micro_batches_are_written_on(
         while time.monotonic() < end:
             batch()
     assert not caplog.records, "the reader of the stream warns"
-    for each in idle.values():
-        each.close()
+    monkeypatch.delenv("SPARK_REUSE_WORKER")
+    with worker_cluster(WriteOptions.parse(given).lookupd):
+        pass  # closes what was kept
 
 
 def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevCluster) -> None:
