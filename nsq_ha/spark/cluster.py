@@ -13,15 +13,17 @@ them answers, what they said last counts, and they are asked only now and then.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import secrets
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import Servers
@@ -69,6 +71,11 @@ class Extent:
     start: int
     end: int
     messages: int = 0
+
+
+def temporary_channel(prefix: str) -> str:
+    """Return an unused name of a channel that vanishes when its last client leaves."""
+    return f"{prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
 
 
 class BlockingCluster:
@@ -223,23 +230,23 @@ class BlockingCluster:
         start = StartFrom.offset(offset)
         self._ask(node, self._nsqd(node).start_channel_from(topic, partition, channel, start))
 
-    def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
-        """Make the leader flush acknowledged messages, as it does for a new channel.
+    def flush(self, topic: str, partition: int, node: Node, prefix: str) -> None:
+        """Make the leader flush acknowledged messages, as it does for a new channel, which is deleted immediately.
+
+        A failure is ignored: a topic that accepts only registered channels is flushed by its leader's clock.
 
         Args:
             topic: The topic.
             partition: The partition.
             node: Its leader.
-            channel: An unused name; the channel is deleted immediately.
-
-        Raises:
-            ChannelNotRegisteredError: The topic accepts only registered channels.
-            NsqError: As for :meth:`open_channel`.
+            prefix: Prefix of the channel's name.
 
         Source: youzan/nsq nsqd/topic.go (flushForChannelMoreData); seen on the real server, 6 of 6.
         """
-        self._ask(node, self._nsqd(node).create_channel(topic, partition, channel))
-        self.delete_channel(topic, partition, node, channel)
+        channel = temporary_channel(prefix)
+        with contextlib.suppress(NsqError):
+            self._ask(node, self._nsqd(node).create_channel(topic, partition, channel))
+            self.delete_channel(topic, partition, node, channel)
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
         """Delete ``channel``; raises as :meth:`open_channel`."""
@@ -340,7 +347,7 @@ class BlockingCluster:
 _idle: Final[dict[tuple[int, tuple[str, ...]], BlockingCluster]] = {}
 
 
-@contextmanager
+@contextlib.contextmanager
 def worker_cluster(lookupd: tuple[str, ...]) -> Iterator[BlockingCluster]:
     """Lend a cluster to one task, with the connections of the last task of this process if it had the same servers.
 

@@ -9,6 +9,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +57,7 @@ def bodies(path: str) -> list[bytes]:
 
 def test_a_spool_goes_on_where_it_was_and_keeps_what_is_not_forgotten(tmp_path: Path) -> None:
     folder = str(tmp_path / "deep" / "spool")
-    with Spool(folder) as spool:
+    with closing(Spool(folder)) as spool:
         assert (spool.first, spool.end) == (0, 0)
         for number in range(4):
             assert spool.append(plain(b"%d" % number, b"x")).number == number
@@ -65,30 +66,30 @@ def test_a_spool_goes_on_where_it_was_and_keeps_what_is_not_forgotten(tmp_path: 
         name = spool.id
     (Path(folder) / "000000000009-1-1-1.arrow.part").write_bytes(b"half")
     (Path(folder) / "notes.txt").write_bytes(b"not ours")
-    with Spool(folder) as spool:
+    with closing(Spool(folder)) as spool:
         assert (spool.id, spool.first, spool.end) == (name, 2, 4)
         assert values(spool, 0, 9) == [b"2", b"x", b"3", b"x"]
         assert spool.append(plain(b"4")).first_row == 8
         spool.forget(5)
     assert sorted(path.name for path in Path(folder).iterdir()) == ["lock", "notes.txt", "spool.json"]
-    with Spool(folder) as spool:
+    with closing(Spool(folder)) as spool:
         assert (spool.first, spool.end, spool.append(plain(b"5")).first_row) == (5, 5, 9)
 
 
 def test_a_kill_between_note_and_deletion_leaves_nothing_to_read_again(tmp_path: Path) -> None:
-    with Spool(str(tmp_path)) as spool:
+    with closing(Spool(str(tmp_path))) as spool:
         spool.append(plain(b"a"))
         kept = (tmp_path / spool.between(0, 1)[0].name).read_bytes()
         name = spool.between(0, 1)[0].name
         spool.forget(1)
     (tmp_path / name).write_bytes(kept)
-    with Spool(str(tmp_path)) as spool:
+    with closing(Spool(str(tmp_path))) as spool:
         assert (spool.first, spool.end) == (1, 1)
     assert not (tmp_path / name).exists()
 
 
 def test_one_query_at_a_time_has_a_folder(tmp_path: Path) -> None:
-    with Spool(str(tmp_path)) as spool:
+    with closing(Spool(str(tmp_path))) as spool:
         with pytest.raises(ConfigError, match=r"option 'spool': .* is in use by another query"):
             Spool(str(tmp_path), patience=0.1)
         spool.close()
@@ -110,7 +111,7 @@ def test_a_folder_that_cannot_be_used_is_reported_by_the_option(tmp_path: Path) 
         Spool(str(other))
     with pytest.raises(DataLossError, match=r"spool file .* cannot be read"):
         read_file(str(other / "000000000000-0-1-1.arrow"))
-    with Spool(str(tmp_path / "fine")) as spool:
+    with closing(Spool(str(tmp_path / "fine"))) as spool:
         (tmp_path / "fine").rename(tmp_path / "gone")
         with pytest.raises(ConfigError, match=r"option 'spool': cannot be written"):
             spool.append(plain(b"a"))

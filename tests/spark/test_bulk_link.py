@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -60,6 +60,13 @@ def linked(address: tuple[str, int]) -> BulkLink:
     return BulkLink(node(address[1]), address)
 
 
+@contextmanager
+def opened(address: tuple[str, int]) -> Iterator[BulkLink]:
+    with closing(linked(address)) as link:
+        link.connect()
+        yield link
+
+
 @pytest.mark.parametrize("size", [7, 1000, 10**6])
 def test_requests_go_out_and_answers_come_in_pieces_of_any_size(size: int) -> None:
     asked: list[Pull | None] = []
@@ -72,7 +79,7 @@ def test_requests_go_out_and_answers_come_in_pieces_of_any_size(size: int) -> No
         for part in [*parts[:200], b"".join(parts[200:])]:
             connection.sendall(part)
 
-    with server(serve) as address, linked(address) as link:
+    with server(serve) as address, opened(address) as link:
         for number in range(3):
             link.ask(Pull("flights", 0, number, 1))
         first = link.answer(10)
@@ -101,7 +108,7 @@ def test_what_is_no_answer_ends_the_connection(stream: bytes, error: type[NsqErr
         calls(connection, 1)
         connection.sendall(stream)
 
-    with server(serve) as address, linked(address) as link:
+    with server(serve) as address, opened(address) as link:
         link.ask(PULL)
         with pytest.raises(error, match=problem):
             link.answer(10)
@@ -114,7 +121,7 @@ def test_silence_is_not_waited_for_long() -> None:
         calls(connection, 1)
         assert done.wait(10)
 
-    with server(serve) as address, linked(address) as link:
+    with server(serve) as address, opened(address) as link:
         link.ask(PULL)
         with pytest.raises(ResponseTimeoutError, match=f"nsqd 127.0.0.1:4150, port {address[1]} sent nothing in time"):
             link.answer(0.01)
@@ -130,7 +137,7 @@ def test_a_reset_is_a_lost_connection() -> None:
         connection.close()
         closed.set()
 
-    with server(serve) as address, linked(address) as link:
+    with server(serve) as address, opened(address) as link:
         connected.set()
         assert closed.wait(10)
         with pytest.raises(ConnectionLostError):
@@ -147,14 +154,14 @@ def test_a_closed_port_is_named() -> None:
         reserved.bind(("127.0.0.1", 0))
         address = reserved.getsockname()
         with pytest.raises(ConnectError, match=f"cannot connect to nsqd 127.0.0.1:4150, port {address[1]}"):
-            linked(address).__enter__()
+            linked(address).connect()
 
 
 def test_a_closed_link_cannot_be_used() -> None:
     link = linked(("127.0.0.1", 1))
     with pytest.raises(ConnectionLostError, match="is closed"):
         link.ask(PULL)
-    link.__exit__(None, None, None)
+    link.close()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import pytest
 from hypothesis import given
@@ -87,8 +86,8 @@ class Server:
                 return StoredMessage(number, 0, 0, each.offset, number, "", "")
         return None
 
-    def flush(self, topic: str, partition: int, node: Node, channel: str) -> None:
-        raise ChannelNotRegisteredError("", "not registered")
+    def flush(self, topic: str, partition: int, node: Node, prefix: str) -> None:
+        """Do nothing, as for a topic that accepts only registered channels."""
 
 
 class ScriptedReplay:
@@ -99,10 +98,7 @@ class ScriptedReplay:
         self.node = node
         self.steps: Iterator[Step] = iter(())
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         self.steps = iter(())
 
     def open(self, position: int) -> None:

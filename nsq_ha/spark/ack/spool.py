@@ -32,8 +32,6 @@ from nsq_ha.spark.options import wrong
 from nsq_ha.spark.read.columns import COLUMNS, built
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from nsq_ha.message import Message
 
 _LOOK: Final = 0.05
@@ -91,7 +89,7 @@ class _State(msgspec.Struct):
 
 
 class Spool:
-    """The folder, open. A context manager; its methods may be called from any thread.
+    """The folder, open until :meth:`close`; its methods may be called from any thread.
 
     Args:
         folder: Path of the folder; created if it is missing.
@@ -122,14 +120,6 @@ class Spool:
         except OSError as error:
             self.close()
             raise wrong("spool", f"cannot be used: {error}") from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Unlock the folder; a second call does nothing."""

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import DataLossError, NsqError, ResponseTimeoutError
 
 if TYPE_CHECKING:
@@ -253,9 +251,7 @@ class PartitionLog:
         return found
 
     def _flush(self) -> None:
-        with contextlib.suppress(NsqError):
-            channel = f"{self.prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
-            self.cluster.flush(self.topic, self.partition, self.node, channel)
+        self.cluster.flush(self.topic, self.partition, self.node, self.prefix)
 
     def _find(self, mode: Search, position: int) -> StoredMessage | None:
         return self.cluster.stored(self.topic, self.partition, self.node, mode, position)

@@ -247,7 +247,7 @@ class RangeReader:
         """Read through a channel until the range is complete or the channel fails; then close it, or leave it idle."""
         chain = self._chain
         with ExitStack() as at_end:
-            at_end.enter_context(replay)
+            at_end.callback(replay.close)
             chain.reopened()
             if is_new:
                 replay.open(chain.position)

@@ -22,18 +22,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
+from nsq_ha.spark.cluster import temporary_channel
 from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
 from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
@@ -51,7 +49,7 @@ UNGATHERED_BYTES: Final = 32 * 1024
 
 
 class Replay(BlockingSubscription):
-    """A subscription to one range, from ``position`` on. A context manager; :meth:`open` connects.
+    """A subscription to one range, from ``position`` on: :meth:`open` connects, :meth:`close` ends it.
 
     Args:
         asked: The range.
@@ -63,21 +61,13 @@ class Replay(BlockingSubscription):
     def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
         self._is_own = options.channel is None
         self._gathers = asked.end - asked.start > UNGATHERED_BYTES
-        channel = options.channel or f"{options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
+        channel = options.channel or temporary_channel(options.channel_prefix)
         place = asked.topic, channel, asked.partition
         super().__init__(node, options.connection, place, extended=asked.extended, gathers=self._gathers)
         self._asked = asked
         self._node = node
         self._cluster = cluster
         self._options = options
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def open(self, position: int) -> None:
         """Create the channel at ``position``, connect and subscribe.

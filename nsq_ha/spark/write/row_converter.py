@@ -194,7 +194,7 @@ class RowConverter:
         self._find = find
         self._ids = ids
         self._number = 0
-        self._turn = ids.task
+        self._next_partition = ids.task
 
     def messages(self, batch: Any) -> Iterator[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of a ``pyarrow.RecordBatch``.
@@ -211,13 +211,13 @@ class RowConverter:
 
     def _fit(self, batch: Any) -> list[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Return the messages of publishable rows; find the others by bisection."""
-        turn = self._turn
+        began_at = self._next_partition
         try:
             return list(self._all(batch))
         except UnplacedRowError:
             raise
         except ConfigError as error:
-            self._turn = turn
+            self._next_partition = began_at
             if batch.num_rows == 1:
                 return self._refused(batch, str(error))
         middle = batch.num_rows // 2
@@ -225,7 +225,7 @@ class RowConverter:
 
     def _refused(self, batch: Any, reason: str) -> list[OutgoingRow]:  # noqa: ANN401 - pyarrow has no types
         """Count a row that cannot be published; return its dead letter, if wanted."""
-        columns = columns_of(batch)
+        columns, (row,) = columns_of(batch), batch.to_pylist()
         number = self._number
         self._number += 1
         target = self.targets[self._options.dead_letter_topic] if self._options.dead_letter_topic else None
@@ -237,12 +237,10 @@ class RowConverter:
         if self._options.trace_id_column is not None:
             trace = self._declared(columns)[0]
         elif self._options.trace:
-            row = {name: each.to_pylist()[0] for name, each in columns.items()}
             # With the task: a bad row may have no partition, and so no place.
             trace = self._ids.of(b"bad", b"%d" % self._ids.task, repr(row).encode())
         at = datetime.datetime.now(datetime.UTC).isoformat()
-        origin = {**self._origin, "row": number, "at": at}
-        body = dead_letter({name: each.to_pylist() for name, each in columns.items()}, topic, reason, origin)
+        body = dead_letter(row, topic, reason, {**self._origin, "row": number, "at": at})
         ext = _with_trace(b"", trace) if target.extended else b""
         return [OutgoingRow(target.topic, number % target.partitions, body, trace, ext)]
 
@@ -310,8 +308,8 @@ class RowConverter:
                 raise ConfigError(f"row {self._number + number} of the task has no key, and topic {topic!r} is ordered")
             else:
                 # Round robin by batches of rows: one connection is busy at a time, and all get the same share.
-                self._turn += number % self._options.batch_messages == 0
-                found.append(self._turn % target.partitions)
+                self._next_partition += number % self._options.batch_messages == 0
+                found.append(self._next_partition % target.partitions)
         return found
 
     def _traces(
@@ -360,21 +358,20 @@ class RowConverter:
         return [_header(*each, most) for each in zip(headers, tags, keys, strict=True)]
 
 
-def dead_letter(columns: Mapping[str, Any], topic: str | None, reason: str, origin: Mapping[str, object]) -> bytes:
+def dead_letter(row: Mapping[str, Any], topic: str | None, reason: str, origin: Mapping[str, object]) -> bytes:
     """Return the body of a dead letter: a JSON object, at most about 400 KiB.
 
     Args:
-        columns: The row, as one-value lists by column name.
+        row: The row, by column name.
         topic: The topic of the row.
         reason: Why the row cannot be published.
         origin: Where the row comes from.
     """
-    row = {name: values[0] for name, values in columns.items()}
-    value = row.pop("value", None)
+    value = row.get("value")
     raw = value.encode() if isinstance(value, str) else value
-    row.pop("topic", None)
     letter: dict[str, Any] = {"reason": _short(reason), "topic": topic}
-    letter |= {name: each if each is None or isinstance(each, int) else _short(each) for name, each in row.items()}
+    for name in (name for name in row if name not in ("value", "topic")):
+        letter[name] = row[name] if row[name] is None or isinstance(row[name], int) else _short(row[name])
     letter["size"] = None if raw is None else len(raw)
     letter["value"] = None if raw is None else base64.b64encode(raw[:_MAX_VALUE]).decode()
     letter["truncated"] = raw is not None and len(raw) > _MAX_VALUE

@@ -8,7 +8,7 @@ neither TLS nor AUTH.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -18,8 +18,6 @@ from nsq_ha.protocol.pull import MAX_BYTES, Answers, Pull, Pulled, Refused, Requ
 from nsq_ha.spark.connection import Wire
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from nsq_ha.policy.topology import Node
 
 LARGEST: Final = 2 * MAX_BYTES
@@ -38,7 +36,7 @@ def copy_port(node: Node) -> tuple[str, int] | None:
 
 
 class BulkLink:
-    """One connection. A context manager that connects.
+    """One connection: :meth:`connect` first, :meth:`close` last.
 
     Args:
         node: The nsqd.
@@ -57,18 +55,16 @@ class BulkLink:
         self._buffer = memoryview(b"")
         self._patience = 0.0
 
-    def __enter__(self) -> Self:
+    def connect(self) -> None:
         """Connect.
 
         Raises:
             ConnectError: That failed.
         """
         self._wire.connect()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connection; a second call does nothing."""
         self._wire.close()
 
     def ask(self, pull: Pull) -> None:

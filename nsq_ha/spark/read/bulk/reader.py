@@ -17,13 +17,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import secrets
 import time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
 from nsq_ha.protocol.pull import MAX_ENTRIES, Entry, Pull, Pulled, Refused, entries_of
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
@@ -118,7 +116,8 @@ class BulkCopy:
         extent = self._extent()
         link = BulkLink(self._node, address)
         try:
-            with link:
+            with contextlib.closing(link):
+                link.connect()
                 yield from self._pull(link, *self._find(link, extent))
         except DamagedLogError as error:
             raise BulkUnavailableError(str(error)) from error
@@ -268,10 +267,7 @@ class BulkCopy:
         time.sleep(_UNFLUSHED_PAUSE)
 
     def _flush(self) -> None:
-        channel = f"{self._options.channel_prefix}{secrets.token_hex(8)}{EPHEMERAL_SUFFIX}"
-        # A topic that accepts only registered channels is flushed by its leader's clock.
-        with contextlib.suppress(NsqError):
-            self._cluster.flush(self._asked.topic, self._asked.partition, self._node, channel)
+        self._cluster.flush(self._asked.topic, self._asked.partition, self._node, self._options.channel_prefix)
 
 
 def find_entry(position: int, extent: Extent, look: Callable[[int], Entry | Missing]) -> tuple[int, int] | None:
