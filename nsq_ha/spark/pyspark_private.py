@@ -31,12 +31,15 @@ log: Final = logging.getLogger("nsq_ha.spark")
 SUPPORTED: Final = ">=4.2,<4.4"
 """The tested versions of PySpark: the oldest, the newest and all between; as in ``pyproject.toml``."""
 
-_SESSION: Final = (
+SESSION_PARTS: Final = (
     "java_gateway:launch_gateway",
     "core.context:SparkContext._ensure_initialized",
     "core.context:SparkContext._gateway",
 )
-_ROWS: Final = ("sql.datasource_internal:_SimpleStreamReaderWrapper.getCache",)
+"""What a session on this machine needs."""
+
+ROW_PARTS: Final = ("sql.datasource_internal:_SimpleStreamReaderWrapper.getCache",)
+"""What :class:`ReturnsRows` needs."""
 
 _ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -67,7 +70,7 @@ def require() -> None:
     Raises:
         SparkUnavailableError: A part is missing; the text names it and the versions that have it.
     """
-    if lacking := missing(*_SESSION):
+    if lacking := missing(*SESSION_PARTS):
         raise SparkUnavailableError(
             f"PySpark {import_module('pyspark').__version__} has no {', '.join(lacking)}, which nsq_ha uses: "
             f"pip install 'pyspark{SUPPORTED}'"
@@ -134,21 +137,17 @@ class ReturnsRows:
     _rows: list[Any]
 
     @staticmethod
+    @functools.cache
     def can_return_rows() -> bool:
         """Return whether PySpark has the parts for this; warn once if it does not."""
-        return _can_return_rows()
+        if lacking := missing(*ROW_PARTS):
+            log.warning("PySpark has no %s: tasks read small micro-batches too, which takes longer", ", ".join(lacking))
+        return not lacking
 
     def return_rows(self, rows: list[Any]) -> None:
         """Return rows with the partitions that the current call of ``partitions`` returns."""
         self._rows = rows
         self.__class__ = _as_wrapper(type(self))
-
-
-@functools.cache
-def _can_return_rows() -> bool:
-    if lacking := missing(*_ROWS):
-        log.warning("PySpark has no %s: tasks read small micro-batches too, which takes longer", ", ".join(lacking))
-    return not lacking
 
 
 _wrappers: Final[dict[type[ReturnsRows], type[ReturnsRows]]] = {}

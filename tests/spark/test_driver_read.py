@@ -144,7 +144,7 @@ def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
     # To PySpark it is again a reader that reports its lag, and that travels without rows.
     assert type(reader) is NsqStreamReader
     assert reader.reportLatestOffset() == end
-    assert not travelled(pickle.dumps(reader))._rows
+    assert numbered(1)[0] not in pickle.dumps(reader)
     # Rows that Spark has lost are read by the one task that it planned.
     (part,) = parts
     assert [row for batch in reader.read(part) for row in batch.to_pylist()] == rows

@@ -22,13 +22,13 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Let each test check the parts again."""
-    pyspark_private._can_return_rows.cache_clear()
+    ReturnsRows.can_return_rows.cache_clear()
     yield
-    pyspark_private._can_return_rows.cache_clear()
+    ReturnsRows.can_return_rows.cache_clear()
 
 
 def test_this_pyspark_has_all_parts() -> None:
-    assert not missing(*pyspark_private._SESSION, *pyspark_private._ROWS)
+    assert not missing(*pyspark_private.SESSION_PARTS, *pyspark_private.ROW_PARTS)
     pyspark_private.require()
 
 
