@@ -123,4 +123,4 @@ class Model:
 
 def search_in_log(log: Log, patience: float = 0.05) -> PartitionLog:
     """Return the searcher of one log."""
-    return PartitionLog("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience)
+    return PartitionLog("t", 0, NODES[0], log.extent, Model({"t": {0: log}}).cluster, patience, "spark-")

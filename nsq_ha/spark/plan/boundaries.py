@@ -96,7 +96,7 @@ class PartitionLog:
     extent: Extent
     cluster: BlockingCluster
     patience: float
-    prefix: str = "spark-"
+    prefix: str
     seen_at: float = 0.0
 
     @property

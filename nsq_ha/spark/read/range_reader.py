@@ -374,11 +374,12 @@ class RangeReader:
         position = self._chain.position
         if not extent.start <= position < extent.end:
             return None
-        search = PartitionLog(
-            self._asked.topic, self._asked.partition, leader, extent, self._cluster, self._options.patience
+        asked, options = self._asked, self._options
+        current = PartitionLog(
+            asked.topic, asked.partition, leader, extent, self._cluster, options.patience, options.channel_prefix
         )
         try:
-            found = search.boundary(position)
+            found = current.boundary(position)
         except NotReadableError:
             return None
         return extent.end if found is None else found
