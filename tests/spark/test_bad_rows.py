@@ -155,7 +155,7 @@ def test_a_row_without_a_topic_is_a_bad_row_and_an_unknown_topic_is_not(
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"onBadRow": "ignore"}, "option 'onBadRow': must be fail, drop or deadLetter, not 'ignore'"),
+        ({"onBadRow": "ignore"}, "option 'onBadRow': must be 'fail', 'drop' or 'deadLetter', not 'ignore'"),
         ({"onBadRow": "deadLetter"}, "option 'deadLetterTopic': is missing"),
         ({"deadLetterTopic": "dead"}, "option 'deadLetterTopic': needs onBadRow=deadLetter"),
         ({"onBadRow": "deadletter", "deadLetterTopic": "t"}, "option 'deadLetterTopic': is the topic of the write"),
