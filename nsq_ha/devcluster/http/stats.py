@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.protocol.ext_filter import FilterRule
 
-_Subscriber = AnySubscriber[Any, Any]
+_Subscriber = AnySubscriber[Any, Any, Any]
 
 _NO_LATENCY: Final[dict[str, Any]] = {"count": 0, "percentiles": None}
 _STATES: Final = {SessionStage.OPEN: 0, SessionStage.SUBSCRIBED: 3, SessionStage.CLOSING: 4, SessionStage.ENDED: 1}

@@ -40,6 +40,7 @@ _WORDS_OF_CONSUMERS: Final = frozenset((b"FIN", b"REQ", b"TOUCH"))
 
 _Id = TypeVar("_Id")
 _Message = TypeVar("_Message")
+_Channel = TypeVar("_Channel", bound="AnyChannel[Any, Any]")
 
 
 class SessionStage(enum.Enum):
@@ -76,7 +77,7 @@ class AnySession(ServerConnection):
         self._security = node.host.security
         self._limits = node.host.limits
         self.stage = SessionStage.OPEN
-        self._subscriber: AnySubscriber[Any, Any] | None = None
+        self._subscriber: AnySubscriber[Any, Any, Any] | None = None
         self._changed: list[Replica | PlainNsqdTopic] = []  # those that got messages in this turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Announced: self._announced,
@@ -214,7 +215,7 @@ class AnySession(ServerConnection):
             self.fail(refusal)
         return refusal is not None
 
-    def _subscribed(self, subscriber: AnySubscriber[Any, Any]) -> None:
+    def _subscribed(self, subscriber: AnySubscriber[Any, Any, Any]) -> None:
         if self.stage is SessionStage.ENDED:  # the connection was reset while SUB waited for the replicas
             subscriber.leave()
             return
@@ -254,7 +255,7 @@ class AnySession(ServerConnection):
         self.send(_CLOSE_WAIT_FRAME)
 
 
-class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message]):
+class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message, _Channel]):
     """A consumer of one channel.
 
     Attributes:
@@ -264,7 +265,7 @@ class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message]):
         requeued: REQs that succeeded.
     """
 
-    def __init__(self, session: AnySession, channel: AnyChannel[_Id, Any]) -> None:
+    def __init__(self, session: AnySession, channel: _Channel) -> None:
         settings, self._host = session.settings, session.node.host
         super().__init__(session.client_id, settings.msg_timeout / 1000, self._host.limits.max_msg_timeout / 1000)
         self.session = session

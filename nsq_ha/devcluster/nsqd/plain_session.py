@@ -108,21 +108,20 @@ class PlainSession(AnySession):
         self.send(OK_FRAME)
 
 
-class PlainSubscriber(AnySubscriber[bytes, Queued]):
+class PlainSubscriber(AnySubscriber[bytes, Queued, "PlainChannel"]):
     """A consumer of one channel of an upstream nsqd."""
 
     def __init__(self, session: PlainSession, node: QueueNode, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         super().__init__(session, channel)
         self._node = node
         self._topic = topic
-        self._live = channel
 
     def leave(self) -> None:
         """Leave the channel; what is in flight comes again once it times out."""
         self.ready = 0
-        self._live.remove(self)
-        if self._live.ephemeral and not self._live.consumers:
-            self._node.delete_channel(self._topic, self._live)
+        self._channel.remove(self)
+        if self._channel.ephemeral and not self._channel.consumers:
+            self._node.delete_channel(self._topic, self._channel)
 
     def deliver(self, message: Queued, attempts: int, *, at_once: bool) -> None:
         """Write the message; at once if the client can take no more."""

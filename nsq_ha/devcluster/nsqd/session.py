@@ -253,13 +253,12 @@ def _traced_batch(records: Sequence[Record]) -> bytes:
     return encode_frame(FrameType.RESPONSE, encode_traced(traced))
 
 
-class Subscriber(AnySubscriber[int, "Record"]):
+class Subscriber(AnySubscriber[int, "Record", "Channel"]):
     """A consumer of one channel of a partitioned nsqd."""
 
     def __init__(self, session: AnySession, replica: Replica, channel: Channel, *, detail: bool) -> None:
         super().__init__(session, channel)
         self._replica = replica
-        self._live = channel
         extended = replica.options.extended and session.settings.extend_support
         self._layout = layout_for(detail=detail, ext=extended)
         self.tag: str = session.settings.desired_tag if extended else ""
@@ -268,8 +267,8 @@ class Subscriber(AnySubscriber[int, "Record"]):
     def leave(self) -> None:
         """Return the unanswered messages and leave the channel."""
         self.ready = 0
-        self._live.remove(self, self._host.now())
-        self._replica.leave(self._live)
+        self._channel.remove(self, self._host.now())
+        self._replica.leave(self._channel)
 
     def wants(self, message: Record) -> bool:
         """Return whether to deliver the message; sampling and the client's filter leave others out."""
@@ -286,7 +285,7 @@ class Subscriber(AnySubscriber[int, "Record"]):
         replica = self._replica
         if not replica.leads:
             self.session.fail(NOT_LEADER)
-        elif not (replica.stalled and self._live.ordered):
+        elif not (replica.stalled and self._channel.ordered):
             super().finish(message_id)
         elif replica.gave_up:
             self.session.fail(NOT_WRITABLE)
