@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
-from nsq_ha.options.environment import admin_from_env, config_from_env, settings_from_env
-from nsq_ha.options.keywords import AdminOptions
+from nsq_ha.options.environment import OF_ADMIN, admin_from_env, config_from_env, settings_from_env
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.tls import ssl_context
 
@@ -109,7 +108,7 @@ class ClusterAccess:
         """
         from nsq_ha.admin import AdminClient
 
-        given = {name: value for name, value in self._given.items() if name in AdminOptions.__annotations__}
+        given = {name: value for name, value in self._given.items() if name in OF_ADMIN}
         return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # its options
 
     async def ask(self, question: Callable[[AdminClient], Awaitable[_Result]], topic: str | None = None) -> _Result:

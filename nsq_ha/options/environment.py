@@ -17,15 +17,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
-from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.language import FLAGS, Option, declared
 from nsq_ha.options.suggestions import did_you_mean, own_name
+
+if TYPE_CHECKING:
+    from nsq_ha.options.keywords import AdminOptions
+
+OF_ADMIN: Final = ("lookupd", "lookupd_tls", "tls")
+"""The options that an admin client takes, too."""
 
 _CONTEXTS: Final = "contexts"
 """The table of the file that holds the contexts."""
@@ -92,7 +97,7 @@ def admin_from_env(overrides: AdminOptions, context: str | None = None) -> Admin
         ConfigError: As for :func:`config_from_env`.
     """
     found = settings_from_env(ClientConfig, context).options
-    given = {name: found[name] for name in AdminOptions.__annotations__ if name in found}
+    given = {name: found[name] for name in OF_ADMIN if name in found}
     if not given.get("lookupd") and "lookupd" not in overrides:
         raise _no_address()
     return cast("AdminOptions", {**given, **overrides})
