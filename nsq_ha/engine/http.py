@@ -77,25 +77,15 @@ def new_client(
     """
     urls = tuple(urls)
     check_lookupd_tls(tls, urls)
-    # Imported here, not above: they take a third of our memory, and clients with nsqd= do not need them.
-    from http.cookiejar import CookieJar, DefaultCookiePolicy  # noqa: PLC0415
-
-    import httpx  # noqa: PLC0415
-
-    from nsq_ha.engine.quiet import QuietClient  # noqa: PLC0415 - it imports httpx
+    # Imported here, not above: it takes 4 MB, and clients with nsqd= do not need it.
+    from nsq_ha.engine.quiet import QuietClient  # noqa: PLC0415
 
     verify: ssl.SSLContext | bool = False
     if tls is not None:
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = ssl.create_default_context()
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-    return QuietClient(
-        httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, local_address=local_addr),
-        headers=_HEADERS,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        server_name=None if tls is None else server_name(tls, ""),
-    )
+    return QuietClient(_HEADERS, verify, None if tls is None else server_name(tls, ""), local_addr)
 
 
 async def ask(

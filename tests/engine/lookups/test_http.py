@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import subprocess
 import sys
 from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
@@ -287,3 +288,18 @@ def test_a_partitioned_nsqd_that_is_given_by_address_is_recognised() -> None:
     )
     other = ConnectError("no")
     assert explained(other, "orders") is other
+
+
+# ---------------------------------------------------------------- what a client loads
+
+
+def test_httpx_is_loaded_without_its_command_line() -> None:
+    program = """
+import sys
+from nsq_ha.engine.http import new_client
+new_client(["http://127.0.0.1:4161"])
+assert "httpx" in sys.modules
+assert not {"httpx._main", "rich", "click", "pygments"} & set(sys.modules)
+import httpx._main  # it is there for whoever wants it
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
