@@ -2,7 +2,9 @@
 
 Each process has one that all synchronous clients share (:func:`shared`). It starts
 with the first client and ends when the interpreter exits. The embedded cluster has
-loops of its own, so that neither side holds up the other.
+loops of its own, so that neither side holds up the other. anyio's blocking portal cannot take its place: a
+KeyboardInterrupt in a thread that waits would leave its call running, one that a task raises would end the calls of all
+clients, and a fork would find the loop's thread with whatever locks it holds.
 
 The invariants:
 

@@ -81,33 +81,28 @@ class Part(NamedTuple):
 
 
 class _Chunk:
-    """Messages of one partition and one kind that fit into one command.
+    """Messages of one partition and one kind that fit into one command; at least one.
 
     Attributes:
-        kind: Their :attr:`CheckedMessage.kind`.
-        first: The first message.
+        messages: The messages.
         positions: Their positions in the batch.
-        bodies: The bodies of plain messages.
-        rich: The messages that are not plain.
         keys: Their keys in the partition's lane, each once.
     """
 
-    __slots__ = ("_used", "bodies", "first", "keys", "kind", "positions", "rich")
+    __slots__ = ("_used", "keys", "kind", "messages", "positions")
 
-    def __init__(self, kind: str, first: CheckedMessage) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.first = first
+        self.messages: list[CheckedMessage] = []
         self.positions: list[int] = []
-        self.bodies: list[bytes] = []
-        self.rich: list[CheckedMessage] = []
         self.keys: dict[Hashable, None] = {}
         self._used = 0
 
-    def takes(self, kind: str, message: CheckedMessage, room: int) -> bool:
+    def takes(self, message: CheckedMessage, room: int) -> bool:
         """Return whether one more message fits."""
-        most = BATCH_COUNT if kind == "plain" else RICH_COUNT
+        most = BATCH_COUNT if self.kind == "plain" else RICH_COUNT
         return (
-            kind == self.kind
+            message.kind == self.kind
             and len(self.keys) < KEY_COUNT
             and self._used + message.wire_bytes <= room
             and len(self.positions) < most
@@ -116,11 +111,8 @@ class _Chunk:
     def add(self, position: int, message: CheckedMessage) -> None:
         """Append a message."""
         self.positions.append(position)
+        self.messages.append(message)
         self._used += message.wire_bytes
-        if self.kind == "plain":
-            self.bodies.append(message.body)
-        else:
-            self.rich.append(message)
 
 
 class BatchPlan:
@@ -246,7 +238,7 @@ class BatchPlan:
                 yield Part(plain_mpub(self.topic, part, new_future, self._largest), cut, None)
 
     def _rich_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part | None]:
-        by_partition: dict[int | None, list[_Chunk]] = {}
+        by_partition: dict[int | None, deque[_Chunk]] = {}
         adds_context = bool(self._context) and view.meta is not None and view.meta.extend_support
         room = self._room
         for position, message in enumerate(cast("list[OutgoingMessage]", self._given)):
@@ -263,29 +255,27 @@ class BatchPlan:
             except PublishError as error:
                 self._refused[position] = error
                 continue
-            cut = by_partition.setdefault(partition, [])
-            kind = checked.kind
-            if not cut or not cut[-1].takes(kind, checked, room):
-                cut.append(_Chunk(kind, checked))
+            cut = by_partition.setdefault(partition, deque())
+            if not cut or not cut[-1].takes(checked, room):
+                cut.append(_Chunk(checked.kind))
             cut[-1].add(position, checked)
             if partition is not None:
                 cut[-1].keys[lane_key(message.key)] = None
             self._given[position] = _ANY
             self._checked[position] = _CHECKED
         for partition, cut in by_partition.items():
-            for number, chunk in enumerate(cut):
-                cut[number] = _Chunk("", _CHECKED)  # else all of them would be freed at once
-                yield self._part(chunk, partition)
+            while cut:  # each is freed here, and not all at the end
+                yield self._part(cut.popleft(), partition)
 
     def _part(self, chunk: _Chunk, partition: int | None) -> Part:
-        new_future = asyncio.get_running_loop().create_future
+        new_future, messages = asyncio.get_running_loop().create_future, chunk.messages
         request: Request
-        if self._is_alone(chunk.first.wire_bytes - 4):
-            request = single_pub(self.topic, chunk.first, new_future(), began_ns=time.time_ns())
+        if self._is_alone(messages[0].wire_bytes - 4):
+            request = single_pub(self.topic, messages[0], new_future(), began_ns=time.time_ns())
         elif chunk.kind == "plain":
-            request = plain_mpub(self.topic, chunk.bodies, new_future, self._largest)
+            request = plain_mpub(self.topic, [each.body for each in messages], new_future, self._largest)
         else:
-            request = rich_mpub(self.topic, chunk.rich, new_future(), time.time_ns())
+            request = rich_mpub(self.topic, messages, new_future(), time.time_ns())
         request.keys = tuple(chunk.keys)
         return Part(request, chunk.positions, partition)
 

@@ -13,10 +13,10 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.signals import check_main_thread, wait_for_signals
-from nsq_ha.sync.engine import Engine, is_called_by
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
+from nsq_ha.sync.threaded import ThreadedConsumer, is_called_by
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ConsumerOptions
 
 
-class Consumer(Facade[Engine]):
+class Consumer(Facade[ThreadedConsumer]):
     """Reads one channel of one topic in threads: :class:`nsq_ha.Consumer` whose methods wait.
 
     Takes the same options. Use it with ``with``. Iterating hands out messages and answers nothing by itself; any thread
@@ -72,9 +72,9 @@ class Consumer(Facade[Engine]):
                 " loop of its own"
             )
 
-        def make() -> Engine:
+        def make() -> ThreadedConsumer:
             publisher = client_of(producer) if isinstance(producer, Producer) else producer
-            return Engine(topic, channel, producer=publisher, config=checked)
+            return ThreadedConsumer(topic, channel, producer=publisher, config=checked)
 
         super().__init__(make)
         self._close_limit = self.config.close_timeout

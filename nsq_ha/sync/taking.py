@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nsq_ha._portal import Portal
     from nsq_ha.consumer.batches import Batch
     from nsq_ha.message import Message
-    from nsq_ha.sync.engine import Engine
+    from nsq_ha.sync.threaded import ThreadedConsumer
 
 MOST: Final = 64
 """Messages that a thread gets at a time; of more, the exchange no longer shows in the cost of one."""
@@ -47,7 +47,7 @@ class Taker:
         task: Holds the messages. None until it begins.
     """
 
-    def __init__(self, portal: Portal, engine: Engine) -> None:
+    def __init__(self, portal: Portal, engine: ThreadedConsumer) -> None:
         """Begin.
 
         Args:

@@ -27,7 +27,7 @@ _here: Final = threading.local()
 """Of each thread: ``engines``, the consumers whose functions run in it."""
 
 
-class Engine(nsq_ha.Consumer):
+class ThreadedConsumer(nsq_ha.Consumer):
     """A consumer whose messages threads take, and whose functions know which consumer calls them."""
 
     def __init__(self, topic: str, channel: str, *, producer: Publisher | None, config: ConsumerConfig) -> None:
@@ -130,8 +130,8 @@ def is_called_by(engine: nsq_ha.Consumer) -> bool:
     return engine in _engines()
 
 
-def _engines() -> list[Engine]:
-    found: list[Engine] | None = getattr(_here, "engines", None)
+def _engines() -> list[ThreadedConsumer]:
+    found: list[ThreadedConsumer] | None = getattr(_here, "engines", None)
     if found is None:
         found = _here.engines = []
     return found
