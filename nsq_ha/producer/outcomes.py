@@ -198,38 +198,23 @@ class Outcomes:
         failed.__cause__ = error
         entry.fail(failed)
 
-    def fail_all(self, error: NsqError) -> None:
-        """Fail all queued, unanswered and waiting publishes; unanswered ones may be stored."""
-        for entry in self._lane.pending():
-            if not entry.given_up:
+    def fail_all(self, error: NsqError, *, written: bool | None = None) -> None:
+        """Fail publishes whose callers wait; those that were written and not answered may be stored.
+
+        Args:
+            error: Why.
+            written: Whether to fail only those that were written, or only the others. None for all.
+        """
+        for entry in (*self._lane.pending(), *self._buffer.waiting):
+            if not entry.given_up and written in (None, entry.stage is Stage.SENT):
                 self.give_up(entry, error)
-        self._fail_waiting(error)
-
-    def fail_unwritten(self, error: NsqError) -> None:
-        """Fail all publishes that were not written."""
-        for entry in self._lane.pending():
-            if entry.stage is not Stage.SENT:
-                self.give_up(entry, error)
-        self._fail_waiting(error)
-
-    def fail_unanswered(self, error: NsqError) -> None:
-        """Fail all publishes that were written but not answered; they may be stored."""
-        for entry in self._lane.pending():
-            if entry.stage is Stage.SENT and not entry.given_up:
-                self.give_up(entry, error)
-
-    def _fail_waiting(self, error: NsqError) -> None:
-        for request in tuple(self._buffer.waiting):
-            self.leave_buffer(request, error)
-
-    def leave_buffer(self, request: Request, error: NsqError) -> None:
-        """Fail a publish that waits for space."""
-        self._buffer.remove(request)
-        self.fail(request, error)
 
     def give_up(self, entry: Request, error: NsqError) -> None:
-        """Fail a publish of the lane."""
-        self._lane.give_up(entry)
+        """Fail a publish that is in the lane or waits for space."""
+        if entry.waits_for_room:
+            self._buffer.remove(entry)
+        else:
+            self._lane.give_up(entry)
         self.fail(entry, error)
 
 

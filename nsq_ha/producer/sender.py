@@ -353,7 +353,7 @@ class Sender(Role["Connection | Share"]):
         if is_stale:
             self._watch.refresh_soon()
         if self._config.on_unreachable == "fail" or not error.retriable:
-            self._outcomes.fail_unwritten(error)
+            self._outcomes.fail_all(error, written=False)
         else:
             self._on_trouble(self)
 
@@ -377,7 +377,7 @@ class Sender(Role["Connection | Share"]):
         )
         if state is Answering.OVERDUE:
             self.log.warning("%s: %s", self.link.name, reason)
-            self._outcomes.fail_unanswered(reason)
+            self._outcomes.fail_all(reason, written=True)
             self.link.lost(reason)
             self._retry_pause.begin()  # a single publish tests whether the leader answers
             return
@@ -601,7 +601,7 @@ class Sender(Role["Connection | Share"]):
         if request.waits_for_room:
             trouble = "" if self.trouble is None else f" ({self.trouble})"
             full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"
-            self._outcomes.leave_buffer(request, ResponseTimeoutError(full))
+            self._outcomes.give_up(request, ResponseTimeoutError(full))
             return
         self._outcomes.give_up(
             request, self.trouble or ResponseTimeoutError(f"{self._leader_name()} did not answer in time")

@@ -722,10 +722,10 @@ async def test_who_is_failed(part: Partition) -> None:
     large = pub(b"x" * 99)
     part.queue(queued, large)
     assert list(part.buffer.waiting) == [large]
-    part.outcomes.fail_unwritten(reason)
+    part.outcomes.fail_all(reason, written=False)
     assert (sent.future.done(), queued.future.done(), large.future.done()) == (False, True, True)
     assert not part.buffer.waiting
-    part.outcomes.fail_unanswered(reason)
+    part.outcomes.fail_all(reason, written=True)
     error = sent.future.exception()
     assert isinstance(error, PublishError)
     assert (error.maybe_stored, error.__cause__) == (True, reason)
