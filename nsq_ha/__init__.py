@@ -13,7 +13,7 @@ from nsq_ha._version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nsq_ha.consumer import Consumer
-    from nsq_ha.consumer.batches import Batch
+    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
     from nsq_ha.engine.lookupd import LookupClient
     from nsq_ha.errors import (
@@ -79,7 +79,7 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
     # only wants the version loads nothing.
     _HOMES = {
         "Backoff": "nsq_ha.options.types",
-        "Batch": "nsq_ha.consumer.batches",
+        "Batch": "nsq_ha.consumer.handlers",
         "ClientConfig": "nsq_ha.options.config",
         "ClosedError": "nsq_ha.errors",
         "Compression": "nsq_ha.options.types",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.consumer import begin_stop, stop_at_once
-from nsq_ha.consumer.handling import check_concurrency, check_handler
+from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
 from nsq_ha.options.config import ConsumerConfig

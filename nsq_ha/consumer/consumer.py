@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
 from nsq_ha.clients import clients
-from nsq_ha.consumer.batches import Batches, check_batches
 from nsq_ha.consumer.closing import drain, supervisor_ended
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
-from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
+from nsq_ha.consumer.handlers import Batches, Handling, check_batches, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
     from types import TracebackType
 
-    from nsq_ha.consumer.batches import Batch
+    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.consumer.inbox import Messages
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message

@@ -15,10 +15,9 @@ from weakref import WeakKeyDictionary, WeakSet
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.delivery import CLOSED, delivery_of, give_back, is_open
 from nsq_ha.consumer.giving_up import GivingUp, checked_from
-from nsq_ha.consumer.ledger import Ledger, drop
+from nsq_ha.consumer.ledger import AutoTouch, Ledger, drop
 from nsq_ha.consumer.pace import Pace
 from nsq_ha.consumer.queue import Queue
-from nsq_ha.consumer.touching import AutoTouch
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.protocol.body_codec import MARK, decompress_body

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from nsq_ha.consumer import Consumer
-from nsq_ha.consumer.handling import check_concurrency, check_handler
+from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.migrate.draining import until_empty

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
-from nsq_ha.consumer.batches import check_batches
+from nsq_ha.consumer.handlers import check_batches
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ConsumerConfig
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha._portal import Portal
-    from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
+    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
 

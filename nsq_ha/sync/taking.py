@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha._portal import Portal
-    from nsq_ha.consumer.batches import Batch
+    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.message import Message
     from nsq_ha.sync.threaded import ThreadedConsumer
 

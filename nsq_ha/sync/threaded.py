@@ -8,8 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import nsq_ha
-from nsq_ha.consumer.batches import Batches
-from nsq_ha.consumer.handling import check_handler
+from nsq_ha.consumer.handlers import Batches, check_handler
 from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.consumer.batches import Batch
     from nsq_ha.consumer.giving_up import Publisher
+    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
 

@@ -15,9 +15,8 @@ import pytest
 from nsq_ha import ConsumerConfig
 from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock, cpu_times
 from nsq_ha.consumer.delivery import source_of
-from nsq_ha.consumer.flow import Flow
 from nsq_ha.consumer.ledger import IN_TIME, Ledger
-from nsq_ha.consumer.pace import Pace
+from nsq_ha.consumer.pace import Flow, Pace
 from nsq_ha.consumer.queue import Queue
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message

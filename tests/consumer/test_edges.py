@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from nsq_ha import ClosedError, ConfigError, Message, StartFrom
-from nsq_ha.consumer.handling import check_handler
+from nsq_ha.consumer.handlers import check_handler
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn

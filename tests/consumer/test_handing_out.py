@@ -15,7 +15,7 @@ import pytest
 from nsq_ha import ConsumerConfig
 from nsq_ha.consumer.delivery import CLOSED, Returned
 from nsq_ha.consumer.giving_up import GiveUpPublisher
-from nsq_ha.consumer.handling import Handling, check_concurrency, check_handler
+from nsq_ha.consumer.handlers import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox, Iterations, Messages
 from nsq_ha.consumer.queue import Queue
 from nsq_ha.errors import ClosedError, ConfigError, ConnectionLostError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import ClosedError, ConfigError, Consumer, ConsumerConfig, Message, Producer, Worker
-from nsq_ha.consumer.handling import check_handler
+from nsq_ha.consumer.handlers import check_handler
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ServerError, TopicNotFoundError, WorkerError
 from nsq_ha.stats import Health
