@@ -21,13 +21,13 @@ from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.events import BackoffChanged
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.backlog import WELL_WITHIN
-from nsq_ha.policy.consumer_backoff import ConsumerBackoff, State
+from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
 from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from nsq_ha.consumer.queue import Queue
+    from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -75,7 +75,7 @@ class _Pause:
         times = [_returns_at(message, arrived_at) for message, arrived_at in self.parked]
         if policy.until is not None:
             times.append(policy.until)
-        elif policy.state is State.TESTING:
+        elif policy.state is PauseState.TESTING:
             times.append(now + _LOOK_INTERVAL)
         else:
             times.append(self.ends_at)
@@ -113,7 +113,7 @@ class HandlerBackoff:
         self,
         name: str,
         config: ConsumerConfig,
-        queue: Queue,
+        queue: MessageQueue,
         share: Callable[[], None],
         observer: Observer = SILENT,
     ) -> None:
@@ -205,7 +205,7 @@ class HandlerBackoff:
     # -- RDY
 
     @property
-    def states(self) -> dict[int | None, State]:
+    def states(self) -> dict[int | None, PauseState]:
         """The state of each back-off, by partition; None stands for all partitions together. Empty in normal times."""
         return {partition: pause.policy.state for partition, pause in self._pauses.items()}
 
@@ -213,7 +213,7 @@ class HandlerBackoff:
     def is_in_test(self) -> bool:
         """Whether all partitions wait for the outcome of one message."""
         pause = self._pauses.get(None)
-        return pause is not None and pause.policy.state is State.IN_TEST
+        return pause is not None and pause.policy.state is PauseState.IN_TEST
 
     def wants_test(self, partition: int | None) -> bool | None:
         """Return whether one message is wanted as a test. None if messages flow.
@@ -225,7 +225,7 @@ class HandlerBackoff:
         if pause is None:
             return None
         # A message that waits will be the test.
-        return pause.policy.state is State.TESTING and all(
+        return pause.policy.state is PauseState.TESTING and all(
             self._key(message) != partition for message in self._queue.messages
         )
 
@@ -240,7 +240,7 @@ class HandlerBackoff:
         policy, now = pause.policy, monotonic()
         pause.test = None
         self._log(pause, now)
-        if policy.state is State.FLOWING:
+        if policy.state is PauseState.FLOWING:
             self._end(pause)
             return
         self._activate()
@@ -290,7 +290,7 @@ class HandlerBackoff:
             self._look_for_test(pause)
             return
         self._plan(pause)
-        if policy.state is State.TESTING:
+        if policy.state is PauseState.TESTING:
             self._share()
 
     def _report(self, pause: _Pause, state: BackoffState, seconds: float = 0.0) -> None:
@@ -302,7 +302,7 @@ class HandlerBackoff:
     def _log(self, pause: _Pause, now: float) -> None:
         policy = pause.policy
         where = self._name if pause.partition is None else f"{self._name}, partition {pause.partition}"
-        if policy.state is State.FLOWING:
+        if policy.state is PauseState.FLOWING:
             if pause.is_logged:
                 seconds = now - pause.began_at
                 log.info(

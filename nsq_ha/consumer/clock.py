@@ -29,7 +29,7 @@ log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 TICK: Final = 0.5
 """Seconds between two checks."""
 
-HOGGED: Final = 0.05
+LONGEST_RUN: Final = 0.05
 """Seconds after which a task that takes messages without a pause lets other tasks run."""
 
 _LONG: Final = 1.0
@@ -105,14 +105,14 @@ class LoopClock:
         self._turned = now
         return now
 
-    async def turn_if_hogged(self) -> None:
+    async def let_others_run(self) -> None:
         """Let other tasks run if they may not have run for a while.
 
         This writes answers, replies to heartbeats and notices lost connections.
         """
-        hogged = monotonic() - self._turned
-        if hogged > HOGGED:
-            if hogged > _LONG:
+        ran_for = monotonic() - self._turned
+        if ran_for > LONGEST_RUN:
+            if ran_for > _LONG:
                 await asyncio.sleep(_REST)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)

@@ -37,7 +37,7 @@ async def drain(inbox: ConsumerInbox) -> None:
     # that would lose the order.
     waits = inbox.may_answer() and sum(subscription.unanswered for subscription in live) > len(unseen) + len(returned)
     for message in returned:
-        _hand_back(message, ledger.spare if waits else None)
+        _hand_back(message, ledger.return_at_close if waits else None)
     while unseen:
         _hand_back(unseen.popleft(), _give_back_closed if waits else None)
     tasks = inbox.iterations.tasks()
@@ -52,7 +52,7 @@ async def drain(inbox: ConsumerInbox) -> None:
             ledger.changed.clear()
             await ledger.changed.wait()
             for message in inbox.returned():
-                ledger.spare(message)
+                ledger.return_at_close(message)
             _give_back_failed(inbox)
     finally:
         for task in tasks:

@@ -120,11 +120,11 @@ class Handling:
             NsqError: The iterator over messages raised it.
         """
         # __anext__ may await: let one worker at a time take messages, to keep their order.
-        turn = asyncio.Lock() if concurrency > 1 else None
+        taking = asyncio.Lock() if concurrency > 1 else None
         self._threads = HandlerThreads(concurrency)
         try:
             async with asyncio.TaskGroup() as group:
-                workers = [group.create_task(self._work(turn)) for _ in range(concurrency)]
+                workers = [group.create_task(self._work(taking)) for _ in range(concurrency)]
                 end = group.create_task(closed.wait())
                 while not end.done() and not all(worker.done() for worker in workers):
                     await asyncio.wait({end, *workers}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,31 +140,31 @@ class Handling:
             if self._count:
                 self._pace.handled(self._count, self._seconds)
 
-    async def _work(self, turn: asyncio.Lock | None) -> None:
+    async def _work(self, taking: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()
         if worker is None:
             raise LocalProtocolError("internal error: a handler must be called by a task")
         self._ended = monotonic()
         while True:
             # If another worker takes a message or waits for one, wait for the lock.
-            is_free = turn is None or not (turn.locked() or self._is_failing)
+            is_free = taking is None or not (taking.locked() or self._is_failing)
             message = self._messages.take_now() if is_free else None
             if message is None:
                 try:
-                    message = await (anext(self._messages) if turn is None else self._take(turn))
+                    message = await (anext(self._messages) if taking is None else self._take(taking))
                 except StopAsyncIteration:
                     return
                 except BaseException:
                     self._is_failing = True
                     raise
                 self._ended = monotonic()
-            if turn is None or not source_of(message).is_ordered:
+            if taking is None or not source_of(message).is_ordered:
                 await self._handle(message, worker)
             else:
                 await self._handle_in_order(message, worker)
 
-    async def _take(self, turn: asyncio.Lock) -> Message:
-        async with turn:
+    async def _take(self, taking: asyncio.Lock) -> Message:
+        async with taking:
             if self._is_failing:  # the task group cancels the other workers one turn later
                 raise StopAsyncIteration
             return await anext(self._messages)

@@ -16,8 +16,8 @@ from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.delivery import CLOSED, delivery_of, give_back, is_open
 from nsq_ha.consumer.giving_up import GivingUp, checked_from
 from nsq_ha.consumer.ledger import AutoTouch, Ledger, drop
-from nsq_ha.consumer.pace import Pace
-from nsq_ha.consumer.queue import Queue
+from nsq_ha.consumer.pace import ConsumerPace
+from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.protocol.body_codec import MARK, decompress_body
@@ -52,7 +52,7 @@ class Messages:
     __slots__ = ("__weakref__", "_check_loop", "_inbox", "_kept", "_last", "_most", "_queue", "is_of_task")
 
     def __init__(
-        self, queue: Queue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
+        self, queue: MessageQueue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
     ) -> None:
         self.is_of_task: bool = is_of_task
         self._check_loop = check_loop
@@ -126,7 +126,7 @@ class Messages:
 class Iterations:
     """One iterator per task, so that the messages of an ended task are known. Args are those of :class:`Messages`."""
 
-    def __init__(self, queue: Queue, inbox: ConsumerInbox, check_loop: Callable[[], None]) -> None:
+    def __init__(self, queue: MessageQueue, inbox: ConsumerInbox, check_loop: Callable[[], None]) -> None:
         self._queue = queue
         self._inbox = inbox
         self._check_loop = check_loop
@@ -225,8 +225,10 @@ class ConsumerInbox:
         self.subscriptions: dict[int, Subscription] = {}
         self.heartbeats: Heartbeats = Heartbeats(name, config.heartbeat_interval, observer)
         self.clock: LoopClock = LoopClock(self.heartbeats.blocked)
-        self.queue: Queue = Queue()
-        self.pace: Pace = Pace(name, config, self.queue, self.subscriptions, self._share_with_new_ones, observer)
+        self.queue: MessageQueue = MessageQueue()
+        self.pace: ConsumerPace = ConsumerPace(
+            name, config, self.queue, self.subscriptions, self._share_with_new_ones, observer
+        )
         self.giving_up: GivingUp = GivingUp(config, publisher, self.pace.backoff, observer)
         self.ledger: Ledger = Ledger(name, config, self.queue, self.pace, self.giving_up, self.clock, observer)
         self.failure: NsqError | None = None
@@ -416,7 +418,7 @@ class ConsumerInbox:
         queue, backoff = self.queue, self.pace.backoff
         arrived_at = queue.next_arrived_at()
         try:
-            await self.clock.turn_if_hogged()
+            await self.clock.let_others_run()
             if self.closing.is_set():
                 drop(message)  # the close returns it to nsqd
                 return False

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.clock import LoopClock
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.consumer.giving_up import GivingUp
-    from nsq_ha.consumer.pace import Pace
-    from nsq_ha.consumer.queue import Queue
+    from nsq_ha.consumer.pace import ConsumerPace
+    from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.identity import Identity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -94,8 +94,8 @@ class Ledger:
         self,
         name: str,
         config: ConsumerConfig,
-        queue: Queue,
-        pace: Pace,
+        queue: MessageQueue,
+        pace: ConsumerPace,
         giving_up: GivingUp,
         clock: LoopClock,
         observer: Observer = SILENT,
@@ -330,7 +330,7 @@ class Ledger:
         if not source_of(message).is_alive:
             return
         if self.closing.is_set():
-            self.spare(message)
+            self.return_at_close(message)
             self.changed.set()
         elif self._put_back(message):
             self._backoff.taken_back(message)
@@ -349,7 +349,7 @@ class Ledger:
         message.watch = None
         return True
 
-    def spare(self, message: Message) -> None:
+    def return_at_close(self, message: Message) -> None:
         """Return a message of a closing consumer to nsqd, without counting an attempt if attempts matter.
 
         After a requeue nsqd redelivers it immediately and counts an attempt. The end of the connection, which comes
@@ -415,7 +415,12 @@ class AutoTouch:
     """
 
     def __init__(
-        self, name: str, seconds: float | None, held: Callable[[], Iterable[Message]], ledger: Ledger, pace: Pace
+        self,
+        name: str,
+        seconds: float | None,
+        held: Callable[[], Iterable[Message]],
+        ledger: Ledger,
+        pace: ConsumerPace,
     ) -> None:
         self._name = name
         self._seconds = seconds
@@ -471,11 +476,11 @@ class AutoTouch:
             arrived_at = self._ledger.arrived_before(message, self._looked_at)
             messages[_key(message)] = message
             held[_key(message)] = Held(arrived_at, delivery.msg_timeout, delivery.max_msg_timeout)
-        turn = self._touches.turn(now, held)
-        for key in turn.touched:
+        due = self._touches.look(now, held)
+        for key in due.touched:
             self._ledger.watch(messages[key], held[key].arrived_at)
             messages[key].source.touch(messages[key])  # a thread may answer it just now, so touch() might raise
-        for key in turn.over:
+        for key in due.over:
             self._warn(messages[key], held[key].max_msg_timeout)
         self._looked_at = now
         self._plan()

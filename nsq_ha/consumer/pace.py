@@ -27,7 +27,7 @@ from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from nsq_ha.consumer.queue import Queue
+    from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
@@ -234,7 +234,7 @@ class Flow:
                 self._plan_look()
 
 
-class Pace:
+class ConsumerPace:
     """The pace of one consumer.
 
     Args:
@@ -260,7 +260,7 @@ class Pace:
         self,
         name: str,
         config: ConsumerConfig,
-        queue: Queue,
+        queue: MessageQueue,
         subscriptions: Mapping[int, Subscription],
         on_gathered: Callable[[], None],
         observer: Observer = SILENT,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
 
 
-class Queue:
+class MessageQueue:
     """The messages of one consumer that were not handed out, the oldest first.
 
     Attributes:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.options.types import Backoff
 
 
-class State(enum.Enum):
+class PauseState(enum.Enum):
     """Whether messages are handed out."""
 
     FLOWING = enum.auto()
@@ -43,7 +43,7 @@ class State(enum.Enum):
     """None: a test is being handled."""
 
 
-class Event(enum.Enum):
+class PauseEvent(enum.Enum):
     """What can happen."""
 
     FAILED = enum.auto()
@@ -62,30 +62,30 @@ class Event(enum.Enum):
     """A message is handed out as the test."""
 
 
-class Step(NamedTuple):
+class PauseStep(NamedTuple):
     """A row of the table: the next state, and how the level changes."""
 
-    state: State
+    state: PauseState
     level: int
 
 
-_S = State
-_E = Event
+_S = PauseState
+_E = PauseEvent
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[PauseState, PauseEvent], PauseStep]] = MappingProxyType(
     {
-        (_S.FLOWING, _E.FAILED): Step(_S.PAUSED, 1),
-        (_S.PAUSED, _E.DUE): Step(_S.TESTING, 0),
-        (_S.TESTING, _E.HANDED_OUT): Step(_S.IN_TEST, 0),
-        (_S.IN_TEST, _E.LOST): Step(_S.TESTING, 0),
+        (_S.FLOWING, _E.FAILED): PauseStep(_S.PAUSED, 1),
+        (_S.PAUSED, _E.DUE): PauseStep(_S.TESTING, 0),
+        (_S.TESTING, _E.HANDED_OUT): PauseStep(_S.IN_TEST, 0),
+        (_S.IN_TEST, _E.LOST): PauseStep(_S.TESTING, 0),
         **{
             (state, event): step
             for state in (_S.TESTING, _S.IN_TEST)  # in TESTING, of a test that was lost
             for event, step in {
-                _E.FAILED: Step(_S.PAUSED, 1),
-                _E.SUCCEEDED: Step(_S.PAUSED, -1),
-                _E.RECOVERED: Step(_S.FLOWING, -1),
-                _E.DEFERRED: Step(_S.PAUSED, 0),
+                _E.FAILED: PauseStep(_S.PAUSED, 1),
+                _E.SUCCEEDED: PauseStep(_S.PAUSED, -1),
+                _E.RECOVERED: PauseStep(_S.FLOWING, -1),
+                _E.DEFERRED: PauseStep(_S.PAUSED, 0),
             }.items()
         },
     }
@@ -111,7 +111,7 @@ class ConsumerBackoff:
     __slots__ = ("_backoff", "_chance", "level", "seconds", "state", "test", "until")
 
     def __init__(self, backoff: Backoff, chance: Callable[[], float]) -> None:
-        self.state: State = State.FLOWING
+        self.state: PauseState = PauseState.FLOWING
         self.level: int = 0
         self.seconds: float = 0.0
         self.until: float | None = None
@@ -121,38 +121,38 @@ class ConsumerBackoff:
 
     def failed(self, now: float, key: object) -> bool:
         """Record that the handler of message ``key`` failed; return whether this changed anything."""
-        return self._is_decided_by(key) and self._take(Event.FAILED, now)
+        return self._is_decided_by(key) and self._take(PauseEvent.FAILED, now)
 
     def succeeded(self, now: float, key: object) -> bool:
         """Record that message ``key`` was finished; return whether this changed anything."""
-        event = Event.SUCCEEDED if self.level > 1 else Event.RECOVERED
+        event = PauseEvent.SUCCEEDED if self.level > 1 else PauseEvent.RECOVERED
         return self._is_decided_by(key) and self._take(event, now)
 
     def deferred(self, now: float, key: object) -> bool:
         """Record that message ``key`` was requeued with a delay; return whether this changed anything."""
-        return self._is_decided_by(key) and self._take(Event.DEFERRED, now)
+        return self._is_decided_by(key) and self._take(PauseEvent.DEFERRED, now)
 
     def lost(self, now: float, key: object) -> bool:
         """Record that no outcome of message ``key`` is to be expected; return whether this changed anything."""
-        return self._is_decided_by(key) and self._take(Event.LOST, now)
+        return self._is_decided_by(key) and self._take(PauseEvent.LOST, now)
 
     def look(self, now: float) -> bool:
         """Return whether the pause has just ended."""
-        return self.until is not None and now >= self.until and self._take(Event.DUE, now)
+        return self.until is not None and now >= self.until and self._take(PauseEvent.DUE, now)
 
     def handed_out(self, now: float, key: object) -> bool:
         """Ask to hand out message ``key``; return whether it may be, as the test or because messages flow."""
-        if self.state is State.FLOWING:
+        if self.state is PauseState.FLOWING:
             return True
-        if not self._take(Event.HANDED_OUT, now):
+        if not self._take(PauseEvent.HANDED_OUT, now):
             return False
         self.test = key
         return True
 
     def _is_decided_by(self, key: object) -> bool:
-        return self.state is State.FLOWING or (self.test is not None and self.test == key)
+        return self.state is PauseState.FLOWING or (self.test is not None and self.test == key)
 
-    def _take(self, event: Event, now: float) -> bool:
+    def _take(self, event: PauseEvent, now: float) -> bool:
         step = TRANSITIONS.get((self.state, event))
         if step is None:
             return False
@@ -160,9 +160,9 @@ class ConsumerBackoff:
             self.level += step.level
         self.state = step.state
         self.until = None
-        if event is not Event.LOST:
+        if event is not PauseEvent.LOST:
             self.test = None
-        if step.state is State.PAUSED:
+        if step.state is PauseState.PAUSED:
             self.seconds = delay_after(self._backoff, self.level, self._chance)
             self.until = now + self.seconds
         return True

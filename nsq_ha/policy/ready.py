@@ -21,7 +21,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 LOOK_INTERVAL: Final = 0.25
 """Seconds between two checks of the partitions' deliveries."""
@@ -42,17 +42,13 @@ _TURNOVER: Final = 4
 """A partition that delivers this multiple of its RDY between two checks can use more."""
 
 
-def share(
-    max_in_flight: int, ceilings: Mapping[int, int], turn: int = 0, needs: Mapping[int, int] | None = None
-) -> dict[int, int]:
+def share(max_in_flight: int, ceilings: Mapping[int, int], needs: Mapping[int, int] | None = None) -> dict[int, int]:
     """Share ``max_in_flight`` exactly among the connections.
 
     Args:
         max_in_flight: Maximum number of messages in flight in total; 0 pauses all.
         ceilings: For each subscribed partition, its maximum
             (``max_rdy_count`` of its connection; 1 on an ordered topic).
-        turn: Rotates which partitions get the remainder, and which get anything if
-            there are more partitions than ``max_in_flight``.
         needs: How many each partition can use, 1 or more. These are granted
             evenly first, then the rest. None shares all evenly.
 
@@ -60,8 +56,7 @@ def share(
         RDY by partition. The sum is the smaller of ``max_in_flight`` and the
         sum of the ceilings.
     """
-    order = _rotated(sorted(ceilings), turn)
-    granted = dict.fromkeys(order, 0)
+    granted = dict.fromkeys(sorted(ceilings), 0)
     left = max_in_flight
     if needs is not None:
         left = _fill(left, granted, {p: min(most, needs.get(p, 1)) for p, most in ceilings.items()})
@@ -187,10 +182,10 @@ def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], want
     is_raise_due = room < 0
     for partition, count in taken.items():
         # The limit fell: take back unused grants here to make up for messages that are unanswered elsewhere.
-        spare = min(count - in_flight[partition], -room)
-        if spare > 0:
-            lower[partition] = taken[partition] = count - spare
-            room += spare
+        unused = min(count - in_flight[partition], -room)
+        if unused > 0:
+            lower[partition] = taken[partition] = count - unused
+            room += unused
     raised = {}
     for partition, count in raise_.items():
         granted = min(count, taken[partition] + room)
@@ -199,13 +194,6 @@ def plan(limit: int, sent: Mapping[int, int], in_flight: Mapping[int, int], want
             raised[partition] = granted
         is_raise_due |= granted < count
     return Plan(lower, raised, is_raise_due)
-
-
-def _rotated(partitions: Sequence[int], turn: int) -> list[int]:
-    if not partitions:
-        return []
-    start = turn % len(partitions)
-    return [*partitions[start:], *partitions[:start]]
 
 
 class Seen(NamedTuple):

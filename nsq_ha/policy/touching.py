@@ -1,8 +1,8 @@
 """When a consumer touches the messages that its handlers still work on, so that nsqd does not deliver them again.
 
 nsqd requeues a message ``msg_timeout`` after its delivery or its last TOUCH, but a TOUCH keeps it at most
-``max_msg_timeout`` after its delivery. Messages are looked at in turns, not one by one, since most of them are answered
-before their first turn and so cost nothing.
+``max_msg_timeout`` after its delivery. Messages are looked at together, not one by one, since most of them are answered
+before their first look and so cost nothing.
 
 The invariants: while a message is held, it is touched before its message timeout is over; nothing is touched for longer
 than ``max_msg_timeout``.
@@ -41,8 +41,8 @@ class Held(NamedTuple):
     max_msg_timeout: float
 
 
-class Turn(NamedTuple, Generic[K]):
-    """What to do in one turn.
+class DueTouches(NamedTuple, Generic[K]):
+    """What to do at one look.
 
     Attributes:
         touched: The messages to touch now.
@@ -64,7 +64,7 @@ def interval(seconds: float | None, msg_timeout: float) -> float:
 
 
 def gap(seconds: float | None, msg_timeout: float) -> float:
-    """Return the seconds between two turns. A message may be nearly as old when it is looked at for the first time."""
+    """Return the seconds between two looks. A message may be nearly as old when it is looked at for the first time."""
     return interval(seconds, msg_timeout) / 2
 
 
@@ -78,7 +78,7 @@ class _Known:
 
 
 class Touches(Generic[K]):
-    """The messages that were held at the last turn; ``K`` is the type of their keys.
+    """The messages that were held at the last look; ``K`` is the type of their keys.
 
     Args:
         seconds: The option: seconds between two TOUCHes of a message. None for the default.
@@ -94,9 +94,9 @@ class Touches(Generic[K]):
         """Return whether a message that is handed out now must be touched at once, since it waited for long."""
         return now + gap(self._seconds, held.msg_timeout) > held.arrived_at + held.msg_timeout * LONGEST_SHARE
 
-    def turn(self, now: float, held: Mapping[K, Held]) -> Turn[K]:
+    def look(self, now: float, held: Mapping[K, Held]) -> DueTouches[K]:
         """Return what to do with the messages that are held now; call it once in each :func:`gap`."""
-        turn: Turn[K] = Turn([], [])
+        due: DueTouches[K] = DueTouches([], [])
         known: dict[K, _Known] = {}
         for key, one in held.items():
             known[key] = seen = self._known.get(key) or _Known(one)
@@ -104,19 +104,19 @@ class Touches(Generic[K]):
             if now >= ends_at:
                 if not seen.is_over:
                     seen.is_over = True
-                    turn.over.append(key)
+                    due.over.append(key)
             elif seen.kept_until < ends_at and self._is_due(now, one, seen.kept_until):
                 seen.kept_until = now + one.msg_timeout
-                turn.touched.append(key)
+                due.touched.append(key)
         self._known = known
-        return turn
+        return due
 
     def touched(self, now: float, key: K, held: Held) -> None:
-        """Record a TOUCH outside of a turn."""
+        """Record a TOUCH between two looks."""
         self._known[key] = seen = _Known(held)
         seen.kept_until = now + held.msg_timeout
 
     def _is_due(self, now: float, held: Held, kept_until: float) -> bool:
-        """Return whether the next turn might be too late."""
+        """Return whether the next look might be too late."""
         each = interval(self._seconds, held.msg_timeout)
         return now + each / 2 > kept_until - held.msg_timeout + each

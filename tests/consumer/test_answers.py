@@ -14,8 +14,8 @@ from nsq_ha.consumer.clock import LoopClock
 from nsq_ha.consumer.closing import drain
 from nsq_ha.consumer.delivery import CLOSED, Delivery, Returned, leave_to_end
 from nsq_ha.consumer.ledger import Ledger
-from nsq_ha.consumer.pace import Pace
-from nsq_ha.consumer.queue import Queue
+from nsq_ha.consumer.pace import ConsumerPace
+from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import ConnectionLostError
 from nsq_ha.message import Message, Watch
 from nsq_ha.policy.topology import Node
@@ -409,8 +409,8 @@ async def test_each_answer_to_a_message_that_was_given_back_is_a_warning(caplog:
 
 async def test_a_late_answer_is_a_warning_once_the_consumer_has_closed(caplog: pytest.LogCaptureFixture) -> None:
     ours: list[Message] = []
-    config, queue = ConsumerConfig(lookupd=("http://a:1",)), Queue()
-    pace = Pace("orders/ch", config, queue, {}, lambda: None)
+    config, queue = ConsumerConfig(lookupd=("http://a:1",)), MessageQueue()
+    pace = ConsumerPace("orders/ch", config, queue, {}, lambda: None)
     giving_up: Any = SimpleNamespace(has=lambda message: message in ours)
     ledger = Ledger("orders/ch", config, queue, pace, giving_up, LoopClock(lambda *_: None))
     (message,) = Case().messages(1)
@@ -494,7 +494,7 @@ async def draining(case: Case, holders: Holders, unseen: Iterable[Message], chan
     inbox: Any = SimpleNamespace(
         subscriptions={3: one},
         queue=SimpleNamespace(unseen=deque(unseen)),
-        ledger=SimpleNamespace(spare=spare, changed=changed),
+        ledger=SimpleNamespace(return_at_close=spare, changed=changed),
         iterations=holders,
         returned=holders.returned,
         failed=holders.failed,

@@ -12,7 +12,7 @@ import pytest
 
 from nsq_ha import Backoff, ConfigError, Consumer, Message
 from nsq_ha.events import BackoffChanged, Event
-from nsq_ha.policy.consumer_backoff import State
+from nsq_ha.policy.consumer_backoff import PauseState
 from nsq_ha.protocol import Finish, Identity, Ready, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
@@ -73,9 +73,9 @@ async def always_full(peer: Peer, count: int, first: int = 0) -> None:
     await peer.feed((b"%d" % (first + number) for number in range(count)), first + 2)
 
 
-def state_of(consumer: Consumer) -> State:
+def state_of(consumer: Consumer) -> PauseState:
     pauses = inbox_of(consumer).pace.backoff.states
-    return next(iter(pauses.values()), State.FLOWING)
+    return next(iter(pauses.values()), PauseState.FLOWING)
 
 
 # ------------------------------------------------------------ one consumer
@@ -223,7 +223,7 @@ async def test_a_handler_that_still_runs_has_no_say(stage: Stage) -> None:
         await stage.nsqd.until(lambda: peer.ready == 0)
         gates[b"slow"].set()
         await stage.nsqd.until(lambda: peer.of(Finish))
-        assert state_of(consumer) is State.IN_TEST
+        assert state_of(consumer) is PauseState.IN_TEST
         gates[b"test"].set()
         await stage.nsqd.until(lambda: peer.ready == 10)
 
@@ -319,7 +319,7 @@ async def test_a_test_whose_connection_is_lost_is_followed_by_another(stage: Sta
         await stage.nsqd.until(lambda: peer.ready == 1)
         peer.message(b"stuck", message_id(3))
         await stage.nsqd.until(lambda: peer.ready == 0)
-        assert state_of(consumer) is State.IN_TEST
+        assert state_of(consumer) is PauseState.IN_TEST
         stage.lead({0: stage.nsqds[1]})
         peer.abort()
         other = await stage.nsqds[1].subscriber()
@@ -370,7 +370,7 @@ async def test_a_test_that_nobody_answers_is_followed_by_another(stage: Stage) -
         forgotten.touch()
         peer.message(b"good", message_id(4))
         (await anext(consumer)).finish()
-        assert state_of(consumer) is State.FLOWING
+        assert state_of(consumer) is PauseState.FLOWING
 
 
 async def test_a_test_that_is_touched_is_waited_for(stage: Stage) -> None:
@@ -385,9 +385,9 @@ async def test_a_test_that_is_touched_is_waited_for(stage: Stage) -> None:
         for _ in range(4):
             await dawdle(2.0)
             test.touch()
-            assert state_of(consumer) is State.IN_TEST
+            assert state_of(consumer) is PauseState.IN_TEST
         test.finish()
-        assert state_of(consumer) is State.FLOWING
+        assert state_of(consumer) is PauseState.FLOWING
 
 
 async def test_a_test_of_a_cancelled_run_is_the_next_one_again(stage: Stage) -> None:
@@ -406,7 +406,7 @@ async def test_a_test_of_a_cancelled_run_is_the_next_one_again(stage: Stage) -> 
         await gate.wait()
         first.cancel()
         await asyncio.wait({first})
-        assert state_of(consumer) is State.TESTING
+        assert state_of(consumer) is PauseState.TESTING
         handler.is_broken = False
         second = asyncio.create_task(consumer.run(handler))
         await eventually(lambda: len(handler.calls) == 2)
@@ -441,7 +441,7 @@ async def test_a_paused_consumer_asks_for_no_test(stage: Stage) -> None:
         message = await anext(consumer)
         consumer.set_max_in_flight(0)
         message.requeue()
-        await eventually(lambda: state_of(consumer) is State.TESTING)
+        await eventually(lambda: state_of(consumer) is PauseState.TESTING)
         await dawdle(2.0)
         assert [command.count for command in peer.of(Ready)] == [5, 0]  # type: ignore[attr-defined]
         consumer.set_max_in_flight(7)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import ConsumerConfig
-from nsq_ha.consumer.clock import HOGGED, TICK, Heartbeats, LoopClock, cpu_times
+from nsq_ha.consumer.clock import LONGEST_RUN, TICK, Heartbeats, LoopClock, cpu_times
 from nsq_ha.consumer.delivery import source_of
 from nsq_ha.consumer.ledger import IN_TIME, Ledger
-from nsq_ha.consumer.pace import Flow, Pace
-from nsq_ha.consumer.queue import Queue
+from nsq_ha.consumer.pace import ConsumerPace, Flow
+from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from nsq_ha.policy.ready import FEW, LOOK_INTERVAL, Seen
@@ -77,10 +77,10 @@ class Case:
 
     def __init__(self, warn_attempts: int = 50) -> None:
         config = ConsumerConfig(lookupd=("http://a:1",), warn_attempts=warn_attempts, handler_backoff=None)
-        self.queue, self.flow, self.clock = Queue(), FakeFlow(), FakeClock()
+        self.queue, self.flow, self.clock = MessageQueue(), FakeFlow(), FakeClock()
         self.inbox = self.queue.messages
         self.subscriptions: dict[int, Any] = {}
-        self.pace = Pace("orders/ch", config, self.queue, self.subscriptions, lambda: None)
+        self.pace = ConsumerPace("orders/ch", config, self.queue, self.subscriptions, lambda: None)
         self.pace.flow = self.flow  # type: ignore[assignment]
         giving_up: Any = SimpleNamespace(gives_up=self.gives_up, has=lambda _: False)
         clock: Any = self.clock
@@ -491,7 +491,7 @@ async def test_a_block_is_reported_with_its_length_and_its_suspect() -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize(("hogs", "pause"), [(HOGGED, 0.0), (HOGGED + 0.01, 0.0), (1.0, 0.0), (1.1, 0.02)])
+@pytest.mark.parametrize(("hogs", "pause"), [(LONGEST_RUN, 0.0), (LONGEST_RUN + 0.01, 0.0), (1.0, 0.0), (1.1, 0.02)])
 async def test_the_loop_turns_after_a_hog_and_rests_after_a_long_one(hogs: float, pause: float) -> None:
     clock = LoopClock(lambda *_: None)
     ran: list[int] = []
@@ -505,11 +505,11 @@ async def test_the_loop_turns_after_a_hog_and_rests_after_a_long_one(hogs: float
     clock.arrival(now())
     block(hogs)
     began = now()
-    await clock.turn_if_hogged()
+    await clock.let_others_run()
     assert now() - began == pytest.approx(pause, abs=0.01)
-    assert (len(ran) >= 3) == (hogs > HOGGED)
+    assert (len(ran) >= 3) == (hogs > LONGEST_RUN)
     ran_before = len(ran)
-    await clock.turn_if_hogged()
+    await clock.let_others_run()
     assert len(ran) == ran_before
     await other
 

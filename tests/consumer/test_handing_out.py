@@ -17,7 +17,7 @@ from nsq_ha.consumer.delivery import CLOSED, Returned
 from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handlers import Handling, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox, Iterations, Messages
-from nsq_ha.consumer.queue import Queue
+from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import ClosedError, ConfigError, ConnectionLostError
 from nsq_ha.message import Message
 from nsq_ha.threads import HandlerThreads, is_async
@@ -61,8 +61,8 @@ class Owner:
         return message.body not in self.refused
 
 
-def queue_of(messages: deque[Message], fine_below: int = 2) -> Queue:
-    queue = Queue()
+def queue_of(messages: deque[Message], fine_below: int = 2) -> MessageQueue:
+    queue = MessageQueue()
     queue.messages = queue.unseen = messages
     queue.fine_below = fine_below
     return queue

@@ -7,7 +7,7 @@ import pytest
 
 from nsq_ha import Message
 from nsq_ha.consumer.inbox import ConsumerInbox
-from nsq_ha.consumer.queue import Queue
+from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.protocol import Finish
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
@@ -18,7 +18,7 @@ class Waiters:
     """Tasks that wait for arrivals and note each time that they go on."""
 
     def __init__(self) -> None:
-        self.arrivals = Queue()
+        self.arrivals = MessageQueue()
         self.went_on: list[str] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -99,7 +99,7 @@ async def test_cancelled_and_woken_in_one_turn_it_is_cancelled() -> None:
 
 async def test_a_task_keeps_its_context() -> None:
     name = contextvars.ContextVar("name", default="none")
-    arrivals = Queue()
+    arrivals = MessageQueue()
 
     async def wait() -> str:
         name.set("task")
@@ -118,7 +118,7 @@ def test_what_ends_the_program_is_raised_by_the_loop_and_not_through_the_read() 
     tasks: list[asyncio.Task[None]] = []
 
     async def main() -> None:
-        arrivals = Queue()
+        arrivals = MessageQueue()
 
         async def wait() -> None:
             await arrivals.arrival(asyncio.get_running_loop())

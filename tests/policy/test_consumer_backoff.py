@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.consumer_backoff import TRANSITIONS, ConsumerBackoff, Event, State
+from nsq_ha.policy.consumer_backoff import TRANSITIONS, ConsumerBackoff, PauseEvent, PauseState
 from nsq_ha.policy.timing import delay_after
 
 DOUBLING = Backoff(initial=1.0, maximum=8.0, factor=2.0, jitter=0.0)
@@ -37,26 +37,31 @@ def in_test() -> ConsumerBackoff:
     return policy
 
 
-IN = {State.FLOWING: made, State.PAUSED: paused, State.TESTING: about_to_test, State.IN_TEST: in_test}
+IN = {
+    PauseState.FLOWING: made,
+    PauseState.PAUSED: paused,
+    PauseState.TESTING: about_to_test,
+    PauseState.IN_TEST: in_test,
+}
 
 
 # ------------------------------------------------------------ the table
 
 
-@pytest.mark.parametrize("state", State)
-def test_each_state_can_be_reached(state: State) -> None:
+@pytest.mark.parametrize("state", PauseState)
+def test_each_state_can_be_reached(state: PauseState) -> None:
     assert IN[state]().state is state
 
 
 def test_only_a_pause_has_an_end_and_only_flowing_has_level_0() -> None:
     for state, enter in IN.items():
         policy = enter()
-        assert (policy.until is not None) is (state is State.PAUSED)
-        assert (policy.level == 0) is (state is State.FLOWING)
+        assert (policy.until is not None) is (state is PauseState.PAUSED)
+        assert (policy.level == 0) is (state is PauseState.FLOWING)
 
 
-@pytest.mark.parametrize("event", Event)
-def test_each_event_is_used(event: Event) -> None:
+@pytest.mark.parametrize("event", PauseEvent)
+def test_each_event_is_used(event: PauseEvent) -> None:
     assert event in {used for _, used in TRANSITIONS}
 
 
@@ -73,7 +78,7 @@ def test_one_failure_pauses_and_one_success_ends_it() -> None:
     assert policy.handed_out(1.1, "b")
     assert not policy.handed_out(1.1, "c")
     assert policy.succeeded(1.2, "b")
-    assert (policy.state, policy.level, policy.test) == (State.FLOWING, 0, None)
+    assert (policy.state, policy.level, policy.test) == (PauseState.FLOWING, 0, None)
     assert policy.handed_out(1.3, "c")
     assert not policy.succeeded(1.4, "c")
 
@@ -94,7 +99,7 @@ def test_failures_lead_deeper_up_to_the_maximum_and_successes_lead_out() -> None
     assert fail_tests(policy, 7) == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
     assert policy.level == 4
     ups = []
-    while policy.state is not State.FLOWING:
+    while policy.state is not PauseState.FLOWING:
         now = policy.until or 0.0
         assert policy.look(now)
         assert policy.handed_out(now, "t")
@@ -128,17 +133,17 @@ def test_handlers_that_began_before_the_pause_have_no_say() -> None:
 def test_a_test_without_an_outcome_is_followed_by_another_pause_of_the_same_length() -> None:
     policy = in_test()
     assert policy.deferred(1.5, "test")
-    assert (policy.state, policy.level, policy.until) == (State.PAUSED, 1, 2.5)
+    assert (policy.state, policy.level, policy.until) == (PauseState.PAUSED, 1, 2.5)
 
 
 def test_a_lost_test_is_followed_by_another_one() -> None:
     policy = in_test()
     assert policy.lost(1.5, "test")
-    assert (policy.state, policy.level) == (State.TESTING, 1)
+    assert (policy.state, policy.level) == (PauseState.TESTING, 1)
     assert policy.handed_out(1.5, "next")
     assert not policy.failed(1.5, "test")
     assert policy.succeeded(1.6, "next")
-    assert policy.state is State.FLOWING
+    assert policy.state is PauseState.FLOWING
 
 
 @pytest.mark.parametrize(("outcome", "level"), [("succeeded", 0), ("failed", 2), ("deferred", 1)])
@@ -148,7 +153,7 @@ def test_the_outcome_of_a_lost_test_counts_until_the_next_one(outcome: str, leve
     assert not policy.lost(1.6, "test")
     assert getattr(policy, outcome)(1.6, "test")
     assert policy.level == level
-    assert not getattr(policy, outcome)(1.7, "test") or policy.state is State.FLOWING
+    assert not getattr(policy, outcome)(1.7, "test") or policy.state is PauseState.FLOWING
 
 
 def test_while_messages_flow_only_a_failure_matters() -> None:
@@ -156,7 +161,7 @@ def test_while_messages_flow_only_a_failure_matters() -> None:
     assert not policy.deferred(0.0, "a")
     assert not policy.lost(0.0, "a")
     assert not policy.look(0.0)
-    assert policy.state is State.FLOWING
+    assert policy.state is PauseState.FLOWING
 
 
 # ------------------------------------------------------------ all orders
@@ -178,13 +183,13 @@ def test_the_invariants_hold_in_any_order(calls: list[tuple[str, int, float]], b
             policy.look(now)
         elif call == "handed_out":
             was = policy.state
-            if policy.handed_out(now, number) and was is not State.FLOWING:
-                assert was is State.TESTING
+            if policy.handed_out(now, number) and was is not PauseState.FLOWING:
+                assert was is PauseState.TESTING
                 out = {number}
         else:
             getattr(policy, call)(now, next(iter(out)) if key and out else -1)
-        assert (policy.level == 0) is (policy.state is State.FLOWING)
-        assert (policy.until is None) is (policy.state is not State.PAUSED)
+        assert (policy.level == 0) is (policy.state is PauseState.FLOWING)
+        assert (policy.until is None) is (policy.state is not PauseState.PAUSED)
         assert policy.level <= 64
         assert delay_after(backoff, policy.level, lambda: 0.0) <= backoff.maximum
         if policy.until is not None:

@@ -32,28 +32,16 @@ IDLE = Seen(ready=2, in_flight=0, peak=0, delivered=0)
 @given(
     max_in_flight=st.integers(0, 300),
     ceilings=st.dictionaries(st.integers(0, 40), st.integers(0, 50)),
-    turn=st.integers(0, 100),
     needs=st.none() | st.dictionaries(st.integers(0, 40), st.integers(1, 64)),
 )
-def test_ready_is_shared_exactly(
-    max_in_flight: int, ceilings: dict[int, int], turn: int, needs: dict[int, int] | None
-) -> None:
-    granted = share(max_in_flight, ceilings, turn, needs)
+def test_ready_is_shared_exactly(max_in_flight: int, ceilings: dict[int, int], needs: dict[int, int] | None) -> None:
+    granted = share(max_in_flight, ceilings, needs)
     assert granted.keys() == ceilings.keys()
     assert sum(granted.values()) == min(max_in_flight, sum(ceilings.values()))
     assert all(0 <= granted[partition] <= ceilings[partition] for partition in ceilings)
     served = [partition for partition in ceilings if ceilings[partition]]
     if max_in_flight >= len(served):
         assert all(granted[partition] for partition in served)
-
-
-@given(partitions=st.integers(1, 40), max_in_flight=st.integers(1, 40))
-def test_everyone_gets_a_turn(partitions: int, max_in_flight: int) -> None:
-    ceilings = dict.fromkeys(range(partitions), 1)
-    served: set[int] = set()
-    for turn in range(0, partitions * max_in_flight, max_in_flight):
-        served |= {partition for partition, count in share(max_in_flight, ceilings, turn).items() if count}
-    assert served == set(ceilings)
 
 
 def test_the_remainder_goes_to_the_first_and_a_closed_partition_takes_no_part() -> None:
@@ -63,7 +51,7 @@ def test_the_remainder_goes_to_the_first_and_a_closed_partition_takes_no_part() 
 
 
 def test_no_partitions_get_nothing() -> None:
-    assert share(10, {}, 3) == {}
+    assert share(10, {}) == {}
 
 
 def test_what_is_lowered_is_told_apart_from_what_is_raised() -> None:

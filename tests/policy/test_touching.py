@@ -20,16 +20,16 @@ def test_the_interval(seconds: float | None, msg_timeout: float, each: float) ->
 def test_a_message_is_touched_at_its_second_turn_and_every_other_one() -> None:
     touches: Touches[str] = Touches(None)
     held = {"a": Held(0.0, 60.0, 900.0)}
-    touched = [now for now in range(1, 200, 15) if touches.turn(float(now), held).touched]
+    touched = [now for now in range(1, 200, 15) if touches.look(float(now), held).touched]
     assert touched == [16, 46, 76, 106, 136, 166, 196]
 
 
 def test_an_answered_message_is_forgotten() -> None:
     touches: Touches[str] = Touches(None)
     one = Held(0.0, 60.0, 900.0)
-    assert touches.turn(20.0, {"a": one}).touched == ["a"]
-    assert touches.turn(30.0, {}).touched == []
-    assert touches.turn(40.0, {"a": one}).touched == ["a"]
+    assert touches.look(20.0, {"a": one}).touched == ["a"]
+    assert touches.look(30.0, {}).touched == []
+    assert touches.look(40.0, {"a": one}).touched == ["a"]
 
 
 def test_a_message_that_waited_is_touched_at_once() -> None:
@@ -38,14 +38,14 @@ def test_a_message_that_waited_is_touched_at_once() -> None:
     held = Held(0.0, 60.0, 900.0)
     assert touches.is_urgent(40.0, held)
     touches.touched(40.0, "a", held)
-    assert touches.turn(50.0, {"a": held}).touched == []
-    assert touches.turn(60.0, {"a": held}).touched == ["a"]
+    assert touches.look(50.0, {"a": held}).touched == []
+    assert touches.look(60.0, {"a": held}).touched == ["a"]
 
 
 def test_no_message_is_touched_for_longer_than_the_server_keeps_it_and_that_is_said_once() -> None:
     touches: Touches[str] = Touches(None)
     held = {"a": Held(0.0, 10.0, 25.0)}
-    turns = [(now, touches.turn(now, held)) for now in [number * 2.5 for number in range(20)]]
+    turns = [(now, touches.look(now, held)) for now in [number * 2.5 for number in range(20)]]
     assert [now for now, turn in turns if turn.touched] == [5.0, 10.0, 15.0]
     assert [now for now, turn in turns if turn.over] == [25.0]
 
@@ -76,6 +76,6 @@ def test_a_held_message_never_times_out_before_its_limit(
         if now >= longest:
             break
         assert now < until
-        if touches.turn(now, {"a": held}).touched:
+        if touches.look(now, {"a": held}).touched:
             until, last = min(now + msg_timeout, longest), now
     assert last < longest
