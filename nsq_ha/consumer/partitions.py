@@ -98,7 +98,12 @@ class Partitions:
             group: Runs the subscriptions' tasks. None starts no subscription.
         """
         wanted = self.wanted()
-        if (view.meta is not None and self._is_refused(view.meta)) or self._names_absent(view):
+        try:
+            if view.meta is not None and not self._subscriptions:
+                self._check_meta(view.meta)
+            self._check_numbers(view)
+        except ConfigError as error:
+            self._inbox.refused(error)
             return
         for partition in sorted(wanted - self._subscriptions.keys()):
             if group is not None:
@@ -198,8 +203,8 @@ class Partitions:
             return False
         return True
 
-    def _names_absent(self, view: TopicView) -> bool:
-        """Refuse options that name partitions that the topic does not have."""
+    def _check_numbers(self, view: TopicView) -> None:
+        """Raise a ConfigError if an option names partitions that the topic does not have."""
         start = self._config.start_from
         given = {"partitions": self._config.partitions or (), "start_from": start if isinstance(start, Mapping) else ()}
         for option, partitions in given.items():
@@ -207,37 +212,23 @@ class Partitions:
             if absent:
                 has, last = f"topic {view.topic!r} has", view.partition_num - 1
                 numbers = f"partitions 0..{last}" if last else "only partition 0"
-                self._inbox.refused(ConfigError(f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}"))
-                return True
-        return False
+                raise ConfigError(f"{option}: {has} {numbers}, not {', '.join(map(str, absent))}")
 
-    def _is_refused(self, meta: TopicMeta) -> bool:
-        """Check the options against the topic, before the first subscription."""
+    def _check_meta(self, meta: TopicMeta) -> None:
+        """Raise a ConfigError if the options do not fit the topic, and warn if they have no effect."""
         config, topic = self._config, self._watch.topic
-        if self._subscriptions:
-            return False
         if not meta.is_partitioned:
-            try:
-                check_plain(config)
-            except ConfigError as error:
-                self._inbox.refused(error)
-                return True
+            check_plain(config)
         if config.tag is not None and not meta.extend_support:
-            self._inbox.refused(
-                ConfigError(
-                    f"topic {topic!r} has no tags, so tag={config.tag!r} would receive every message: remove tag=, or"
-                    f" create the topic as an extended one"
-                )
+            raise ConfigError(
+                f"topic {topic!r} has no tags, so tag={config.tag!r} would receive every message: remove tag=, or"
+                f" create the topic as an extended one"
             )
-            return True
         if config.ext_filter is not None and not meta.extend_support:
-            self._inbox.refused(
-                ConfigError(
-                    f"messages of topic {topic!r} have no headers, so nsqd would ignore ext_filter= and deliver every"
-                    f" message: remove ext_filter=, or create the topic as an extended one"
-                )
+            raise ConfigError(
+                f"messages of topic {topic!r} have no headers, so nsqd would ignore ext_filter= and deliver every"
+                f" message: remove ext_filter=, or create the topic as an extended one"
             )
-            return True
         if config.skip_header is not None and not meta.extend_support and "skip_header" not in self._warned:
             self._warned.add("skip_header")
             log.warning(
@@ -254,7 +245,6 @@ class Partitions:
                 topic,
                 self._channel,
             )
-        return False
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
         subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)
