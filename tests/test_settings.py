@@ -377,7 +377,7 @@ def test_the_names_of_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
             "^NSQ_HA_BACKOFF_INITIAL must be above 0 and up to [0-9]+ seconds, such as 5s or 500ms, not 'x'$",
         ),
         ({"NSQ_HA_TLS": "maybe"}, "", "^NSQ_HA_TLS has no value .* NSQ_HA_TLS_CA_FILE, .*, or true or false$"),
-        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY must be True or False, not 'maybe'$"),
+        ({"NSQ_HA_TLS_VERIFY": "maybe"}, "", "^NSQ_HA_TLS_VERIFY must be true or false, not 'maybe'$"),
         ({"NSQ_HA_TLS_KEY_FILE": "k"}, "[tls]", "^NSQ_HA_TLS_KEY_FILE: key_file needs cert_file"),
         ({}, "window = 0", r"^window in nsq\.toml must be a whole number, 1\.\.100000, not 0$"),
         ({}, 'window = "5"', r"^window in nsq\.toml must be a whole number, 1\.\.100000, not '5'$"),

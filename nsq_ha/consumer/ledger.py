@@ -100,6 +100,8 @@ class Ledger:
         clock: LoopClock,
         observer: Observer = SILENT,
     ) -> None:
+        self.topic: str
+        self.channel: str
         self.topic, _, self.channel = name.partition("/")
         self.requeue_backoff: Backoff = config.requeue_backoff
         self.handled: dict[asyncio.Task[object], Message] = {}

@@ -174,9 +174,12 @@ class Option(msgspec.Struct, frozen=True):
         if not problem:
             words = [word for kind in self.kinds for word in kind.words]
             found = shown(given) if all(kind.is_shown for kind in self.kinds) else type(given).__name__
+            wanted = self.wanted
             if examples is None:
                 examples = ", or None" if self.may_be_none else ""
-            problem = f"must be {self.wanted}{examples}, not {found}{did_you_mean(given, words)}"
+            else:
+                wanted = wanted.replace("True or False", "true or false")  # as files and the environment write them
+            problem = f"must be {wanted}{examples}, not {found}{did_you_mean(given, words)}"
         if problem.startswith(_CONTINUES):
             raise ConfigError(f"{place} {problem}")
         raise ConfigError(problem if problem.startswith(place) else f"{place.removesuffix(':')}: {problem}")

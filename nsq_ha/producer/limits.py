@@ -284,7 +284,7 @@ class PartitionBuffer:
     ) -> None:
         self.held_bytes: int = 0
         self.waiting: OrderedDict[Request, None] = OrderedDict()  # they leave from anywhere in it
-        self.expire = expire
+        self.expire: Callable[[Request], None] = expire
         self._pending = pending
         self._submit = submit
         self._give_up = give_up

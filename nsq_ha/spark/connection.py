@@ -372,6 +372,9 @@ class BlockingSubscription:
         extended: bool = False,
         gathers: bool = True,
     ) -> None:
+        self.topic: str
+        self.channel: str
+        self.partition: int
         self.topic, self.channel, self.partition = place
         self.nsqd: str = node.address
         self.connection: BlockingConnection = BlockingConnection(node, options, extended=extended, gathers=gathers)

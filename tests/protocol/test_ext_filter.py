@@ -82,6 +82,8 @@ def test_the_rule_on_the_wire() -> None:
         FilterRule(4, None, "all", None, [Pair("k", "v"), Pair("k")]),
         FilterRule(4, None, "all", None, [Pair(None, "v")]),
         FilterRule(5, None, "k", "v"),
+        FilterRule(1, None, "k" * 4097, "v"),
+        FilterRule(4, None, "all", None, [Pair("k" * 4097, "v")]),
         FilterRule(-1, None, "k", "v"),
     ],
 )

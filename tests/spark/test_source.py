@@ -147,7 +147,7 @@ def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: d
         (
             {"maxOffsetsPerTrigger": "many"},
             False,
-            "option 'maxOffsetsPerTrigger': must be a whole number from 1, not 'many'",
+            "option 'maxOffsetsPerTrigger': must be a whole number, 1 or more, not 'many'",
         ),
         ({"endingOffsets": "latest"}, True, "option 'endingOffsets': a stream has no end"),
     ],

@@ -76,7 +76,7 @@ class AnySession(ServerConnection):
         self.credentials: Credentials = Credentials(node.host.auth, node.host.now, capital=self.is_partitioned)
         self._security = node.host.security
         self._limits = node.host.limits
-        self.stage = SessionStage.OPEN
+        self.stage: SessionStage = SessionStage.OPEN
         self._subscriber: AnySubscriber[Any, Any, Any] | None = None
         self._changed: list[Replica | PlainNsqdTopic] = []  # those that got messages in this turn
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -264,6 +264,8 @@ class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message, _Channel]):
         finished: FINs that succeeded.
         requeued: REQs that succeeded.
     """
+
+    ready: int
 
     def __init__(self, session: AnySession, channel: _Channel) -> None:
         settings, self._host = session.settings, session.node.host

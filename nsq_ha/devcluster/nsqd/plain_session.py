@@ -111,6 +111,8 @@ class PlainSession(AnySession):
 class PlainSubscriber(AnySubscriber[bytes, Queued, "PlainChannel"]):
     """A consumer of one channel of an upstream nsqd."""
 
+    received: int
+
     def __init__(self, session: PlainSession, node: QueueNode, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         super().__init__(session, channel)
         self._node = node

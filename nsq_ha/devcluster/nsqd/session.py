@@ -256,6 +256,8 @@ def _traced_batch(records: Sequence[Record]) -> bytes:
 class Subscriber(AnySubscriber[int, "Record", "Channel"]):
     """A consumer of one channel of a partitioned nsqd."""
 
+    received: int
+
     def __init__(self, session: AnySession, replica: Replica, channel: Channel, *, detail: bool) -> None:
         super().__init__(session, channel)
         self._replica = replica

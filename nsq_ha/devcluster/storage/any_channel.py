@@ -129,9 +129,9 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name: str = name
         self.ephemeral: bool = is_ephemeral(name)
-        self.paused = False
+        self.paused: bool = False
         self.consumers: list[AnyConsumer[Any]] = []
         self.in_flight: dict[_Id, _Held] = {}
         self.requeued: int = 0

@@ -61,6 +61,9 @@ class Channel(AnyChannel[int, InFlight]):
         scanned: Whether the node's scans for timeouts include the channel, from the next refresh of the scans.
     """
 
+    paused: bool
+    requeued: int
+
     def __init__(
         self,
         name: str,
@@ -73,7 +76,7 @@ class Channel(AnyChannel[int, InFlight]):
         self.cursor = cursor
         self.peers: list[Cursor] = []
         self.ordered: bool = False
-        self.skipped = False
+        self.skipped: bool = False
         self.scanned = False
         self.end: int = log.flushed
         self._log = log

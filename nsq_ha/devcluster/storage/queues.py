@@ -142,6 +142,8 @@ class PlainChannel(AnyChannel[bytes, Delivered[Queued]]):
         received: Number of messages that the topic gave.
     """
 
+    requeued: int
+
     def __init__(self, name: str, chance: random.Random) -> None:
         super().__init__(name)
         self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
@@ -272,12 +274,12 @@ class PlainNsqdTopic:
     """
 
     def __init__(self, name: str, chance: random.Random, guids: Guids) -> None:
-        self.name = name
-        self.guids = guids
+        self.name: str = name
+        self.guids: Guids = guids
         self.ephemeral: bool = is_ephemeral(name)
         self.queue: Queue = Queue(chance, ephemeral=self.ephemeral)
         self.channels: dict[str, PlainChannel] = {}
-        self.paused = False
+        self.paused: bool = False
         self.messages: int = 0
         self.message_bytes: int = 0
         self._chance = chance

@@ -24,7 +24,8 @@ class StorageNode(ClusterNode):
         super().__init__(name, host)
         self.replicas: dict[tuple[str, int], Replica] = {}
         self._turn = 0
-        self.next_turn = self._next_scan = self._next_refresh = 0.0
+        self.next_turn: float = 0.0
+        self._next_scan = self._next_refresh = 0.0
 
     def replica_of(self, partition: TopicPartition) -> Replica:
         """Return the replica of a partition; create a new one."""

@@ -145,7 +145,7 @@ class Frames(RawMessages):
 
     __slots__ = ("source",)
 
-    HEAD_BYTES = HEAD_BYTES
+    HEAD_BYTES: ClassVar[int] = HEAD_BYTES
 
     def __init__(self, data: bytes, starts: Numbers, heads: NDArray[np.void], source: MessageSource) -> None:
         super().__init__(data, starts, heads, source.topic, source.partition)

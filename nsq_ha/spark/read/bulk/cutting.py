@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class StoredMessages(RawMessages):
 
     __slots__ = ("_offsets", "_source")
 
-    HEAD_BYTES = HEAD_BYTES
+    HEAD_BYTES: ClassVar[int] = HEAD_BYTES
 
     def __init__(self, data: Data, starts: Numbers, heads: NDArray[np.void], source: Range, offsets: Numbers) -> None:
         super().__init__(data, starts, heads, source.topic, source.partition)
