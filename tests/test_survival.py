@@ -49,7 +49,6 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
     "the leader": (sender.Sender, "leader"),
     "another leader": (link.Link, "is_moved"),
-    "the number for commands": (sender.Sender, "_partition_number"),
     "encoding": (sender, "encode_run"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (Outcomes, "all_stored"),

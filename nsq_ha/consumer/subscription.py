@@ -30,7 +30,6 @@ from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.link_life import Life, State, settle_time
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of
-from nsq_ha.policy.tls_renewal import Use
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
 
@@ -96,6 +95,7 @@ class Subscription(Role[Connection]):
 
     doing: ClassVar[str] = "consuming"
     client: ClassVar[str] = "consumer"
+    needs_channels: ClassVar[bool] = False  # SUB will tell
     log: ClassVar[logging.Logger] = logging.getLogger("nsq_ha.consumer")
 
     def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig, inbox: Inbox) -> None:
@@ -108,7 +108,6 @@ class Subscription(Role[Connection]):
         self._config = config
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
-        self._was_subscribed = False
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
         self._trouble = Trouble(watch.topic, partition, config, self._reports)
         self._known: tuple[Node, TopicMeta | None] | None = None
@@ -245,11 +244,6 @@ class Subscription(Role[Connection]):
 
     # ------------------------------------------------------------ the link's role: to connect and to subscribe
 
-    @property
-    def is_needed(self) -> bool:
-        """True: a subscription always needs a connection."""
-        return True
-
     def leader(self) -> Node:
         """Return the node to read from."""
         view = self._watch.view
@@ -258,10 +252,6 @@ class Subscription(Role[Connection]):
             cause = "" if view is None else view.cause
             raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now{cause}")
         return node
-
-    def takes_unchecked(self, error: NoLeaderError) -> bool:
-        """Return True: SUB will tell."""
-        return True
 
     async def open(self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]) -> Connection:
         """Connect to ``node``, with the heartbeats that the event loop can answer."""
@@ -298,23 +288,18 @@ class Subscription(Role[Connection]):
             await start.replicate(node)
         start.done()
 
-    def connected(self, connection: Connection) -> None:
+    def connected(self, connection: Connection, *, again: bool) -> None:
         """Record that a leader is subscribed to."""
         self.log.info("subscribed to %s over %s", self.link.name, connection.name)
         self._trouble.subscribed(self._loop.time())
-        self.counts.reconnects += self._was_subscribed
-        self._was_subscribed = True
+        self.counts.reconnects += again
 
     def use(self, connection: Connection) -> None:
         """Read from ``connection`` from now on."""
         self.delivery = self._deliveries.pop(connection)
         self._inbox.joined()
 
-    def use_now(self, connection: Connection) -> Use:
-        """Return that messages are read."""
-        return Use.IN_USE
-
-    def look_in(self, connection: Connection) -> float | None:
+    def look_in(self) -> float | None:
         """Return the seconds until the subscription has lasted for long enough, if something failed before."""
         return self.link.life.settled_at - self._loop.time() if self._trouble.is_open else None
 
@@ -322,10 +307,6 @@ class Subscription(Role[Connection]):
         """Record that the subscription has lasted."""
         if self._trouble.is_open and self._loop.time() >= self.link.life.settled_at:
             self._trouble.settled(connection.node)
-
-    def is_unused(self, connection: Connection) -> bool:
-        """Return False: a subscription is always used."""
-        return False
 
     async def settle(self, connection: Connection, until: float | None) -> None:
         """Have nsqd stop to send messages; ignore errors."""

@@ -76,17 +76,19 @@ class Role(ABC, Generic[C]):
     Attributes:
         doing: Completes "unexpected error while ...".
         client: Completes "the ... was closed".
+        needs_channels: A new partition's leader is used only when it has all channels, see ``engine.siblings``.
         log: For the link's lines.
     """
 
     doing: ClassVar[str]
     client: ClassVar[str]
+    needs_channels: ClassVar[bool]
     log: ClassVar[logging.Logger]
 
     @property
-    @abstractmethod
     def is_needed(self) -> bool:
         """Whether a connection is needed now."""
+        return True
 
     @abstractmethod
     def leader(self) -> Node:
@@ -109,10 +111,6 @@ class Role(ABC, Generic[C]):
             NsqError: It could not be opened, or is no longer wanted.
         """
 
-    @abstractmethod
-    def takes_unchecked(self, error: NoLeaderError) -> bool:
-        """Return whether to use a new partition's leader that has not got all channels in time."""
-
     async def join(self, connection: C) -> None:
         """Prepare an open connection for its use.
 
@@ -121,28 +119,28 @@ class Role(ABC, Generic[C]):
         """
 
     @abstractmethod
-    def connected(self, connection: C) -> None:
-        """Record that a connection to a leader may be used, after there was none."""
+    def connected(self, connection: C, *, again: bool) -> None:
+        """Record that a connection to a leader may be used, for the first time or ``again``."""
 
     @abstractmethod
     def use(self, connection: C) -> None:
         """Use ``connection`` from now on."""
 
-    @abstractmethod
-    def use_now(self, connection: C) -> Use:
-        """Return what the connection in use is used for."""
+    def was_used(self, since: float) -> bool:
+        """Return whether the connection in use is needed, or was since a time of the loop."""
+        return True
+
+    def is_unused(self) -> bool:
+        """Return whether to close the connection in use, since nobody has needed it for long."""
+        return False
 
     def has_room(self) -> bool:
         """Return whether one more connection may be opened."""
         return True
 
     @abstractmethod
-    def look_in(self, connection: C) -> float | None:
+    def look_in(self) -> float | None:
         """Return the seconds until to call :meth:`looked` again. None if only news matters."""
-
-    @abstractmethod
-    def is_unused(self, connection: C) -> bool:
-        """Return whether to close the connection in use, since nobody has needed it for long."""
 
     async def looked(self, connection: C) -> None:
         """Do what is due while ``connection`` is in use."""
@@ -204,6 +202,7 @@ class Link(Generic[C]):
         life: Where it stands.
         name: The topic and the partition, for logs.
         news: Set to have the link decide again what to do with the connection.
+        used_since: When the connection in use began to be used, in the loop's time.
     """
 
     def __init__(
@@ -227,6 +226,8 @@ class Link(Generic[C]):
         self._clock = asyncio.get_running_loop().time
         self._needed = asyncio.Event()
         self.news: asyncio.Event = asyncio.Event()
+        self.used_since: float = 0.0
+        self._was_connected = False
         self._failure: tuple[NsqError, Node | None] | None = None
         self._not_replaced = 0  # attempts in a row
         self._retired: dict[Any, Retired] = {}
@@ -278,6 +279,11 @@ class Link(Generic[C]):
     def survive(self, error: BaseException) -> None:
         """Report an unexpected error and close the connection in use."""
         self.lost(self._explained(error))
+
+    def refused(self, error: ServerError) -> None:
+        """Report an error of the nsqd that is connected to."""
+        node = self.life.node or self.life.target
+        self._reports.refused(error, "" if node is None else node.address)
 
     def answered(self, connection: C) -> None:
         """Record that something that came over ``connection`` was answered."""
@@ -403,7 +409,8 @@ class Link(Generic[C]):
             connection.abort(ConnectionLostError("no longer needed"))
             return
         self._reports.connected(node.address)
-        self._role.connected(connection)
+        self._role.connected(connection, again=self._was_connected)
+        self._was_connected = True
         self._begin(connection)
 
     async def _opened(self, node: Node) -> C:
@@ -416,8 +423,8 @@ class Link(Generic[C]):
             if siblings is not None and check is not None:
                 try:
                     await siblings.passed(self._partition, check)
-                except NoLeaderError as error:
-                    if not self._role.takes_unchecked(error):
+                except NoLeaderError:
+                    if self._role.needs_channels:
                         raise
             self.life.opened()
             if self.life.act is not Act.JOIN:
@@ -438,14 +445,14 @@ class Link(Generic[C]):
         """Report an attempt that failed; the connection in use is not affected."""
         error = self._explained(raised)
         if isinstance(raised, ServerError):
-            self._reports.refused(raised, "" if node is None else node.address)
+            self.refused(raised)
         is_final = self._role.is_final(error, node)
         self.life.failed(self._leader(), for_good=is_final)
         if not is_final:
             self._failure = error, node
 
     def _begin(self, connection: C) -> None:
-        self.connection = connection
+        self.connection, self.used_since = connection, self._clock()
         self._role.use(connection)
 
     def _ended(self, _: NsqError) -> None:
@@ -464,10 +471,11 @@ class Link(Generic[C]):
         if self.connection is not connection or self.life.state is not State.IN_USE:
             return
         life, role, lifetime = self.life, self._role, connection.lifetime
-        act = Renewal.USE if lifetime is None else ACTS[role.use_now(connection), lifetime.phase(self._clock())]
+        use = Use.IN_USE if role.was_used(self.used_since) else Use.UNUSED
+        act = Renewal.USE if lifetime is None else ACTS[use, lifetime.phase(self._clock())]
         life.look(
             is_moved=self.is_moved(connection.node),
-            is_unused=role.is_unused(connection),
+            is_unused=role.is_unused(),
             is_due=act is Renewal.REPLACE and role.has_room(),
             is_expiring=act is not Renewal.USE,
         )
@@ -482,7 +490,7 @@ class Link(Generic[C]):
         """Return the seconds until the connection's age or its role may ask for something."""
         lifetime, now = connection.lifetime, self._clock()
         change = None if lifetime is None else lifetime.next_phase_at(now)
-        limits = (self._role.look_in(connection), None if change is None else change - now)
+        limits = (self._role.look_in(), None if change is None else change - now)
         return min((max(limit, _SHORTEST_LOOK) for limit in limits if limit is not None), default=None)
 
     async def _settle(self) -> None:

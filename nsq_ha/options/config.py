@@ -230,9 +230,8 @@ class ProducerConfig(ClientConfig):
     publish. A topic that does not exist is forgotten after 10 s."""
     max_connections: Annotated[int, Meta(ge=1, le=100_000)] = 1024
     """Maximum number of connections, so that many topics do not use up descriptors. Those being opened or closed count,
-    too. Above it, partitions share connections by nsqd. TLS connections of partitioned nsqds are not shared: the
-    longest idle one is closed first. One that is being replaced counts twice, so at the limit publishes wait for its
-    replacement."""
+    too. Above it, partitions share connections by nsqd. A TLS connection that is being replaced counts twice, so at the
+    limit publishes wait for its replacement."""
     max_message_bytes: Annotated[Bytes, Meta(ge=1, le=_MOST)] = 1024 * 1024
     """Largest message that nsqd accepts, with trace id and headers: the value of nsqd's ``--max-msg-size``, which nsqd
     does not report. A larger message is refused before it is sent."""

@@ -33,11 +33,10 @@ from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.link_life import Life, State
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.policy.tls_renewal import Use
 from nsq_ha.producer.limits import PartitionBuffer
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import encode_run
-from nsq_ha.producer.stall import RetryPause, StallDetector
+from nsq_ha.producer.stall import RetryPause, Silence
 from nsq_ha.protocol.exchange import refuses_publish
 
 if TYPE_CHECKING:
@@ -80,12 +79,11 @@ class Sender(Role["Connection | Share"]):
         trouble: Why publishing to the partition fails. None if it works.
         counts: Counts of the partition's publishes.
         last_used: Time of the last write, in the loop's time.
-        is_silent: Whether the connection was silent for so long that nothing more is written to it.
-        ask_at: When to ask next over another connection whether the leader answers, in the loop's time.
     """
 
     doing: ClassVar[str] = "publishing"
     client: ClassVar[str] = "producer"
+    needs_channels: ClassVar[bool] = True  # what is published before they exist is not delivered to them
     log: ClassVar[logging.Logger] = logging.getLogger("nsq_ha.producer")
 
     def __init__(
@@ -105,34 +103,24 @@ class Sender(Role["Connection | Share"]):
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used: float = 0.0
-        self.is_silent: bool = False
         self._loop = asyncio.get_running_loop()
         self._clock = self._loop.time
         self._watch = watch
         self._config = config
         self._connections = connections
-        self._reports = PartitionReports(watch.observer, watch.topic, None, partition)
+        reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
         self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
         self.counts: PublishCounts = self._outcomes.counts
-        self._was_connected = False
-        self._log = OutageLog(watch.topic, partition, self._reports)
+        self._log = OutageLog(watch.topic, partition, reports)
         self._retry_pause = RetryPause(config.backoff, self.kick)
-        self._stall = StallDetector(self._stalled_at, self._stalled)
+        self._silence = Silence(self._stalled_at, self._stalled)
         self._pump_is_due = False
-        self._answered_at = 0.0
-        self._refresh_at = 0.0
         self._probe_at = 0.0
-        self._view: TopicView | None = None
-        self._number: int | None = partition
+        self._number: int | None = _number_for_commands(partition, watch.view)
         self._callers = 0  # of connect()
-        self._used_since = 0.0
-        self._must_ask = False
-        self.ask_at: float = 0.0
         self._connected = asyncio.Event()
-        self.link: Link[Connection | Share] = Link(
-            self, watch, partition, config.backoff, life=Life(), reports=self._reports
-        )
+        self.link: Link[Connection | Share] = Link(self, watch, partition, config.backoff, life=Life(), reports=reports)
 
     async def run(self) -> None:
         """Keep the lane moving until cancelled."""
@@ -158,6 +146,7 @@ class Sender(Role["Connection | Share"]):
 
     def view_changed(self, view: TopicView) -> None:
         """Follow the leader that a new view names."""
+        self._number = _number_for_commands(self.partition, view)
         leader = view.leaders.get(self.partition)
         if leader is not None:
             # Also if it is the same one: it may have been missing in the views because it accepted no writes.
@@ -209,12 +198,12 @@ class Sender(Role["Connection | Share"]):
         connection = link.connection
         if connection is None or not lane.waiting or not link.life.may_write or self._retry_pause.is_on:
             return
-        if self.is_silent:
+        if self._silence.is_doubted:
             return
         # After a refusal, a single publish probes first.
         window = 1 if self._retry_pause.refusals else self._config.window
         try:
-            topic, number, now = self._watch.topic, self._partition_number(), self._clock()
+            topic, number, now = self._watch.topic, self._number, self._clock()
             while lane.waiting and connection.takes_more:
                 requests = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
                 if not requests:
@@ -224,17 +213,8 @@ class Sender(Role["Connection | Share"]):
         except Exception as error:  # noqa: BLE001 - publishes taken but not written would never be answered
             link.survive(error)
             return
-        if not self._stall.is_watching and lane.unanswered:
-            self._stall.watch()
-
-    def _partition_number(self) -> int | None:
-        """Return the partition for commands. None on servers without partitions: commands leave it out."""
-        view = self._watch.view
-        if view is not self._view:
-            self._view = view
-            is_partitioned = view is None or view.meta is None or view.meta.is_partitioned
-            self._number = self.partition if is_partitioned else None
-        return self._number
+        if not self._silence.is_watching and lane.unanswered:
+            self._silence.watch()
 
     # ------------------------------------------------------------ answers
 
@@ -243,7 +223,8 @@ class Sender(Role["Connection | Share"]):
         connection = self.link.connection
         if connection is None:
             return
-        self._answered_at, self.is_silent = self._clock(), False
+        silence = self._silence
+        silence.answered_at, silence.is_doubted = self._clock(), False
         is_due, self._pump_is_due = self._pump_is_due, True  # the callers' next publishes leave in one write, below
         try:
             self._recovered(self._outcomes.all_stored(count))
@@ -260,7 +241,7 @@ class Sender(Role["Connection | Share"]):
         connection = self.link.connection
         if connection is None:
             return
-        self._answered_at, self.is_silent = self._clock(), False
+        self._silence.answered_at, self._silence.is_doubted = self._clock(), False
         for answer in answers:
             if connection is not self.link.connection:
                 break  # closed because of an answer before this one
@@ -291,13 +272,12 @@ class Sender(Role["Connection | Share"]):
         self._retry_pause.refusals = 0
         self.link.life.answered()
         if self._log.is_on:
-            self._log.recovered(self._answered_at)
-        if self.trouble is not None and self._answered_at - request.sent_at < STALLED_AFTER:
+            self._log.recovered(self._silence.answered_at)
+        if self.trouble is not None and self._silence.answered_at - request.sent_at < STALLED_AFTER:
             self.trouble = None
 
     def _refused(self, error: ServerError) -> None:
-        node = self.link.life.node
-        self._reports.refused(error, "" if node is None else node.address)
+        self.link.refused(error)
         failures = self.link.life.failures
         renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
         again = (error.retriable or renewing) and self._config.on_unreachable == "retry"
@@ -364,7 +344,11 @@ class Sender(Role["Connection | Share"]):
     def _heard_at(self) -> float:
         """Return when the leader last answered: over a shared connection, anybody's publish."""
         connection = self.link.connection
-        return max(self._answered_at, connection.answered_at) if isinstance(connection, Share) else self._answered_at
+        return (
+            max(self._silence.answered_at, connection.answered_at)
+            if isinstance(connection, Share)
+            else self._silence.answered_at
+        )
 
     def _stalled(self) -> None:
         oldest, connection, now = self.lane.oldest, self.link.connection, self._clock()
@@ -386,8 +370,8 @@ class Sender(Role["Connection | Share"]):
         # stored twice.
         self.trouble = ResponseTimeoutError(f"{self._leader_name()} has not answered for {STALLED_AFTER} s or more")
         self._log.failed(now, self.trouble)
-        if now >= self._refresh_at:
-            self._refresh_at = now + _REFRESHED_EVERY
+        if now >= self._silence.refresh_at:
+            self._silence.refresh_at = now + _REFRESHED_EVERY
             self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
             self._on_trouble(self)
@@ -396,21 +380,21 @@ class Sender(Role["Connection | Share"]):
 
     def _doubt(self, reason: NsqError) -> None:
         """Ask over another connection whether the leader answers, or just leave this one if nobody waits."""
-        self.is_silent = True
+        self._silence.is_doubted = True
         if not self.lane.is_awaited:
             self.link.give_up(reason)
             self._retry_pause.begin()
         elif self._config.on_unreachable == "retry":
-            self._must_ask = True
+            self._silence.is_question_due = True
             self.link.news.set()
 
     async def looked(self, connection: Connection | Share) -> None:
         """Write what may be written; if the leader is silent, ask it over another connection."""
         self.pump()
-        must_ask, self._must_ask = self._must_ask, False
+        must_ask, self._silence.is_question_due = self._silence.is_question_due, False
         if not must_ask or connection.lifetime is not None:
             return
-        asked = connection.trunk if isinstance(connection, Share) else self
+        asked = connection.trunk if isinstance(connection, Share) else self._silence
         if self._clock() < asked.ask_at:
             return
         asked.ask_at = until = self._clock() + ASKED_EVERY
@@ -432,7 +416,7 @@ class Sender(Role["Connection | Share"]):
     def _is_asking(self, silent: Connection | Share) -> bool:
         """Return whether it is still unknown whether ``silent`` will ever answer."""
         link = self.link
-        return link.connection is silent and self.is_silent and not link.is_moved(silent.node)
+        return link.connection is silent and self._silence.is_doubted and not link.is_moved(silent.node)
 
     async def _is_answered_elsewhere(self, silent: Connection | Share, until: float) -> bool:
         """Write an unanswered publish over another connection; return whether the leader stores publishes again."""
@@ -453,7 +437,7 @@ class Sender(Role["Connection | Share"]):
             if not self._is_asking(silent) or (request := self.lane.ask_again()) is None:
                 return False
             self.counts.retries += 1
-            other.write_publishes(encode_run(self._watch.topic, self._partition_number(), [request]), 1)
+            other.write_publishes(encode_run(self._watch.topic, self._number, [request]), 1)
             while not answers and other.is_open and self._is_asking(silent) and (left := until - self._clock()) > 0:
                 await link.wait(left)
         finally:
@@ -487,10 +471,6 @@ class Sender(Role["Connection | Share"]):
             raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader that accepts writes now{cause}")
         return node
 
-    def takes_unchecked(self, error: NoLeaderError) -> bool:
-        """Return False: what is published before all channels exist is not delivered to the others."""
-        return False
-
     async def open(
         self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]
     ) -> Connection | Share:
@@ -503,33 +483,31 @@ class Sender(Role["Connection | Share"]):
         node = self.link.life.node
         return self._connections.has_room or (node is not None and self._connections.has(node))
 
-    def connected(self, connection: Connection | Share) -> None:
+    def connected(self, connection: Connection | Share, *, again: bool) -> None:
         """Record that the leader is connected."""
         self.log.info("%s: connected over %s", self.link.name, connection.name)
         self._outcomes.connected(connection.node.address)
-        self.counts.reconnects += self._was_connected
-        self._was_connected = True
+        self.counts.reconnects += again
         if not self._retry_pause.refusals:  # else the next answer ends the trouble
             self.trouble = None
 
     def use(self, connection: Connection | Share) -> None:
         """Write to ``connection`` from now on."""
-        self._used_since = self._clock()
         if self._callers:
-            self.last_used = self._used_since  # or it would be closed at once as unused
+            self.last_used = self._clock()  # or it would be closed at once as unused
         connection.on_resume(self.kick)
         self._connected.set()
         self.pump()
 
-    def use_now(self, connection: Connection | Share) -> Use:
-        """Return whether publishes go over the connection."""
-        return Use.IN_USE if self.load or self.last_used >= self._used_since else Use.UNUSED
+    def was_used(self, since: float) -> bool:
+        """Return whether publishes wait or are unanswered, or were written since a time of the loop."""
+        return self.load > 0 or self.last_used >= since
 
-    def look_in(self, connection: Connection | Share) -> float:
+    def look_in(self) -> float:
         """Return the seconds until the connection may be unused for long."""
         return self.last_used + self._config.idle_timeout - self._clock()
 
-    def is_unused(self, connection: Connection | Share) -> bool:
+    def is_unused(self) -> bool:
         """Return whether no publish has been queued or unanswered for long."""
         return not self.load and self._clock() - self.last_used >= self._config.idle_timeout
 
@@ -555,8 +533,7 @@ class Sender(Role["Connection | Share"]):
         self._connected.clear()
         self._retry_pause.end()
         self._retry_pause.refusals = 0
-        self._stall.stop()
-        self.is_silent = False
+        self._silence.stop()
         self._take_back(reason)
         if must_probe:  # a single publish tests whether nsqd answers, before all are written again
             self._retry_pause.begin()
@@ -611,3 +588,9 @@ class Sender(Role["Connection | Share"]):
     def _leader_name(self) -> str:
         node = self.link.life.node
         return "the leader" if node is None else f"the leader {node.address}"
+
+
+def _number_for_commands(partition: int, view: TopicView | None) -> int | None:
+    """Return the partition for commands. None on servers without partitions: commands leave it out."""
+    is_partitioned = view is None or view.meta is None or view.meta.is_partitioned
+    return partition if is_partitioned else None

@@ -60,8 +60,8 @@ class RetryPause:
             self._on_end()
 
 
-class StallDetector:
-    """Watches the oldest unanswered publish of one lane, if there is one.
+class Silence:
+    """Watches the oldest unanswered publish of one lane, if there is one, and keeps what follows from its silence.
 
     Args:
         deadline: Returns when the leader counts as stalled, in the loop's time. None if nothing is unanswered.
@@ -69,6 +69,11 @@ class StallDetector:
 
     Attributes:
         is_watching: Whether the timer runs.
+        is_doubted: Whether the leader was silent for so long that nothing more is written to the connection.
+        is_question_due: Whether to ask over another connection whether the leader answers.
+        answered_at: When it last answered, in the loop's time.
+        ask_at: When to ask next, in the loop's time.
+        refresh_at: When to look it up next, in the loop's time.
     """
 
     def __init__(self, deadline: Callable[[], float | None], on_stall: Callable[[], None]) -> None:
@@ -77,6 +82,11 @@ class StallDetector:
         self._loop = asyncio.get_running_loop()
         self._handle: asyncio.TimerHandle | None = None
         self.is_watching: bool = False
+        self.is_doubted: bool = False
+        self.is_question_due: bool = False
+        self.answered_at: float = 0.0
+        self.ask_at: float = 0.0
+        self.refresh_at: float = 0.0
 
     def watch(self) -> None:
         """Start the timer unless it runs."""
@@ -85,7 +95,8 @@ class StallDetector:
             self._handle = self._loop.call_later(STALLED_AFTER, self._check)
 
     def stop(self) -> None:
-        """Stop the timer."""
+        """Stop the timer: the connection is closed."""
+        self.is_doubted = False
         if self._handle is not None:
             self._handle.cancel()
             self._handle, self.is_watching = None, False

@@ -429,11 +429,9 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
         nodes = {node.address for view in views for node in view.publishable.values()}
-        is_shared = config.tls is None or any(view.is_plain for view in views)
-        needed, each_one = (len(nodes), "nsqd") if is_shared else (len(senders), "partition")
-        if needed > config.max_connections:
+        if len(nodes) > config.max_connections:
             raise ConfigError(
-                f"wait_ready() needs {needed} connections, one for each {each_one}, but"
+                f"wait_ready() needs {len(nodes)} connections, one for each nsqd, but"
                 f" max_connections={config.max_connections}: raise it, or name fewer topics"
             )
         await asyncio.gather(*(sender.connect() for sender in senders))

@@ -38,7 +38,7 @@ from nsq_ha.producer.requests import (
     plain_mpub,
     rich_mpub,
 )
-from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, StallDetector
+from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, Silence
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import GATHERED_BYTES
 from nsq_ha.protocol.messages import encode_traced
@@ -559,7 +559,7 @@ async def test_pauses_grow_with_each_refusal_up_to_a_limit(monkeypatch: pytest.M
 async def test_a_stall_is_reported_when_it_is_due_and_then_four_times_a_second() -> None:
     stalls: list[float] = []
     deadline: list[float | None] = [None]
-    detector = StallDetector(lambda: deadline[0], lambda: stalls.append(now()))
+    detector = Silence(lambda: deadline[0], lambda: stalls.append(now()))
     began = now()
     detector.watch()
     detector.watch()

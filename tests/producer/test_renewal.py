@@ -197,6 +197,29 @@ async def test_no_more_connections_are_open_than_allowed(secured: Stage) -> None
     assert len([command for command in secured.nsqd.commands if isinstance(command, Pub)]) == count
 
 
+async def test_partitions_above_the_limit_share_connections_that_are_replaced(secured: Stage) -> None:
+    partitions, most = 12, 0
+    secured.lead(dict.fromkeys(range(partitions), secured.nsqd))
+
+    def script(peer: Peer, command: Command) -> bool:
+        nonlocal most
+        most = max(most, len(secured.nsqd.open_peers))
+        return False
+
+    secured.nsqd.script = script
+    count = 0
+    async with secured.producer(tls=TLS, max_connections=4) as producer:
+        while len(secured.nsqd.peers) < 12:
+            tasks = [producer.publish(TOPIC, b"%d" % count, partition=number) for number in range(partitions)]
+            receipts = await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
+            assert {receipt.attempts for receipt in receipts} == {1}
+            count += 1
+    # The end of one may reach the other side a moment after the beginning of the next.
+    assert most <= 5
+    bodies = [body for peer in secured.nsqd.peers for body in written(peer)]
+    assert sorted(bodies) == sorted(b"%d" % number for number in range(count) for _ in range(partitions))
+
+
 async def test_a_connection_that_cannot_be_replaced_is_tried_again_and_then_left(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
