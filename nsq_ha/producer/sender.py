@@ -270,7 +270,8 @@ class Sender(Role["Connection | Share"]):
     def _recovered(self, request: Request) -> None:
         """End the trouble: ``request`` was stored."""
         self._retry_pause.refusals = 0
-        self.link.life.answered()
+        if self.link.life.failures:
+            self.link.life.answered()
         if self._log.is_on:
             self._log.recovered(self._silence.answered_at)
         if self.trouble is not None and self._silence.answered_at - request.sent_at < STALLED_AFTER:
