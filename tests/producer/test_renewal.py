@@ -60,7 +60,8 @@ async def test_publishes_go_over_many_connections_and_none_is_written_twice(secu
 async def test_replaced_connections_do_not_stay_in_memory(secured: Stage) -> None:
     """Without the collector, which comes rarely, there are no more than are open or being opened."""
     with without_collector():
-        async with secured.producer(tls=TLS) as producer:
+        # An attempt that is given up stays until the collector comes, so none may take too long on a busy machine.
+        async with secured.producer(tls=TLS, connect_timeout=LIMIT) as producer:
             while len(secured.nsqd.peers) < 12:
                 await producer.publish(TOPIC, b"x")
                 await eventually(lambda: tls_in_memory() <= 3)
