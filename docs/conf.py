@@ -97,6 +97,7 @@ nitpick_ignore += [
     for name in (
         "dead_letters.letter.Publishes",
         "dead_letters.letter._T_co",
+        "message.Watch",
         "message._T",
         "policy.topology.Pending",
         "protocol.ext_filter.FilterRule",

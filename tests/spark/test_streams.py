@@ -89,7 +89,7 @@ def test_rows_go_to_the_topics_that_a_column_names(spark: SparkSession, dev_clus
         (
             "value string",
             {"batchMessages": "none"},
-            "option 'batchMessages': must be a whole number from 1 to 100000, not 'none'",
+            "option 'batchMessages': must be a whole number, 1..100000, not 'none'",
         ),
     ],
 )
