@@ -334,7 +334,7 @@ class Connections:
         return True
 
     def give_back(self) -> None:
-        """Free a place, for the one who waits the longest if any do."""
+        """Free a place; the attempt that has waited the longest takes it."""
         self._closing = max(0, self._closing - 1)
         while self._waiting:
             place, _ = self._waiting.popitem(last=False)

@@ -1,4 +1,4 @@
-"""All pending publishes of a producer: their bytes, who waits for space, and their time limits.
+"""All pending publishes of a producer: their bytes, those that wait for space, and their time limits.
 
 Bytes: if one partition stops, the others must have space. No partition may hold more than is left free::
 

@@ -97,7 +97,7 @@ class Runner:
             found.append(self.after("idle", "failed", None, for_good=True))
         if self.at == "open":
             found.append(self.after("join", "opened"))
-            if found[-1].life.act is not Act.JOIN:  # the connection is dropped, and its failure is told
+            if found[-1].life.act is not Act.JOIN:  # the connection is dropped, and its failure is reported
                 found[-1].life.failed(None)
                 found[-1].at = "idle"
         else:
