@@ -455,11 +455,11 @@ class Link(Generic[C]):
         self.connection, self.used_since = connection, self._clock()
         self._role.use(connection)
 
-    def _ended(self, _: NsqError) -> None:
+    def _ended(self, reason: NsqError) -> None:
         """Take the end of a connection: only the one in use matters here."""
         connection = self.connection
         if connection is not None and not connection.is_open:
-            self.lost(_)
+            self.lost(reason)
 
     async def _use(self) -> None:
         """Wait until there may be something to decide, and decide."""
