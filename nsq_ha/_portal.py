@@ -185,7 +185,7 @@ class Portal:
 
         Args:
             key: Names it for :meth:`forget`.
-            close: Returns a coroutine.
+            close: Returns a coroutine; called in the thread that exits.
             limit: Seconds that it may take.
         """
         self._closers[key] = close, limit
@@ -200,7 +200,7 @@ class Portal:
         if closers:
             limit = max(limit for _, limit in closers) + GRACE
             with contextlib.suppress(TimeoutError):
-                self.wait(_all_of([close for close, _ in closers]), limit)
+                self.wait(_all_of([close() for close, _ in closers]), limit)
 
     def close(self, timeout: float = 30.0) -> None:
         """Cancel all tasks and end the thread. Does nothing if a parent process started it, or when called again.
@@ -218,8 +218,8 @@ class Portal:
             self._run_posted()  # calls that came too late end with an error
 
 
-async def _all_of(closes: list[Callable[[], Coroutine[Any, Any, object]]]) -> None:
-    await asyncio.gather(*(close() for close in closes), return_exceptions=True)
+async def _all_of(closes: list[Coroutine[Any, Any, object]]) -> None:
+    await asyncio.gather(*closes, return_exceptions=True)
 
 
 async def _cancel_all() -> None:

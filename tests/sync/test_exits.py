@@ -1,0 +1,111 @@
+"""Programs that end without closing their consumer of a plain nsqd, which keeps what is in flight until its timeout."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from nsq_ha.devcluster import DevCluster
+from tests.devcluster.probes import until
+from tests.support.nsqd import LIMIT
+
+PUBLISHED = 10
+
+HEAD = """
+import os, signal, sys, threading, time
+from nsq_ha.sync import Consumer
+lookupd, topic = sys.argv[1:]
+consumer = Consumer(topic, "ch", lookupd=lookupd, max_in_flight=10, close_timeout=3600.0)
+
+def all_in_flight():
+    pause = threading.Event()
+    while consumer.stats().in_flight < 10:
+        pause.wait(0.01)
+
+"""
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqds=1, nsqlookupds=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def topic(plain: DevCluster, request: pytest.FixtureRequest) -> str:
+    name = f"t{abs(hash(request.node.name))}"
+    plain.create_topic(name)
+    nsqd = plain.http_address("nsqd-0")
+    httpx.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
+    body = b"\n".join(b"%d" % number for number in range(PUBLISHED))
+    httpx.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
+    return name
+
+
+def in_flight_and_depth(plain: DevCluster, topic: str) -> tuple[int, int]:
+    answer = httpx.get(plain.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": topic}).json()
+    (channel,) = answer["topics"][0]["channels"]
+    return channel["in_flight_count"], channel["depth"]
+
+
+# -- no thread can answer any more: the close does not wait
+
+
+ENDS = {
+    "the end": """
+kept = [next(consumer) for _ in range(3)]
+all_in_flight()
+""",
+    "batches": """
+batch = next(consumer.batches(5, 0.1))
+all_in_flight()
+""",
+    "sys.exit": """
+for message in consumer:
+    all_in_flight()
+    sys.exit()
+""",
+    "an exception": """
+for message in consumer:
+    all_in_flight()
+    raise ValueError("ends the program")
+""",
+    "Ctrl-C": """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the shell of the tests has set
+for message in consumer:
+    all_in_flight()
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+""",
+    "a thread that has ended": """
+def take():
+    kept.append(next(consumer))
+    all_in_flight()
+
+kept = []
+thread = threading.Thread(target=take)
+thread.start()
+thread.join()
+""",
+    "a daemon thread that waits for messages": """
+def consume():
+    for message in consumer:
+        all_in_flight()
+
+threading.Thread(target=consume, daemon=True).start()
+consumer.start()
+all_in_flight()
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_all_messages_go_back_at_once(plain: DevCluster, topic: str, end: str) -> None:
+    program = [sys.executable, "-c", HEAD + ENDS[end], plain.lookupd[0], topic]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    assert "unanswered" not in ended.stderr
+    assert "in flight" not in ended.stderr
+    assert ("Traceback" in ended.stderr) is (end in {"an exception", "Ctrl-C"}), ended.stderr
+    until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
