@@ -432,7 +432,10 @@ class Connection:
         received = self._protocol.receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
-            self.write(NOP)
+            if received.messages:
+                self.write(NOP)  # the answers to the messages follow
+            else:
+                self.write_now(NOP)
         if received.answers:
             if self._waiters:
                 self._take_answers(received.answers)

@@ -240,9 +240,17 @@ class Servers:
         """
         if self.conflict is not None:
             return Round((), LookupUnavailableError(self.conflict))
+        now = self._loop.time()
+        first, rest = self._choose(topic, access, now)
+        since = now - max_age
+        listed = self._listed_answers(first, topic, access, since)
+        return Round(listed, None) if listed else await self._ask_round(first, rest, topic, access, since)
+
+    async def _ask_round(
+        self, first: Sequence[Server], rest: Sequence[Server], topic: str, access: Access, since: float
+    ) -> Round:
+        """Ask ``first``, and ``rest`` if these give no answer."""
         began = self._loop.time()
-        first, rest = self._choose(topic, access, began)
-        since = began - max_age
         asked = {self._begin(server, topic, access, since): server for server in first}
         answers: list[LookupAnswer] = []
         causes: list[tuple[str, str]] = []
@@ -261,7 +269,7 @@ class Servers:
                     until = _grace_end(answers, began, self._loop.time(), until)
                 elif rest and (not asked or not done):
                     asked |= {self._begin(server, topic, access, since): server for server in rest}
-                    rest = []
+                    rest = ()
         except asyncio.CancelledError:
             for task in asked:
                 task.cancel()
@@ -435,13 +443,28 @@ class Servers:
         return dataclasses.replace(answer, leads=server.leads)
 
     async def _answer(self, server: Server, topic: str, access: Access, since: float) -> LookupAnswer:
-        answer = None
-        if server.is_plain and self.topics > MANY_TOPICS:
+        if self._is_listing(server):
             answer = (await self._listing(server, since)).answer(topic, access)
-        if answer is not None:
-            return answer
+            if answer is not None:
+                return answer
         async with server.slots:
             return await self._ask(server, lambda: server.client.lookup(topic, access))
+
+    def _is_listing(self, server: Server) -> bool:
+        """Return whether to ask a server for all nsqds instead of for each topic."""
+        return server.is_plain and self.topics > MANY_TOPICS
+
+    def _listed_answers(
+        self, servers: Sequence[Server], topic: str, access: Access, since: float
+    ) -> tuple[LookupAnswer, ...]:
+        """Return the answers of all these servers if none must be asked; else nothing."""
+        answers: list[LookupAnswer] = []
+        for server in servers:
+            listing = None if server.failures or not self._is_listing(server) else server.listing
+            if listing is None or listing.began_at < since or (answer := listing.answer(topic, access)) is None:
+                return ()
+            answers.append(answer)  # a plain nsqlookupd leads no others
+        return tuple(answers)
 
     async def _ask(self, server: Server, ask: Callable[[], Awaitable[T]]) -> T:
         began = self._loop.time()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-TOGETHER: Final = 0.1
+TOGETHER: Final = 0.25
 """Seconds between two looks at least. What is due in between is looked at together."""
 
 Look = Callable[[float], float]

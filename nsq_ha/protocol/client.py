@@ -213,6 +213,9 @@ class ClientProtocol:
             if position == len(data):  # nothing but whole messages, the usual case
                 self._is_bulky = position > _BULKY_BYTES and len(received.messages[-1].body) >= _BULKY_BYTES
                 return received
+            if data == _HEARTBEAT_FRAME:  # all that hundreds of idle connections get
+                received.heartbeats = 1
+                return received
         return self._receive_more(data, position, received)
 
     def _receive_more(self, data: bytes | bytearray | memoryview, position: int, received: Received) -> Received:
