@@ -77,41 +77,24 @@ __all__ = [
 if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
     # A name loads its module when it is first used: a program that only consumes loads no producer, and one that
     # only wants the version loads nothing.
-    _HOMES = {
-        "Backoff": "nsq_ha.options.types",
-        "Batch": "nsq_ha.consumer.handlers",
-        "ClientConfig": "nsq_ha.options.config",
-        "ClosedError": "nsq_ha.errors",
-        "Compression": "nsq_ha.options.types",
-        "ConfigError": "nsq_ha.errors",
-        "Consumer": "nsq_ha.consumer",
-        "ConsumerConfig": "nsq_ha.options.config",
-        "ConsumerOptions": "nsq_ha.options.keywords",
-        "DiscoveryError": "nsq_ha.errors",
-        "ExtFilter": "nsq_ha.options.ext_filter",
-        "JavaInt": "nsq_ha.policy.sharding",
-        "LookupAnswer": "nsq_ha.policy.topology",
-        "LookupClient": "nsq_ha.engine.lookupd",
-        "LookupdList": "nsq_ha.engine.answers",
-        "Message": "nsq_ha.message",
-        "Node": "nsq_ha.policy.topology",
-        "NodeInfo": "nsq_ha.engine.answers",
-        "NsqError": "nsq_ha.errors",
-        "OutgoingMessage": "nsq_ha.message",
-        "Producer": "nsq_ha.producer",
-        "ProducerConfig": "nsq_ha.options.config",
-        "ProducerOptions": "nsq_ha.options.keywords",
-        "ProtocolError": "nsq_ha.errors",
-        "PublishError": "nsq_ha.errors",
-        "Receipt": "nsq_ha.message",
-        "ServerError": "nsq_ha.errors",
-        "StartFrom": "nsq_ha.options.start_from",
-        "TlsConfig": "nsq_ha.options.types",
-        "TopicInfo": "nsq_ha.engine.answers",
-        "TopicMeta": "nsq_ha.policy.topology",
-        "TransportError": "nsq_ha.errors",
-        "Worker": "nsq_ha.worker",
+    _NAMES = {
+        "consumer": ("Consumer",),
+        "consumer.handlers": ("Batch",),
+        "engine.answers": ("LookupdList", "NodeInfo", "TopicInfo"),
+        "engine.lookupd": ("LookupClient",),
+        "errors": (*(name for name in __all__ if name.endswith("Error")),),
+        "message": ("Message", "OutgoingMessage", "Receipt"),
+        "options.config": ("ClientConfig", "ConsumerConfig", "ProducerConfig"),
+        "options.ext_filter": ("ExtFilter",),
+        "options.keywords": ("ConsumerOptions", "ProducerOptions"),
+        "options.start_from": ("StartFrom",),
+        "options.types": ("Backoff", "Compression", "TlsConfig"),
+        "policy.sharding": ("JavaInt",),
+        "policy.topology": ("LookupAnswer", "Node", "TopicMeta"),
+        "producer": ("Producer",),
+        "worker": ("Worker",),
     }
+    _HOMES = {name: f"nsq_ha.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = frozenset(
         {"admin", "dead_letters", "errors", "events", "migrate", "prometheus", "protocol", "stats", "sync", "tracelog"}
     )

@@ -15,13 +15,14 @@ from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
 from nsq_ha.clients import Named, clients
-from nsq_ha.stats import ConsumerPartition, ConsumerStats, ProducerPartition, ProducerStats
+from nsq_ha.stats import ConsumerStats, ProducerStats
 
 Scope = Literal["client", "producer", "producer.partition", "consumer", "consumer.partition"]
 """What a metric has one series of."""
 
 _MESSAGE: Final = "{message}"
 _CALL: Final = "{call}"
+_LOOKUP: Final = "{lookup}"
 _SECONDS: Final = "s"
 _BYTES: Final = "By"
 _SUFFIXES: Final = {_SECONDS: "_seconds", _BYTES: "_bytes"}
@@ -71,12 +72,13 @@ class Sample(NamedTuple):
     value: float
 
 
-def _count(scope: Scope, field: str, text: str, unit: str = _MESSAGE) -> Metric:
-    return Metric(scope, field, "counter", unit, text, attrgetter(field))
+def _count(scope: Scope, field: str, text: str, unit: str = _MESSAGE, source: str = "") -> Metric:
+    """Return a counter; ``source`` is what to read, if not ``field``."""
+    return Metric(scope, field, "counter", unit, text, attrgetter(source or field))
 
 
-def _gauge(scope: Scope, field: str, text: str, unit: str = _MESSAGE) -> Metric:
-    return Metric(scope, field, "gauge", unit, text, attrgetter(field))
+def _gauge(scope: Scope, field: str, text: str, unit: str = _MESSAGE, source: str = "") -> Metric:
+    return Metric(scope, field, "gauge", unit, text, attrgetter(source or field))
 
 
 def _published(scope: Scope) -> list[Metric]:
@@ -109,64 +111,44 @@ def _consumed(scope: Scope) -> list[Metric]:
 
 
 def _partition(scope: Scope) -> list[Metric]:
+    flags: dict[tuple[str, str], Callable[[Any], float | None]] = {
+        ("connected", "1 if there is a connection that can be used, else 0."): lambda each: each.state == "connected",
+        ("has_trouble", "1 if the partition does not work now, else 0."): lambda each: each.trouble is not None,
+        ("led_by", "1, with the address of the leader as a label."): lambda each: None if each.leader is None else 1,
+    }
     return [
-        Metric(
-            scope,
-            "connected",
-            "gauge",
-            "1",
-            "1 if there is a connection that can be used, else 0.",
-            lambda each: int(each.state == "connected"),
-        ),
-        Metric(
-            scope,
-            "has_trouble",
-            "gauge",
-            "1",
-            "1 if the partition does not work now, else 0.",
-            lambda each: int(each.trouble is not None),
-        ),
-        Metric(
-            scope,
-            "led_by",
-            "gauge",
-            "1",
-            "1, with the address of the leader as a label.",
-            lambda each: None if each.leader is None else 1,
-        ),
+        *(Metric(scope, field, "gauge", "1", text, read) for (field, text), read in flags.items()),
         _gauge(scope, "heartbeat_age", "Time since the last heartbeat.", _SECONDS),
     ]
 
 
-_LOOKUPS: Final = "{lookup}"
-
 METRICS: Final[Sequence[Metric]] = (
-    Metric("client", "healthy", "gauge", "1", "1 if the client is healthy, else 0.", attrgetter("is_healthy")),
-    *(
-        Metric("client", field, "counter", unit, text, attrgetter(f"stats.{source}"))
-        for field, source, unit, text in (
-            ("lookups", "lookups", _LOOKUPS, "Rounds of lookups at the nsqlookupds."),
-            ("lookup_failures", "lookup_failures", _LOOKUPS, "Rounds of lookups that no nsqlookupd answered."),
-            ("lookup_time", "lookup_seconds", _SECONDS, "Time that all rounds of lookups took."),
-            ("leader_changes", "leader_changes", "{change}", "Changes of a partition's leader that lookups showed."),
-        )
+    _gauge("client", "healthy", "1 if the client is healthy, else 0.", "1", "is_healthy"),
+    _count("client", "lookups", "Rounds of lookups at the nsqlookupds.", _LOOKUP, "stats.lookups"),
+    _count(
+        "client",
+        "lookup_failures",
+        "Rounds of lookups that no nsqlookupd answered.",
+        _LOOKUP,
+        "stats.lookup_failures",
+    ),
+    _count("client", "lookup_time", "Time that all rounds of lookups took.", _SECONDS, "stats.lookup_seconds"),
+    _count(
+        "client",
+        "leader_changes",
+        "Changes of a partition's leader that lookups showed.",
+        "{change}",
+        "stats.leader_changes",
     ),
     *_published("producer"),
-    Metric("producer", "pending", "gauge", _BYTES, "Bodies that are not acknowledged.", attrgetter("pending_bytes")),
+    _gauge("producer", "pending", "Bodies that are not acknowledged.", _BYTES, "pending_bytes"),
     *_published("producer.partition"),
     *_partition("producer.partition"),
     *_consumed("consumer"),
     _count("consumer", "given_up", "Messages that were given up."),
     _gauge("consumer", "max_in_flight", "The limit of messages in flight."),
     _count("consumer", "handled", "Calls of the handler that ended.", _CALL),
-    Metric(
-        "consumer",
-        "handler_time",
-        "counter",
-        _SECONDS,
-        "Time that all calls of the handler took.",
-        attrgetter("handler_seconds"),
-    ),
+    _count("consumer", "handler_time", "Time that all calls of the handler took.", _SECONDS, "handler_seconds"),
     *_consumed("consumer.partition"),
     *_partition("consumer.partition"),
     _gauge("consumer.partition", "lag", "Time from the publish to the arrival of the last message.", _SECONDS),
@@ -175,7 +157,7 @@ METRICS: Final[Sequence[Metric]] = (
 
 
 class _Reading(NamedTuple):
-    is_healthy: int
+    is_healthy: bool
     stats: ProducerStats | ConsumerStats
 
 
@@ -188,33 +170,25 @@ def read(named: Iterable[Named] | None = None) -> Iterator[tuple[Metric, list[Sa
     Yields:
         Each metric and its values; there may be none.
     """
-    subjects: dict[Scope, list[tuple[dict[str, str], object]]] = {metric.scope: [] for metric in METRICS}
+    subjects: dict[str, list[tuple[dict[str, str], Any]]] = {metric.scope: [] for metric in METRICS}
     for each in clients.all() if named is None else named:
         _add(subjects, each)
     for metric in METRICS:
         samples = []
         for labels, subject in subjects[metric.scope]:
             value = metric.read(subject)
-            if value is None:
-                continue
-            if metric.field == "led_by":
-                samples.append(Sample({**labels, "leader": getattr(subject, "leader", "")}, value))
-            else:
-                samples.append(Sample(labels, value))
+            if value is not None:
+                more = {"leader": subject.leader} if metric.field == "led_by" else {}
+                samples.append(Sample(labels | more, +value))  # a truth value becomes a number
         yield metric, samples
 
 
-def _add(subjects: dict[Scope, list[tuple[dict[str, str], object]]], named: Named) -> None:
+def _add(subjects: dict[str, list[tuple[dict[str, str], Any]]], named: Named) -> None:
     stats, labels = named.client.stats(), {"client": named.name}
-    subjects["client"].append((labels, _Reading(int(named.client.health().is_healthy), stats)))
-    partition: ProducerPartition | ConsumerPartition
-    if isinstance(stats, ProducerStats):
-        subjects["producer"].append((labels, stats))
-        for partition in stats.partitions:
-            of_partition = {**labels, "topic": partition.topic, "partition": str(partition.partition)}
-            subjects["producer.partition"].append((of_partition, partition))
-        return
-    labels = {**labels, "topic": stats.topic, "channel": stats.channel}
-    subjects["consumer"].append((labels, stats))
+    subjects["client"].append((labels, _Reading(named.client.health().is_healthy, stats)))
+    if isinstance(stats, ConsumerStats):
+        labels = {**labels, "topic": stats.topic, "channel": stats.channel}
+    subjects[named.kind].append((labels, stats))
     for partition in stats.partitions:
-        subjects["consumer.partition"].append(({**labels, "partition": str(partition.partition)}, partition))
+        of_partition = {**labels, "topic": partition.topic, "partition": str(partition.partition)}
+        subjects[f"{named.kind}.partition"].append((of_partition, partition))

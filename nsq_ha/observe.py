@@ -23,7 +23,6 @@ reports, so it may call any method of the client, and its errors end here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -38,7 +37,7 @@ from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from nsq_ha.errors import PublishError, ServerError
@@ -89,36 +88,29 @@ def requeued(topic: str, message: Message) -> None:
 # ---------------------------------------------------------------- spans
 
 
-class PublishSpan(Protocol):
-    """A span of one publish that runs.
+class Span(Protocol):
+    """A span that runs: of one publish, or of messages that are being processed.
 
     Attributes:
-        headers: What to add to the headers of the messages, if they may have headers.
+        headers: What to add to the headers of the messages of a publish, if they may have headers.
     """
 
     headers: dict[str, str]
 
     def end(self, outcomes: Sequence[Receipt | PublishError], error: BaseException | None) -> None:
-        """End it: the call returned ``outcomes``, or raised ``error``."""
-
-
-class ProcessSpan(Protocol):
-    """A span of messages that are being processed."""
-
-    def end(self, error: BaseException | None) -> None:
-        """End it: the processing raised ``error``, or None."""
+        """End it: the publish returned ``outcomes``, or the code in it raised ``error``."""
 
 
 class SpanTracer(Protocol):
     """Makes spans; ``nsq_ha.telemetry`` implements it."""
 
-    def begin_publish(self, topic: str, messages: Sequence[object]) -> PublishSpan:
+    def begin_publish(self, topic: str, messages: Sequence[object]) -> Span:
         """Begin the span of one call, whose messages are not checked yet."""
 
     def delivered(self, topic: str, messages: Sequence[Message]) -> None:
         """Make a span of messages that have just arrived together."""
 
-    def begin_process(self, topic: str, messages: Sequence[Message]) -> ProcessSpan:
+    def begin_process(self, topic: str, messages: Sequence[Message]) -> Span:
         """Begin the span of messages that the calling task or thread is going to process."""
 
 
@@ -163,25 +155,25 @@ def is_traced() -> bool:
     return _spans.tracer is not None
 
 
-class Publishing:
-    """One publish, with or without a span. Use it with ``with``.
+class Spanned:
+    """A publish, or the processing of messages, with or without a span. Use it with ``with``.
 
     Args:
         span: The span. None for none.
 
     Attributes:
-        headers: What to add to the headers of the messages, if they may have headers.
+        headers: What to add to the headers of the messages of a publish, if they may have headers.
     """
 
     __slots__ = ("_outcomes", "_span", "headers")
 
-    def __init__(self, span: PublishSpan | None) -> None:
+    def __init__(self, span: Span | None) -> None:
         self._span = span
         self._outcomes: Sequence[Receipt | PublishError] = ()
         self.headers: Mapping[str, str] = MappingProxyType({}) if span is None else span.headers
 
     def returns(self, outcomes: Sequence[Receipt | PublishError]) -> None:
-        """Record the outcome of each message."""
+        """Record the outcome of each published message."""
         if self._span is not None:
             self._outcomes = outcomes
 
@@ -198,29 +190,21 @@ class Publishing:
             _spans.guarded(lambda: span.end(self._outcomes, error))
 
 
-_NO_SPAN: Final = Publishing(None)
+_NO_SPAN: Final = Spanned(None)
 
 
-def publishing(topic: str, messages: Sequence[object]) -> Publishing:
+def _spanned(span: Span | None) -> Spanned:
+    return _NO_SPAN if span is None else Spanned(span)
+
+
+def publishing(topic: str, messages: Sequence[object]) -> Spanned:
     """Return the span of one publish, which begins now, or a stand-in."""
-    span = _spans.call(lambda tracer: tracer.begin_publish(topic, messages))
-    return _NO_SPAN if span is None else Publishing(span)
+    return _spanned(_spans.call(lambda tracer: tracer.begin_publish(topic, messages)))
 
 
-@contextlib.contextmanager
-def processing(messages: Sequence[Message]) -> Iterator[None]:
-    """Put the processing of ``messages``, at least one, in the block into a span, if spans are made."""
-    span = _spans.call(lambda tracer: tracer.begin_process(messages[0].topic, messages))
-    if span is None:
-        yield
-        return
-    try:
-        yield
-    except BaseException as error:
-        failure = error  # `error` is deleted at the end of this clause
-        _spans.guarded(lambda: span.end(failure))
-        raise
-    _spans.guarded(lambda: span.end(None))
+def processing(messages: Sequence[Message]) -> Spanned:
+    """Return the span of processing ``messages``, at least one, which begins now, or a stand-in."""
+    return _spanned(_spans.call(lambda tracer: tracer.begin_process(messages[0].topic, messages)))
 
 
 # ---------------------------------------------------------------- events

@@ -42,7 +42,37 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerPartition:
+class _Published:
+    """What a producer counts, in all and for each partition."""
+
+    queued: int
+    in_flight: int
+    published: int
+    failed: int
+    uncertain: int
+    timed_out: int
+    retries: int
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivered:
+    """What a consumer counts, in all and for each partition."""
+
+    queued: int
+    in_flight: int
+    delivered: int
+    finished: int
+    requeued: int
+    timed_out: int
+    returned: int
+    skipped: int
+    finished_unhandled: int = 0
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerPartition(_Published):
     """One partition that a producer has published to.
 
     Attributes:
@@ -66,20 +96,12 @@ class ProducerPartition:
     partition: int
     leader: str | None
     state: PartitionState
-    queued: int
-    in_flight: int
-    published: int
-    failed: int
-    uncertain: int
-    timed_out: int
-    retries: int
-    reconnects: int
     heartbeat_age: float | None
     trouble: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerStats:
+class ProducerStats(_Published):
     """The state of a producer at one moment.
 
     The totals include topics that are not in ``partitions`` any more, since nothing was published to them for
@@ -103,15 +125,7 @@ class ProducerStats:
     """
 
     partitions: tuple[ProducerPartition, ...]
-    queued: int
-    in_flight: int
     pending_bytes: int
-    published: int
-    failed: int
-    uncertain: int
-    timed_out: int
-    retries: int
-    reconnects: int
     lookups: int = 0
     lookup_failures: int = 0
     lookup_seconds: float = 0.0
@@ -119,7 +133,7 @@ class ProducerStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerPartition:
+class ConsumerPartition(_Delivered):
     """One partition that a consumer reads.
 
     Attributes:
@@ -150,24 +164,14 @@ class ConsumerPartition:
     partition: int
     leader: str | None
     state: PartitionState
-    queued: int
-    in_flight: int
     ready: int
-    delivered: int
-    finished: int
-    requeued: int
-    timed_out: int
-    returned: int
-    skipped: int
-    finished_unhandled: int = 0
-    reconnects: int
     lag: float | None = None
     heartbeat_age: float | None
     trouble: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerStats:
+class ConsumerStats(_Delivered):
     """The state of a consumer at one moment. The totals include partitions that the topic does not have any more.
 
     Attributes:
@@ -199,19 +203,9 @@ class ConsumerStats:
     topic: str
     channel: str
     partitions: tuple[ConsumerPartition, ...]
-    queued: int
-    in_flight: int
     ready: int
     max_in_flight: int
-    delivered: int
-    finished: int
-    requeued: int
-    timed_out: int
-    returned: int
-    skipped: int
-    finished_unhandled: int = 0
     given_up: int
-    reconnects: int
     handled: int = 0
     handler_seconds: float = 0.0
     lookups: int = 0
@@ -221,7 +215,7 @@ class ConsumerStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStats:
+class WorkerStats(_Delivered):
     """The state of a :class:`~nsq_ha.Worker` at one moment. Except ``consumers``, all are sums over the consumers.
 
     Attributes:
@@ -240,14 +234,4 @@ class WorkerStats:
     """
 
     consumers: tuple[ConsumerStats, ...]
-    queued: int
-    in_flight: int
-    delivered: int
-    finished: int
-    requeued: int
-    timed_out: int
-    returned: int
-    skipped: int
-    finished_unhandled: int = 0
     given_up: int
-    reconnects: int

@@ -31,8 +31,8 @@ __all__ = ["TraceSwitch", "switch", "write_to"]
 
 log: Final = logging.getLogger("nsq_ha.trace")
 
-
 _ALL: Final = ""
+"""Stands for all topics."""
 
 
 class TraceSwitch:
@@ -44,28 +44,22 @@ class TraceSwitch:
 
     def __init__(self) -> None:
         self._lock = Mutex()
-        self._all = False
-        self._topics: frozenset[str] = frozenset()
+        self._topics: frozenset[str] = frozenset()  # switched on
         self._held: Counter[str] = Counter()
+        self._on: frozenset[str] = frozenset()  # both
         self._is_watched = False
         self.is_any: bool = False
 
     def enable(self, *topics: str) -> None:
         """Switch on ``topics``, or all topics if none is given."""
         with self._lock:
-            if topics:
-                self._topics |= set(topics)
-            else:
-                self._all = True
+            self._topics |= set(topics or (_ALL,))
             self._look()
 
     def disable(self, *topics: str) -> None:
         """Switch off ``topics``, or all topics if none is given."""
         with self._lock:
-            if topics:
-                self._topics -= set(topics)
-            else:
-                self._all, self._topics = False, frozenset()
+            self._topics = self._topics.difference(topics) if topics else frozenset()
             self._look()
 
     def hold(self, topics: Iterable[str]) -> None:
@@ -77,8 +71,7 @@ class TraceSwitch:
     def release(self, topics: Iterable[str]) -> None:
         """Undo one :meth:`hold`."""
         with self._lock:
-            self._held.subtract(topics or (_ALL,))
-            self._held += Counter()  # removes entries that are down to 0
+            self._held -= Counter(topics or (_ALL,))
             self._look()
 
     def watch(self, *, is_on: bool) -> None:
@@ -88,13 +81,12 @@ class TraceSwitch:
             self._look()
 
     def _look(self) -> None:
-        self.is_any = self._is_watched or self._all or bool(self._topics) or bool(self._held)
+        self._on = self._topics.union(self._held)
+        self.is_any = self._is_watched or bool(self._on)
 
     def is_on(self, topic: str) -> bool:
         """Return whether lines of ``topic`` are written: it is switched on and the logger is enabled for INFO."""
-        held = self._held
-        is_on = self._all or topic in self._topics or topic in held or _ALL in held
-        return is_on and log.isEnabledFor(logging.INFO)
+        return (topic in self._on or _ALL in self._on) and log.isEnabledFor(logging.INFO)
 
 
 switch: Final = TraceSwitch()

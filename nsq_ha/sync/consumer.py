@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
-from nsq_ha.consumer.handlers import check_batches
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ConsumerConfig
@@ -165,8 +164,7 @@ class Consumer(Facade[ThreadedConsumer]):
         return self._taker("__next__").take()
 
     def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
-        check_batches(max_messages, max_wait)
-        self._client.warn_of_batches(max_messages)
+        self._client.batches(max_messages, max_wait)  # checks the arguments, and warns
         return _Batches(lambda: self._taker("batches").take_batch(max_messages, max_wait))
 
     batches: Final = described(_batches, nsq_ha.Consumer.batches, returns="Iterator[Batch]")

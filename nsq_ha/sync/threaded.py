@@ -92,10 +92,6 @@ class ThreadedConsumer(nsq_ha.Consumer):
         """Functions to call, in the event loop, when messages that no thread has seen must wait."""
         return self._inbox.pace.backoff.on_pause
 
-    def warn_of_batches(self, max_messages: int) -> None:
-        """Warn if batches can never be full."""
-        self._warn_of_batches(max_messages)
-
     async def take_batch(self, max_messages: int, max_wait: float) -> Batch:
         """Wait for a batch, see :meth:`nsq_ha.Consumer.batches`.
 

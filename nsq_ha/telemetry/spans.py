@@ -130,11 +130,12 @@ class _ProcessSpan:
     """
 
     def __init__(self, span: Span, parent: Context) -> None:
+        self.headers: dict[str, str] = {}  # nothing is published
         self._span = span
         self._token: Token[Context] = contexts.attach(trace.set_span_in_context(span, parent))
 
-    def end(self, error: BaseException | None) -> None:
-        """End the span; the processing raised ``error``, or None."""
+    def end(self, outcomes: Sequence[Receipt | PublishError], error: BaseException | None) -> None:
+        """End the span; the processing raised ``error``, or None, and has no outcomes."""
         contexts.detach(self._token)
         if error is not None:
             _fail(self._span, error)

@@ -235,13 +235,13 @@ async def test_spans_begin_and_end_with_the_switch(stage: Stage) -> None:
 class BrokenTracer:
     """A tracer that fails in every way."""
 
-    def begin_publish(self, topic: str, messages: object) -> observe.PublishSpan:
+    def begin_publish(self, topic: str, messages: object) -> observe.Span:
         raise ValueError(topic)
 
     def delivered(self, topic: str, messages: object) -> None:
         raise ValueError(topic)
 
-    def begin_process(self, topic: str, messages: object) -> observe.ProcessSpan:
+    def begin_process(self, topic: str, messages: object) -> observe.Span:
         raise ValueError(topic)
 
 
