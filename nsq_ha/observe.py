@@ -25,7 +25,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
@@ -219,7 +218,7 @@ class Observer:
 
     def __init__(self, on_event: Callable[[Event], object] | None = None) -> None:
         self._on_event = on_event
-        self._events: deque[Event] = deque()
+        self._events: list[Event] = []
         self._is_due = False
         self._has_failed = False
 
@@ -239,7 +238,7 @@ class Observer:
         """Pass on what was reported, without waiting for the next turn of the event loop."""
         self._is_due = False
         while self._events:
-            event = self._events.popleft()
+            event = self._events.pop(0)
             try:
                 self._call(event)
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything

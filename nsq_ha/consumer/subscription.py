@@ -258,7 +258,9 @@ class Subscription(Role[Connection]):
         meta, heartbeats = self._meta(), self._inbox.heartbeats
         delivery = self._new_delivery(meta)
         interval = heartbeats.interval
-        config = dataclasses.replace(self._config, heartbeat_interval=interval)
+        config = self._config
+        if interval != config.heartbeat_interval:
+            config = dataclasses.replace(config, heartbeat_interval=interval)
         callbacks = self._receiver.callbacks(delivery, lost)
         opening = Connection.open(config, node, callbacks, extend_support=meta.extend_support)
         try:

@@ -16,7 +16,6 @@ import itertools
 import logging
 import math
 import socket
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -117,7 +116,7 @@ class Connection:
         self._stored = callbacks.stored
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
-        self._waiters: deque[asyncio.Future[bytes]] = deque()
+        self._waiters: list[asyncio.Future[bytes]] = []
         self._stream: TcpStream | None = None
         self._asks_for_secret = False
         self._looks = looks()
@@ -183,7 +182,7 @@ class Connection:
         def arrived(data: bytes | memoryview) -> None:
             handshake.feed(data)
             while self._waiters:
-                waiter = self._waiters.popleft()
+                waiter = self._waiters.pop(0)
                 if not waiter.done():
                     waiter.set_result(b"")
 
@@ -452,7 +451,7 @@ class Connection:
         waiters = self._waiters
         taken = 0
         while waiters and taken < len(answers):
-            waiter, answer = waiters.popleft(), answers[taken]
+            waiter, answer = waiters.pop(0), answers[taken]
             taken += 1
             if waiter.done():
                 continue

@@ -19,7 +19,6 @@ from nsq_ha.engine.fixed import FixedNodes
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
 from nsq_ha.engine.servers import Servers
-from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupsInFlight, Slots, calm_rate, longest_interval
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.engine.lookupd import Access
     from nsq_ha.engine.servers import LookupdOutage
+    from nsq_ha.engine.siblings import Siblings
     from nsq_ha.events import Event
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
@@ -274,9 +274,8 @@ class Lookups:
             raise ClosedError("the lookups are not running: use the object with 'async with'")
         watch = self._watches.get(topic)
         if watch is None:
-            lookups, servers = self._engine.lookups_of(topic, self._access), self._engine.servers
-            siblings = None if servers is None else Siblings(topic, servers, self.observer, channel=self._channel)
-            watch = TopicWatch(lookups, self.observer, counts=self.counts, channel=self._channel, siblings=siblings)
+            lookups = self._engine.lookups_of(topic, self._access)
+            watch = TopicWatch(lookups, self.observer, counts=self.counts, channel=self._channel)
             self._watches[topic] = watch
         return watch
 

@@ -32,7 +32,7 @@ from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.engine.lookups import TopicWatch
@@ -224,7 +224,6 @@ class Link(Generic[C]):
         self._backoff = backoff
         self._reports = reports
         self._clock = asyncio.get_running_loop().time
-        self._needed = asyncio.Event()
         self.news: asyncio.Event = asyncio.Event()
         self.used_since: float = 0.0
         self._was_connected = False
@@ -245,7 +244,8 @@ class Link(Generic[C]):
 
     def need(self) -> None:
         """Connect if there is no connection."""
-        self._needed.set()
+        if self.life.act is Act.WAIT:
+            self.news.set()
 
     def leads(self, node: Node) -> None:
         """Record the leader that the latest lookup names."""
@@ -318,19 +318,11 @@ class Link(Generic[C]):
     async def run(self) -> None:
         """Act by the state table until the end; unexpected errors end here."""
         life = self.life
-        acts = {
-            Act.WAIT: self._wait,
-            Act.CONNECT: self._connect,
-            Act.USE: self._use,
-            Act.REPLACE: self._replace,
-            Act.SETTLE: self._settle,
-            Act.PAUSE: self._pause,
-        }
         try:
             while life.act is not Act.END:
                 try:
                     self._report()
-                    await acts[life.act]()
+                    await self._ACTS[life.act](self)
                 except (Exception, asyncio.CancelledError) as error:
                     if not is_foreign(error):
                         raise
@@ -374,9 +366,8 @@ class Link(Generic[C]):
         return None if view is None else view.leaders.get(self._partition)
 
     async def _wait(self) -> None:
-        self._needed.clear()
-        if not self._role.is_needed:
-            await self._needed.wait()
+        while not self._role.is_needed:
+            await self.wait(None)
         self.life.needed()
 
     async def _pause(self) -> None:
@@ -587,3 +578,12 @@ class Link(Generic[C]):
             connection.abort(reason)
         if connection is not None or is_expired:
             self._role.left(reason, is_expired=is_expired)
+
+    _ACTS: ClassVar[Mapping[Act, Callable[[Link[Any]], Coroutine[Any, Any, None]]]] = {
+        Act.WAIT: _wait,
+        Act.CONNECT: _connect,
+        Act.USE: _use,
+        Act.REPLACE: _replace,
+        Act.SETTLE: _settle,
+        Act.PAUSE: _pause,
+    }

@@ -21,6 +21,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.siblings import Siblings
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.engine.fixed import FixedNodes
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.servers import Servers
-    from nsq_ha.engine.siblings import Siblings
     from nsq_ha.errors import DiscoveryError
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
@@ -316,7 +316,6 @@ class TopicWatch:
         observer: The client's.
         counts: The client's.
         channel: The consumer's channel, for events. None for a producer.
-        siblings: As the attribute.
 
     Attributes:
         topic: The topic.
@@ -328,7 +327,7 @@ class TopicWatch:
             one got an answer.
         absent_since: Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did.
         leaderless_since: Since when partitions have had no leader; not of a plain cluster.
-        siblings: Gives new partitions the channels of the others. None without nsqlookupds.
+        siblings: Gives new partitions the channels of the others. None for a plain cluster, and before the first view.
         first_round: Number of the first round that counts for this client.
     """
 
@@ -339,11 +338,10 @@ class TopicWatch:
         *,
         counts: LookupCounts,
         channel: str | None = None,
-        siblings: Siblings | None = None,
     ) -> None:
         self.topic: str = lookups.topic
         self.observer: Observer = observer
-        self.siblings: Siblings | None = siblings
+        self.siblings: Siblings | None = None
         self.view: TopicView | None = None
         self.rounds: int = 0
         self.error: DiscoveryError | None = None
@@ -354,7 +352,7 @@ class TopicWatch:
         self._counts = counts
         self._channel = channel
         self._listeners: list[Listener] = []
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._closed: ClosedError | None = None
         self.first_round: int = lookups.begun + 1
         lookups.add(self)
@@ -453,6 +451,9 @@ class TopicWatch:
         self._wake()
         if self.view is None:
             return
+        source = lookups.source
+        if self.siblings is None and not self.view.is_plain and isinstance(source, Servers):
+            self.siblings = Siblings(self.topic, source, self.observer, channel=self._channel)
         if self.siblings is not None and not self.view.exists:
             self.siblings.forget()
         if self.view != old:
@@ -470,11 +471,11 @@ class TopicWatch:
     async def _next_end(self) -> None:
         if self._closed is None:
             waiting = asyncio.get_running_loop().create_future()
-            self._waiting.add(waiting)
+            self._waiting[waiting] = None
             try:
                 await waiting
             finally:
-                self._waiting.discard(waiting)
+                del self._waiting[waiting]
         if self._closed is not None:
             raise again(self._closed)
 

@@ -59,7 +59,6 @@ class SingleUseClient(ABC):
     """A client for a single ``async with`` block in one event loop."""
 
     _closing: asyncio.Event
-    _was_entered = False
     _loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
@@ -68,9 +67,8 @@ class SingleUseClient(ABC):
         Raises:
             ClosedError: It was entered before. Create a new client.
         """
-        if self._was_entered:
+        if self._loop is not None:
             raise ClosedError(f"a {type(self).__name__} can be entered only once: create a new one")
-        self._was_entered = True
         self._loop = asyncio.get_running_loop()
         try:
             await self._open()

@@ -17,7 +17,6 @@ Source: server protocol 7.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -268,12 +267,12 @@ class Turns:
 
     def __init__(self) -> None:
         self._has_turn: dict[int, _Turn] = {}
-        self._waiting: deque[int] = deque()
+        self._waiting: list[int] = []
 
     def choose(self, now: float, count: int, seen: Mapping[int, Seen]) -> list[int]:
         """Return the ``count`` partitions whose turn it is; ``seen`` has more than ``count``."""
         known = {*self._has_turn, *self._waiting}
-        self._waiting = deque(partition for partition in self._waiting if partition in seen)
+        self._waiting = [partition for partition in self._waiting if partition in seen]
         self._waiting.extend(sorted(seen.keys() - known))
         for partition, turn in list(self._has_turn.items()):
             if partition not in seen:
@@ -286,5 +285,5 @@ class Turns:
             del self._has_turn[partition]
             self._waiting.append(partition)
         while len(self._has_turn) < count:
-            self._has_turn[self._waiting.popleft()] = _Turn()
+            self._has_turn[self._waiting.pop(0)] = _Turn()
         return list(self._has_turn)

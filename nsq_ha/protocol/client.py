@@ -12,7 +12,6 @@ Source: server protocol 1, 3, 5, 7; server failures 1.
 
 from __future__ import annotations
 
-from collections import deque
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, cast
 
@@ -67,7 +66,7 @@ class ClientProtocol:
         self.awaiting: int = 0
         self.received: Received = Received()
         self._largest = max_frame_bytes
-        self._runs: deque[Run] = deque()
+        self._runs: list[Run] = []  # one or two
         self._tail = bytearray()
         self._needed = 0
         self._held = False
@@ -330,7 +329,7 @@ class ClientProtocol:
         self.awaiting -= count
         run.count -= count
         if not run.count:
-            self._runs.popleft()
+            del self._runs[0]
 
     def _take_frame(self, kind: int, data: bytes, received: Received) -> None:
         if kind == FrameType.RESPONSE:
