@@ -79,7 +79,7 @@ class MetricsServer:
 
     def __init__(self, port: int, host: str) -> None:
         try:
-            self._server = _server_type(host)((host, port), _Page)
+            self._server = _Server(host, port)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"the metrics cannot be served at {host}:{port}: {error}; choose another port") from error
         shown = f"[{host}]" if ":" in host else host
@@ -111,16 +111,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), _Page)
+
     def handle_error(self, request: object, client_address: object) -> None:
         log.debug("serving metrics to %s failed", client_address)
-
-
-class _ServerV6(_Server):
-    address_family: int = socket.AF_INET6
-
-
-def _server_type(host: str) -> type[_Server]:
-    return _ServerV6 if ":" in host else _Server
 
 
 class _Page(BaseHTTPRequestHandler):

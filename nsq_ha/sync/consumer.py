@@ -72,8 +72,8 @@ class Consumer(Facade[ThreadedConsumer]):
             )
 
         def make() -> ThreadedConsumer:
-            publisher = client_of(producer) if isinstance(producer, Producer) else producer
-            return ThreadedConsumer(topic, channel, producer=publisher, config=checked)
+            self._publisher = client_of(producer) if isinstance(producer, Producer) else producer
+            return ThreadedConsumer(topic, channel, producer=self._publisher, config=checked)
 
         super().__init__(make)
         self._close_limit = self.config.close_timeout
@@ -195,12 +195,17 @@ class Consumer(Facade[ThreadedConsumer]):
     # ------------------------------------------------------------ life
 
     def _start(self, call: str, limit: float | None = None) -> Portal:
+        self._start_producer()
+        return super()._start(call, limit)
+
+    def _start_producer(self) -> None:
+        """Start the producer for what is given up."""
         if self._producer is not None:
             self._producer.start()
             with _portal.mutex():
-                if self._begun is None:
-                    self._client = self._make()  # with the client that the producer has now
-        return super()._start(call, limit)
+                # One that has failed to start has another client now.
+                if self._begun is None and client_of(self._producer) is not self._publisher:
+                    self._client = self._make()
 
     def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         begun = self._begun

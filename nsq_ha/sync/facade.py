@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from types import TracebackType
 
-    from nsq_ha._portal import CallFuture, Portal
+    from nsq_ha._portal import Portal
 
 START_LIMIT: Final = 10.0
 """Seconds within which the background event loop must start a client that waits for nothing itself."""
@@ -47,11 +47,16 @@ _Client = TypeVar("_Client", bound=AsyncClient)
 _Client_co = TypeVar("_Client_co", bound=AsyncClient, covariant=True)
 
 
-class _Start(NamedTuple):
-    """The start of a client."""
+class Start(NamedTuple):
+    """The start of a client.
+
+    Attributes:
+        portal: Where it starts.
+        future: Done when it has started.
+    """
 
     portal: Portal
-    future: CallFuture[None]
+    future: Future[None]
 
 
 class Facade(Generic[_Client_co]):
@@ -71,7 +76,7 @@ class Facade(Generic[_Client_co]):
         """
         self._make = make
         self._client: _Client_co = make()
-        self._begun: _Start | None = None
+        self._begun: Start | None = None
         self._portal: Portal | None = None  # once it has started
         self._is_stopped = False
 
@@ -136,7 +141,7 @@ class Facade(Generic[_Client_co]):
             if begun is None:
                 portal = _portal.shared()
                 check_thread(portal, name, call)
-                begun = self._begun = _Start(portal, portal.submit(self._open(self._client, portal)))
+                begun = self._begun = Start(portal, portal.submit(self._open(self._client, portal)))
         check_thread(begun.portal, name, call)
         longest = self._own_limit + (START_LIMIT if limit is None else min(limit, START_LIMIT))
         try:
@@ -159,11 +164,6 @@ class Facade(Generic[_Client_co]):
         self._portal = begun.portal
         return begun.portal
 
-    def _adopt(self, portal: Portal) -> None:
-        """Be started, since something else starts and closes the async client in this loop."""
-        self._begun = _Start(portal, portal.submit(_nothing()))
-        self._portal = portal
-
     async def _open(self, client: AsyncClient, portal: Portal) -> None:
         await client.__aenter__()
         portal.close_at_exit(self, lambda: self._close(None, None, None), self._close_limit)
@@ -185,10 +185,6 @@ class Facade(Generic[_Client_co]):
     ) -> Coroutine[Any, Any, None]:
         """Return a coroutine that closes the async client."""
         return self._client.__aexit__(kind, error, trace)
-
-
-async def _nothing() -> None:
-    """Be a start that is done."""
 
 
 def check_thread(portal: Portal, name: str, call: str) -> None:

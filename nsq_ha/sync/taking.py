@@ -128,9 +128,8 @@ class Taker:
 
     async def end(self) -> None:
         """End the task: the messages that the thread has not answered go back when the consumer closes."""
-        self.give_back()
+        self.drop()
         if self.task is not None:
-            self.task.cancel()
             await asyncio.wait({self.task})
 
     def drop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Self, Unpack, cast
 
 import nsq_ha
@@ -15,7 +16,7 @@ from nsq_ha.options.environment import config_from_env
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
 from nsq_ha.sync.consumer import Consumer
-from nsq_ha.sync.facade import check_thread, client_of, described
+from nsq_ha.sync.facade import Start, check_thread, client_of, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,17 +36,14 @@ class WorkerConsumer(Consumer):
 
     def prepare(self) -> nsq_ha.Consumer:
         """Start the producer for what is given up, and return the async consumer to run."""
-        producer = self._producer
-        if producer is not None:
-            before = client_of(producer)
-            producer.start()
-            if client_of(producer) is not before:  # it has failed to start before, and was replaced
-                self._client = self._make()
+        self._start_producer()
         return self._client
 
     def adopt(self, portal: Portal) -> None:
-        """Take the loop in which the worker runs it."""
-        self._adopt(portal)
+        """Be started, since the worker starts and closes the async client in this loop."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        self._begun, self._portal = Start(portal, done), portal
 
     def _start(self, call: str, limit: float | None = None) -> Portal:
         if self._begun is None:

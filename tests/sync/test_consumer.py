@@ -483,6 +483,15 @@ def test_dead_letters_are_published_by_a_producer_for_threads(
     other.stop()
 
 
+def test_what_is_set_before_the_start_holds_with_a_producer_too(cluster: DevCluster, topic: str) -> None:
+    producer = Producer(lookupd=cluster.lookupd)
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, producer=producer, max_attempts=1, on_give_up="republish")
+    consumer.set_max_in_flight(7)
+    with consumer:
+        assert consumer.max_in_flight == 7
+    producer.stop()
+
+
 def test_a_block_of_a_thread_tells_its_error(cluster: DevCluster, topic: str, producer: Producer) -> None:
     letters = cluster.create_topic(topic + ".dead", 1, 1)
     publish(producer, topic, 1)
