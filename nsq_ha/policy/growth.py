@@ -1,4 +1,4 @@
-"""Which channels a partition lacks that the topic's other partitions have.
+"""What to do while a topic grows: which channels a new partition needs, and when keys move to it.
 
 On the partitioned server, each partition has channels of its own, and a new channel starts at the end of the partition:
 what was stored before is never delivered to it. So whoever uses a new partition first creates the channels there that
@@ -8,7 +8,10 @@ The invariant: a partition that was in use gets no channels. Consumers may read 
 channel that nobody reads would keep the partition's messages on disk. So a channel is created only on a partition that
 the topic did not have when the client first looked, that has no message yet, or that has no lasting channel at all.
 
-Source: server failures 3.8; youzan/nsq ``nsqd/topic.go`` (getOrCreateChannel).
+A second invariant: a producer uses a larger number of partitions only after a delay, in which consumers can subscribe
+to the new ones. ``policy.topology`` has confirmed the number, and ``policy.sharding`` maps keys to partitions.
+
+Source: server failures 3.8, 4.2, 4.3; youzan/nsq ``nsqd/topic.go`` (getOrCreateChannel).
 """
 
 from __future__ import annotations
@@ -60,3 +63,48 @@ def lacking(here: LedPartition, siblings: Iterable[LedPartition]) -> Mapping[str
         for name, paused in sibling.paused.items():
             found[name] = found.get(name, True) and paused
     return {name: found[name] for name in sorted(lasting(found) - here.paused.keys())}
+
+
+class PartitionCount:
+    """The number of partitions in use, and the one that follows it.
+
+    Attributes:
+        used: The number in use. 0 before the first one, which is used at once.
+    """
+
+    __slots__ = ("_due", "_newest", "used")
+
+    def __init__(self) -> None:
+        self.used: int = 0
+        self._newest = 0
+        self._due: float | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether :meth:`take` may return a change, now or later."""
+        return self._due is not None
+
+    def found(self, number: int, now: float, delay: float) -> None:
+        """Record the topic's current number of partitions.
+
+        Args:
+            number: The number, 1 or more.
+            now: The time.
+            delay: Seconds before a larger number is used.
+        """
+        if number != self._newest:
+            self._newest = number
+            self._due = now + delay if 0 < self.used < number else now
+
+    def take(self, now: float) -> tuple[int, int] | None:
+        """Use the new number if it is due.
+
+        Returns:
+            The old number and the new one if keys move to other partitions.
+            None if nothing changed or there was no number before.
+        """
+        if self._due is None or now < self._due:
+            return None
+        self._due = None
+        old, self.used = self.used, self._newest
+        return (old, self.used) if old not in (0, self.used) else None

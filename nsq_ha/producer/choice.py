@@ -1,6 +1,6 @@
 """Choose the partition of each message of a topic, and handle changes of the topic's number of partitions.
 
-Owns the number that keys are hashed over and the option ``partition_change``. ``policy.choice`` decides when a new
+Owns the number that keys are hashed over and the option ``partition_change``. ``policy.growth`` decides when a new
 number is due, ``policy.sharding`` hashes keys.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, LookupUnavailableError, PublishError
 from nsq_ha.policy import sharding
-from nsq_ha.policy.choice import PartitionCount
+from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.topology import TopicMeta
 

@@ -37,7 +37,7 @@ from nsq_ha.producer.limits import PartitionBuffer
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, Silence
-from nsq_ha.protocol.exchange import refuses_publish
+from nsq_ha.protocol.refusals import refuses_publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,7 @@ start. The other modules: ``encoding`` (commands of the hot path as functions), 
 ``compression``, ``server`` (the server's side of a connection).
 """
 
-from nsq_ha.protocol.client import ClientProtocol
+from nsq_ha.protocol.client import ClientProtocol, Received
 from nsq_ha.protocol.commands import (
     Close,
     Command,
@@ -19,7 +19,6 @@ from nsq_ha.protocol.commands import (
     SubOrdered,
     Touch,
 )
-from nsq_ha.protocol.exchange import Received
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Receive, Send, StartCodec, StartTls
 from nsq_ha.protocol.identify import Identity, Offer
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Traced, decode_traced, layout_for

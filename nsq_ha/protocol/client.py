@@ -15,9 +15,11 @@ from __future__ import annotations
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, cast
 
+import msgspec
+
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError
+from nsq_ha.message import Message
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.exchange import ANSWERED, NEVER_ANSWERS, SENDS, Received, Request, Run, is_answer, read_error
 from nsq_ha.protocol.frames import (
     FRAME_HEAD,
     FRAME_TYPES,
@@ -28,12 +30,13 @@ from nsq_ha.protocol.frames import (
     encode_frame,
     unknown_type,
 )
-from nsq_ha.protocol.messages import Layout, Reader, damage_of, reader_for
-from nsq_ha.protocol.state import PUBLISHING, Input, State, advance
+from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
+from nsq_ha.protocol.refusals import NEVER_ANSWERS, read_error
+from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, Input, Request, State, advance, is_answer
 from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
-    from nsq_ha.message import Message, MessageSource
+    from nsq_ha.message import MessageSource
     from nsq_ha.protocol import commands
     from nsq_ha.protocol.identify import Upgrade
 
@@ -47,6 +50,38 @@ _LONGEST_OK_RUN: Final = 128 * len(_OK_FRAME)
 _OK_FRAMES: Final = _OK_FRAME * _OK_RUN
 _CLOSED: Final = State.CLOSED  # needed for each read
 _BULKY_BYTES: Final = 2048  # above it, a second copy of a body costs more than a memoryview
+
+
+class Received(msgspec.Struct, eq=False):
+    """The result of one :meth:`ClientProtocol.receive`, each kind in order.
+
+    Attributes:
+        messages: The messages.
+        answers: One entry for each answered request, oldest first: the data of
+            its response, or the error.
+        heartbeats: Number of heartbeats; answer them with one ``NOP``.
+        refusals: Errors that answer no request: failed FIN, REQ and TOUCH (the
+            message is redelivered), and on a subscribed connection an error
+            before the server closes it.
+        damaged: Messages that cannot be decoded; they are in flight and must be
+            answered like others.
+    """
+
+    messages: list[Message] = []
+    answers: list[bytes | ServerError] = []
+    heartbeats: int = 0
+    refusals: list[ServerError] = []
+    damaged: list[DamagedMessage] = []
+
+
+class Run:
+    """Requests of one kind in a row, as a count, since there may be thousands of publishes."""
+
+    __slots__ = ("count", "kind")
+
+    def __init__(self, kind: Request, count: int) -> None:
+        self.kind: Request = kind
+        self.count: int = count
 
 
 class ClientProtocol:

@@ -3,15 +3,22 @@
 The client sends a zero byte (no compression), and then requests; each has a number, which its answer repeats. The
 values are gob (see ``gob``). A request names a partition and a number of an *entry*, from 0; the answer
 has that entry and the following ones. One entry is what one PUB or MPUB wrote: its place and size in the partition's
-queue, and its messages as they are stored there (see ``stored``). The server stops before
-10,000 entries, before 32 MiB of messages, and at the last readable entry.
+queue, and its messages as they are stored there. The server stops before 10,000 entries, before 32 MiB of messages,
+and at the last readable entry.
+
+A message is its size (4 bytes, without themselves), timestamp (8), attempts (2), internal id (8), trace id (8),
+an ext part or none, and the body. All integers are big-endian. The four highest bits of the attempts are ``0xa``
+if there is an ext part: a version byte and, unless that is 0, a 16-bit length and that many bytes. An extended topic
+may hold older messages without an ext part; an ordinary topic has none.
 
 This module has no I/O. Source: the module ``gorpc`` of Youzan's server; youzan/nsq
-``consistence/coordinator_rpc.go``, ``nsqd_coordinator.go`` ``pullCommitLogsAndData``.
+``consistence/coordinator_rpc.go``, ``nsqd_coordinator.go`` ``pullCommitLogsAndData``; ``nsqd/message.go``
+``internalWriteTo`` and ``decodeMessage``.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -46,6 +53,18 @@ MAX_ENTRIES: Final = 10_000
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of messages that an answer has at most."""
+
+HEAD_BYTES: Final = 30
+"""Bytes before the ext part or the body."""
+
+EXT_MARK: Final = 0xA000
+"""The highest bits of the attempts of a message with an ext part."""
+
+EXT_MASK: Final = 0xF000
+"""These bits."""
+
+_STORED_HEAD: Final = struct.Struct(">IqHQQ")
+_JSON_EXT: Final = 4
 
 METHOD: Final = "NsqdCoordRpcServer.PullCommitLogsAndData"
 REQUEST: Final = "*consistence.RpcPullCommitLogsReq"
@@ -292,3 +311,24 @@ def _numbers(data: memoryview, at: int, fields: int) -> tuple[list[int], int]:
 def _text(value: object) -> str:
     """Return the first line of an error; after a panic, a stack follows."""
     return str(value).splitlines()[0][:200]
+
+
+def encode_stored(
+    timestamp_ns: int, internal_id: int, trace_id: int, body: bytes, ext: bytes | None = None, *, extended: bool = False
+) -> bytes:
+    """Encode a message that was not delivered yet.
+
+    Args:
+        timestamp_ns: Time of the publish.
+        internal_id: The server's number of it.
+        trace_id: The publisher's number of it.
+        body: The payload.
+        ext: The JSON header. None for none.
+        extended: Whether the topic is extended.
+    """
+    part = b""
+    if extended:
+        part = b"\0" if ext is None else bytes((_JSON_EXT,)) + len(ext).to_bytes(2, "big") + ext
+    size = HEAD_BYTES - 4 + len(part) + len(body)
+    head = _STORED_HEAD.pack(size, timestamp_ns, EXT_MARK if extended else 0, internal_id, trace_id)
+    return b"".join((head, part, body))

@@ -1,5 +1,6 @@
-"""Refusals because of a server's limits: name the option of the client and the flag of nsqd.
+"""Error frames: whether one answers a request, what it says of a publish, and which setting would help.
 
+A refusal because of a server's limits gets the option of the client and the flag of nsqd added to its text.
 The answer to IDENTIFY names the limits of RDY (``max_rdy_count``) and of the message timeout (``max_msg_timeout``). The
 others are known only from a refusal:
 
@@ -26,11 +27,40 @@ Source: youzan/nsq ``nsqdserver/protocol_v2.go``, ``nsqd/client_v2.go``; nsqio/n
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from nsq_ha.errors import ServerError
+from nsq_ha.errors import OverloadedError, RemoteProtocolError, ServerError, server_error
+from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
+from nsq_ha.redaction import excerpt
 
+NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
+"""Codes of errors that answer no request."""
+
+PUBLISH_REFUSALS: Final = frozenset(
+    (
+        "E_AUTH_ERROR",
+        "E_AUTH_FAILED",
+        "E_AUTH_FIRST",
+        "E_BAD_BODY",
+        "E_BAD_MESSAGE",
+        "E_BAD_PARTITION",
+        "E_BAD_TOPIC",
+        "E_EXT_NOT_SUPPORT",
+        "E_FAILED_ON_NOT_LEADER",
+        "E_FAILED_ON_NOT_WRITABLE",
+        "E_INVALID",
+        "E_INVALID_JSON_HEADER",
+        "E_MPUB_FAILED",
+        "E_PUB_FAILED",
+        "E_PUB_TOO_MUCH_WAITING",
+        "E_TOPIC_NOT_EXIST",
+        "E_UNAUTHORIZED",
+        "INVALID_TRACE_ID",
+    )
+)
+"""Error codes that refuse a publish, of partitioned and upstream nsqds."""
+
+_MAX_ERROR_BYTES: Final = 4096  # Maximum length of an error text; ids and names take far less.
 _TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
 _OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"
 _INVALID: Final = r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid"
@@ -46,6 +76,30 @@ _OPTIONS: Final = {
     "sample rate": ("sample_rate", ""),
 }
 """By the words of a refused IDENTIFY: the option, and the flag."""
+
+
+def refuses_publish(error: ServerError) -> bool:
+    """Return whether ``error`` means that a publish was not stored.
+
+    An unknown code, or one of another command, says nothing about the publish;
+    later answers on this connection cannot be trusted either.
+    """
+    return error.code in PUBLISH_REFUSALS or isinstance(error, OverloadedError)
+
+
+def read_error(data: bytes) -> ServerError:
+    """Return the error in an error frame.
+
+    Raises:
+        RemoteProtocolError: It has no error.
+    """
+    if not data:
+        raise RemoteProtocolError("nsqd sent an empty error frame")
+    if data.startswith(OK) or data in (HEARTBEAT, CLOSE_WAIT):
+        raise RemoteProtocolError(
+            f"an error frame contains {excerpt(data)}, which is not an error: the stream is damaged"
+        )
+    return with_advice(server_error(data[:_MAX_ERROR_BYTES]))
 
 
 def with_advice(error: ServerError) -> ServerError:

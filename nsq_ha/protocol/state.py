@@ -1,4 +1,4 @@
-"""The life of one nsqd connection, as a table.
+"""The life of one nsqd connection, as tables: what may be sent or may arrive when, and what answers what.
 
 Every rule about *when* a command may be sent or an answer may arrive is in
 ``TRANSITIONS``; no other module compares states. A missing entry is an error:
@@ -21,6 +21,8 @@ from types import MappingProxyType
 from typing import Final
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.protocol import commands
+from nsq_ha.protocol.frames import CLOSE_WAIT, OK
 
 
 class State(enum.Enum):
@@ -76,6 +78,17 @@ class Input(enum.Enum):
     RECV_STRAY_ERROR = enum.auto()
     """Any other error frame while no request waits: FIN, REQ, TOUCH and RDY can cause one before a close."""
     RECV_EOF = enum.auto()
+
+
+class Request(enum.Enum):
+    """A command that has an answer, or an upgrade that an answer confirms."""
+
+    IDENTIFY = enum.auto()
+    UPGRADE = enum.auto()
+    AUTH = enum.auto()
+    SUBSCRIBE = enum.auto()
+    PUBLISH = enum.auto()
+    CLOSE = enum.auto()
 
 
 _S = State
@@ -182,3 +195,50 @@ def advance(state: State, event: Input) -> State:
         if event.name.startswith("RECV_"):
             raise RemoteProtocolError(f"nsqd sent {_WORDS[event]} {_WHEN[state]}") from None
         raise LocalProtocolError(f"{_WORDS[event]} cannot be sent {_WHEN[state]}") from None
+
+
+SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
+    commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
+    commands.Auth: (Input.SEND_AUTH, Request.AUTH),
+    commands.Sub: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubOrdered: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.SubAdvanced: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
+    commands.Ready: (Input.SEND_READY, None),
+    commands.Finish: (Input.SEND_ANSWER, None),
+    commands.Requeue: (Input.SEND_ANSWER, None),
+    commands.Touch: (Input.SEND_ANSWER, None),
+    commands.Nop: (Input.SEND_NOP, None),
+    commands.Pub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.PubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.Mpub: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
+    commands.MpubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+}
+"""What sending a command is for the state, and the request that its answer belongs to. None if it has no answer."""
+
+ANSWERED: Final[dict[Request, Input]] = {
+    Request.IDENTIFY: Input.RECV_IDENTITY,
+    Request.UPGRADE: Input.RECV_UPGRADED,
+    Request.AUTH: Input.RECV_AUTHORIZED,
+    Request.SUBSCRIBE: Input.RECV_SUBSCRIBED,
+    Request.PUBLISH: Input.RECV_PUBLISHED,
+    Request.CLOSE: Input.RECV_CLOSE_WAIT,
+}
+"""What an answer to a request is for the state."""
+
+_TRACED_BYTES: Final = 30
+
+
+def is_answer(request: Request, data: bytes) -> bool:
+    """Return whether ``data`` can answer ``request``; JSON is decoded by the caller."""
+    if request is Request.PUBLISH:
+        return data == OK or (len(data) == _TRACED_BYTES and data.startswith(OK))
+    if request is Request.CLOSE:
+        return data == CLOSE_WAIT
+    if request is Request.IDENTIFY:
+        return data == OK or data.startswith(b"{")
+    if request is Request.AUTH:
+        return data.startswith(b"{")
+    return data == OK

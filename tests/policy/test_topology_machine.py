@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nsq_ha.policy.choice import PartitionCount
+from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.topology import (
     CONFIRM_ROUNDS,
     DISPUTED_ROUNDS,

@@ -32,8 +32,7 @@ from nsq_ha.protocol import (
 from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, Nop, PubTrace
 from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.exchange import Request
-from nsq_ha.protocol.state import State
+from nsq_ha.protocol.state import Request, State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
     ID,
@@ -280,6 +279,21 @@ def test_a_heartbeat_never_answers_a_request() -> None:
     protocol.expect_publish(2)
     received = protocol.receive(OK_FRAME + HEARTBEAT_FRAME * 3)
     assert (answers(received), received.heartbeats, protocol.awaiting) == (["OK"], 3, 1)
+
+
+def test_a_lone_heartbeat_of_an_idle_subscription_leaves_nothing() -> None:
+    protocol = subscribed()
+    assert [protocol.receive(data).heartbeats for data in (HEARTBEAT_FRAME, memoryview(HEARTBEAT_FRAME))] == [1, 1]
+    assert (protocol.state, protocol.unfinished_bytes) == (State.SUBSCRIBED, 0)
+    assert len(protocol.receive(delivery()).messages) == 1
+
+
+def test_a_heartbeat_inside_a_body_is_none() -> None:
+    protocol = subscribed()
+    frame = delivery(body=HEARTBEAT_FRAME)
+    protocol.receive(frame[: -len(HEARTBEAT_FRAME)])
+    received = protocol.receive(HEARTBEAT_FRAME)
+    assert (received.heartbeats, [bytes(message.body) for message in received.messages]) == (0, [HEARTBEAT_FRAME])
 
 
 def test_a_message_never_answers_a_request() -> None:

@@ -13,8 +13,8 @@ from nsq_ha.errors import (
 )
 from nsq_ha.protocol import ClientProtocol, Command, Layout, Pub, Received, Sub
 from nsq_ha.protocol.commands import Auth, Identify
-from nsq_ha.protocol.exchange import PUBLISH_REFUSALS, read_error, refuses_publish
 from nsq_ha.protocol.frames import FrameDecoder
+from nsq_ha.protocol.refusals import PUBLISH_REFUSALS, read_error, refuses_publish
 from nsq_ha.protocol.state import State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,

@@ -17,7 +17,7 @@ from nsq_ha.protocol.gob import (
     encode_message,
     encode_text,
 )
-from nsq_ha.protocol.pull import Answers, Entry, Pull, Pulled, Refused, Requests, entries_of
+from nsq_ha.protocol.pull import Answers, Entry, Pull, Pulled, Refused, Requests, encode_stored, entries_of
 from nsq_ha.protocol.server.pull import (
     MAX_REQUEST,
     AnswerWriter,
@@ -26,7 +26,6 @@ from nsq_ha.protocol.server.pull import (
     StoredEntry,
     within_limits,
 )
-from nsq_ha.protocol.stored import encode_stored
 from tests.protocol.gorpc_bytes import ANSWERS, REQUESTS, SERVER
 
 METHOD = "NsqdCoordRpcServer.PullCommitLogsAndData"
@@ -245,3 +244,20 @@ def test_an_answer_has_at_most_32_mib() -> None:
     assert within_limits([half, half, 1]) == 2
     assert within_limits([2 * half + 1]) == 0
     assert within_limits([]) == 0
+
+
+STORED_HEAD = "1709a0b0c0d0e0f0"
+
+
+@pytest.mark.parametrize(
+    ("ext", "extended", "rest"),
+    [
+        (None, False, "0000" + "0004000000000002" + "0000000000000007" + b"body".hex()),
+        (None, True, "a000" + "0004000000000002" + "0000000000000007" + "00" + b"body".hex()),
+        (b"{}", True, "a000" + "0004000000000002" + "0000000000000007" + "040002" + b"{}body".hex()),
+    ],
+)
+def test_a_message_is_its_size_its_head_and_its_parts(ext: bytes | None, extended: bool, rest: str) -> None:
+    stored = encode_stored(0x1709A0B0C0D0E0F0, (1 << 50) + 2, 7, b"body", ext, extended=extended)
+    assert stored[4:].hex() == STORED_HEAD + rest
+    assert int.from_bytes(stored[:4], "big") == len(stored) - 4

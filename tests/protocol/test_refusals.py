@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha.errors import MessageRefusedError, ServerError, server_error
 from nsq_ha.protocol import refusals
-from nsq_ha.protocol.exchange import read_error
+from nsq_ha.protocol.refusals import read_error
 from tests.examples import ROOT
 
 MESSAGE = (

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.nodes import Accepted
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.protocol.pull import encode_stored
 from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
-from nsq_ha.protocol.stored import encode_stored
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.log import Log

@@ -3,7 +3,7 @@
 The invariants: the entries of the result follow each other without a gap in the partition's log, and the messages of
 each entry fill it exactly. So each message begins where the one before it ends, which is the chain rule.
 
-**Source:** ``protocol.pull`` for entries, ``protocol.stored`` for messages, which have the same formats one by one.
+**Source:** ``protocol.pull``, which has the same formats one by one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.gob import decode_uint, wrong
-from nsq_ha.protocol.stored import EXT_MARK, EXT_MASK, HEAD_BYTES
+from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES
 from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
