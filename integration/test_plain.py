@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import uuid
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +111,36 @@ async def test_no_more_than_max_in_flight_are_out(
             message.finish()
         rest = await read(consumer, mark, 28)
     assert len({*bodies(held, mark), *bodies(rest, mark)}) == 30
+
+
+LEFT_OPEN = """
+import asyncio, sys
+from nsq_ha import Consumer
+
+async def main():
+    for _ in range(2):
+        consumer = Consumer(sys.argv[1], sys.argv[2], lookupd=sys.argv[3].split(","), max_in_flight=18)
+        await consumer.__aenter__()
+        for _ in range(3):
+            await anext(consumer)
+
+asyncio.run(main())
+"""
+
+
+async def test_consumers_that_nobody_closes_leave_nothing_in_flight(
+    cluster: ClusterUnderTest, producer: Producer, ordinary: str, channel: str, mark: bytes
+) -> None:
+    async with Consumer(ordinary, channel, lookupd=cluster.lookupd):
+        pass  # makes the channel
+    for _ in range(5):
+        await producer.publish_many(ordinary, [mark + b"%d" % n for n in range(50)])
+        command = [sys.executable, "-c", LEFT_OPEN, ordinary, channel, ",".join(cluster.lookupd)]
+        ended = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert await in_flight(cluster, ordinary, channel) == 0
 
 
 async def test_a_handler_gets_what_it_failed_at_again(

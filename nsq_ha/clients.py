@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 from weakref import WeakMethod, ref
 
 from nsq_ha.forks import Mutex
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nsq_ha.stats import ConsumerStats, Health, ProducerStats
 
 Kind = Literal["producer", "consumer"]
+
+T = TypeVar("T")
 
 
 class Client(Protocol):
@@ -50,7 +52,7 @@ class Named(NamedTuple):
 class _Entry(NamedTuple):
     client: ref[Client]
     on_watched: WeakMethod[Callable[[], None]] | None
-    on_exit: WeakMethod[Callable[[], None]] | None
+    on_exit: WeakMethod[Callable[[], Callable[[], None] | None]] | None
 
 
 _NumberedKind = tuple[Kind, int]
@@ -69,7 +71,7 @@ class Clients:
         client: Client,
         *,
         on_watched: Callable[[], None] | None = None,
-        on_exit: Callable[[], None] | None = None,
+        on_exit: Callable[[], Callable[[], None] | None] | None = None,
     ) -> None:
         """Add a client.
 
@@ -77,7 +79,8 @@ class Clients:
             kind: What it is.
             client: The client.
             on_watched: A method of the client, called when single messages begin or cease to be watched.
-            on_exit: A method of the client, called if the process exits before the client is closed.
+            on_exit: A method of the client, called if the process exits before the client is closed. What it returns
+                is called when it was called for all clients, and waits.
         """
         watched = None if on_watched is None else WeakMethod(on_watched)
         exits = None if on_exit is None else WeakMethod(on_exit)
@@ -108,11 +111,14 @@ class Clients:
 
     def watched(self) -> None:
         """Let the clients know that single messages begin or cease to be watched."""
-        _call(entry.on_watched for entry in self._all_entries())
+        for method in _alive(entry.on_watched for entry in self._all_entries()):
+            method()
 
     def exits(self) -> None:
         """Let the clients that nobody has closed know that the process exits."""
-        _call(entry.on_exit for entry in self._all_entries())
+        for wait in [method() for method in _alive(entry.on_exit for entry in self._all_entries())]:
+            if wait is not None:
+                wait()
 
     def forget(self) -> None:
         """Forget all: in a forked process the clients of its parent do not run."""
@@ -128,11 +134,9 @@ class Clients:
                 del self._entries[key]
 
 
-def _call(references: Iterable[WeakMethod[Callable[[], None]] | None]) -> None:
-    for reference in references:
-        method = None if reference is None else reference()
-        if method is not None:
-            method()
+def _alive(references: Iterable[WeakMethod[Callable[[], T]] | None]) -> list[Callable[[], T]]:
+    methods = (None if reference is None else reference() for reference in references)
+    return [method for method in methods if method is not None]
 
 
 clients: Final = Clients()

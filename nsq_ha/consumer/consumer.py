@@ -8,9 +8,9 @@ connection.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
@@ -49,7 +49,7 @@ _QUICK: Final = 1.0
 """Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the
 channels of the others are created over HTTP."""
 
-_AT_EXIT: Final = 1.0
+_AT_EXIT: Final = 1.5
 """Seconds that an exiting process waits for the event loop of a consumer that nobody has closed."""
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
@@ -281,6 +281,7 @@ class Consumer(SingleUseClient):
                     await drain(self._inbox)
             except TimeoutError:
                 log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
+                await self._cut_off()
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
         except asyncio.CancelledError:  # aclose() was cancelled: close without waiting
@@ -288,8 +289,7 @@ class Consumer(SingleUseClient):
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
-        for subscription in self._subscriptions.values():
-            subscription.cut_off()
+        await self._cut_off()
         self._inbox.end()
         if self._partitions is not None:
             self._partitions.cancel()
@@ -302,33 +302,41 @@ class Consumer(SingleUseClient):
         clients.closed(self)
         self._over.set()
 
-    def _left_open(self) -> None:
-        """Requeue the messages in flight that a plain nsqd would keep until their timeout; called as the process exits.
+    async def _cut_off(self) -> None:
+        """Requeue the messages in flight that a plain nsqd would keep until their timeout."""
+        await asyncio.gather(*(subscription.cut_off() for subscription in self._subscriptions.values()))
 
-        That takes an event loop that still runs, in another thread. Without one, log how many there are.
+    def _left_open(self) -> Callable[[], None] | None:
+        """Begin to requeue what a plain nsqd would keep until its timeout; called as the process exits.
+
+        That takes an event loop that still runs, in another thread. Without one, log how many messages there are.
+
+        Returns:
+            Waits for the end.
         """
-        loop, done = self._loop, threading.Event()
-        kept = sum(subscription.kept for subscription in self._subscriptions.values())
-        if not kept or loop is None:
-            return
-
-        def cut_off() -> None:
-            for subscription in self._subscriptions.values():
-                subscription.cut_off()
-            done.set()
-
+        loop, kept = self._loop, [subscription.kept for subscription in tuple(self._subscriptions.values())]
+        least, most = sum(least for least, _ in kept), sum(most for _, most in kept)
+        if not most or loop is None:
+            return None
+        done: concurrent.futures.Future[None] | None = None
         if loop.is_running():
-            with contextlib.suppress(RuntimeError):  # closed in this moment
-                loop.call_soon_threadsafe(cut_off)
-                done.wait(_AT_EXIT)
-        if not done.is_set():
-            log.warning(
-                "%s/%s: the process exits without closing the consumer: %d messages stay in flight until nsqd's message"
-                " timeout. Use the consumer with `async with`, or await aclose()",
-                self.topic,
-                self.channel,
-                kept,
-            )
+            cutting_off = self._cut_off()
+            try:
+                done = asyncio.run_coroutine_threadsafe(cutting_off, loop)
+            except RuntimeError:  # closed in this moment
+                cutting_off.close()
+
+        def wait() -> None:
+            if done is None or not concurrent.futures.wait([done], _AT_EXIT).done:
+                log.warning(
+                    "%s/%s: the process exits without closing the consumer: %s messages stay in flight until nsqd's"
+                    " message timeout. Use the consumer with `async with`, or await aclose()",
+                    self.topic,
+                    self.channel,
+                    most if least == most else f"{least} to {most}",
+                )
+
+        return wait
 
     async def _supervise(self, started: asyncio.Event) -> None:
         """Own the subscriptions' tasks until the close, or until a bug ends one of them."""

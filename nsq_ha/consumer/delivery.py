@@ -208,6 +208,18 @@ class Delivery:
         self.ready = 0
         self._on_freed = on_freed
 
+    def reject(self) -> None:
+        """Requeue what arrives from now on; :meth:`refuse` does that."""
+        self.ready = 0
+        self.is_alive = False
+        self._on_freed = _nothing
+        self.flush()
+
+    def refuse(self, messages: list[Message]) -> None:
+        """Requeue messages that arrived after :meth:`reject`; after the end of the connection, do nothing."""
+        for message in messages:
+            self.requeue_unseen(message.id)
+
     def detach(self) -> None:
         """Drop all answers from now on: the connection is lost or will be closed."""
         self._finished.clear()

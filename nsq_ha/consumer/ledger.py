@@ -326,7 +326,8 @@ class Ledger:
 
     def _has_failed(self, message: Message) -> None:
         del self._interrupted[id(message)]
-        message.requeue()
+        if not message.answered:  # else the end returned it
+            message.requeue()
 
     def _return(self, message: Message, why: str) -> None:
         if not source_of(message).is_alive:

@@ -74,7 +74,10 @@ class Receiver:
 
     def _messages(self, messages: list[Message]) -> None:
         delivery = messages[0].source
-        if not isinstance(delivery, Delivery) or not delivery.is_alive:
+        if not isinstance(delivery, Delivery):
+            return
+        if not delivery.is_alive:
+            delivery.refuse(messages)
             return
         if self._start.is_checked:
             self._start.check(messages)

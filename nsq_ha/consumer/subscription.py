@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.receiving import Receiver
@@ -24,7 +24,7 @@ from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import Trouble
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.link import Link, Role
-from nsq_ha.engine.waiting import open_while
+from nsq_ha.engine.waiting import open_while, uninterrupted
 from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.link_life import Life, State, settle_time
@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+
+_CUT_OFF_TIMEOUT: Final = 1.0
+"""Seconds that an end without a close waits for nsqd to stop sending."""
+
+_STRAGGLE: Final = 0.02
+"""Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
 
 
 class Inbox(Protocol):
@@ -120,6 +126,7 @@ class Subscription(Role[Connection]):
             self._reports.refused,
             skipping=skipping_of(config.skip_header, config.ext_filter),
         )
+        self._cut_off: asyncio.Future[None] | None = None
         # Of connections that are being opened, or replaced and not done.
         self._deliveries: dict[Connection, Delivery] = {}
         self._replaced: dict[Connection, tuple[Delivery, float]] = {}
@@ -177,10 +184,15 @@ class Subscription(Role[Connection]):
         return current + sum(delivery.in_flight - delivery.held for delivery, _ in self._replaced.values())
 
     @property
-    def kept(self) -> int:
-        """Number of messages in flight that nsqd would keep until their timeout if the connection ended now."""
+    def kept(self) -> tuple[int, int]:
+        """The fewest and the most messages that nsqd would keep until their timeout if the connection ended now.
+
+        Those that it has sent for the latest RDY may not have been read yet.
+        """
         delivery = self.delivery
-        return 0 if delivery is None or delivery.is_returned_at_end else delivery.in_flight
+        if delivery is None or delivery.is_returned_at_end or not delivery.is_alive:
+            return 0, 0
+        return delivery.in_flight, max(delivery.in_flight, delivery.ready)
 
     @property
     def seen(self) -> Seen:
@@ -232,15 +244,37 @@ class Subscription(Role[Connection]):
                 delivery.flush()
         await self.link.aclose(timeout)
 
-    def cut_off(self) -> None:
-        """Requeue what nsqd would keep until its timeout: nobody will answer it, since the consumer was not closed."""
+    async def cut_off(self) -> None:
+        """Requeue what nsqd would keep until its timeout, also what it has sent and is on its way.
+
+        Nobody will answer these messages. The next call waits for the first one.
+        """
         connection, delivery = self.link.connection, self.delivery
-        if connection is not None and delivery is not None and self.kept:
-            connection.write(encode_ready(0))  # else nsqd would send them here again
-            delivery.retire(lambda: None)
-            self._inbox.cut_off(delivery)
-            delivery.flush()
-            connection.write_now(b"")
+        if self._cut_off is None:
+            if connection is None or delivery is None or delivery.is_returned_at_end:
+                return
+            self._cut_off = asyncio.ensure_future(self._requeue_all(connection, delivery))
+        await uninterrupted(self._cut_off)
+
+    async def _requeue_all(self, connection: Connection, delivery: Delivery) -> None:
+        connection.write(encode_ready(0))  # else nsqd would send them here again
+        most = max(delivery.in_flight, delivery.ready)
+        self._inbox.cut_off(delivery)
+        delivery.reject()
+        try:
+            async with asyncio.timeout(_CUT_OFF_TIMEOUT):
+                await connection.stop_messages()
+                await asyncio.sleep(_STRAGGLE)
+        except TimeoutError:
+            self.log.warning(
+                "%s: %s did not answer CLS in time: up to %d messages may stay in flight until nsqd's message timeout",
+                self.link.name,
+                connection.name,
+                most,
+            )
+        except NsqError as error:
+            self.log.debug("%s: CLS failed: %s", self.link.name, error)
+        connection.write_now(b"")
 
     # ------------------------------------------------------------ the link's role: to connect and to subscribe
 

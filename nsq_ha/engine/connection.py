@@ -117,6 +117,7 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._waiters: list[asyncio.Future[bytes]] = []
+        self._stopping: asyncio.Future[bytes] | None = None  # CLS, which nsqd takes only once
         self._stream: TcpStream | None = None
         self._asks_for_secret = False
         self._looks = looks()
@@ -324,10 +325,16 @@ class Connection:
     async def stop_messages(self) -> None:
         """Send CLS and wait for its answer. No new message comes after it; FIN, REQ and TOUCH still work.
 
+        It may be called again: the first CLS counts.
+
         Raises:
             NsqError: The connection was lost, or nsqd refused.
         """
-        await self._request(Close())
+        if self._stopping is None:
+            data = self._protocol.send(Close())
+            self._stopping = self._waiter()
+            self.write(data)
+        await asyncio.shield(self._stopping)
 
     def expect_silence(self) -> None:
         """Do not end the connection when nsqd is silent."""

@@ -182,8 +182,8 @@ class Role(ABC, Generic[C]):
         """Whether the leader may be gone for good, so that only news ends a pause."""
         return False
 
-    def cut_off(self) -> None:
-        """Send what must be sent before the connection in use is closed at the end."""
+    async def cut_off(self) -> None:
+        """Settle what nsqd would keep, before the connection in use is closed at the end. This takes a bounded time."""
 
 
 class Link(Generic[C]):
@@ -266,7 +266,8 @@ class Link(Generic[C]):
         life, node = self.life, self.life.node
         if life.act is not Act.SETTLE and life.state is not State.DRAINING:
             self._failure = reason, node
-        life.lost(self._clock())
+        if life.act is not Act.END:  # else it is lost while it is cut off
+            life.lost(self._clock())
         self.news.set()
         self._leave(reason)
 
@@ -328,16 +329,18 @@ class Link(Generic[C]):
                         raise
                     self._broken(error)
         finally:
-            # End everything before the first wait: another cancellation may skip the waits.
             life.close()
-            self._role.cut_off()
-            last, reason = self.connection, ConnectionLostError(f"the {self._role.client} was closed")
-            self._leave(reason)
-            retired = self._drop(reason)
-            if last is not None:
-                await last.ended()
-            for connection in retired:
-                await connection.ended()
+            try:
+                await self._role.cut_off()
+            finally:
+                # End everything before the first wait: another cancellation may skip the waits.
+                last, reason = self.connection, ConnectionLostError(f"the {self._role.client} was closed")
+                self._leave(reason)
+                retired = self._drop(reason)
+                if last is not None:
+                    await last.ended()
+                for connection in retired:
+                    await connection.ended()
 
     def _broken(self, error: BaseException) -> None:
         """Close the connection after an unexpected error; the next attempt follows after a pause."""

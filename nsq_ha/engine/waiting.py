@@ -45,6 +45,19 @@ async def pause(news: asyncio.Event, timeout: float | None) -> None:
     news.clear()
 
 
+async def uninterrupted(work: asyncio.Future[None]) -> None:
+    """Wait for the end of ``work``, which takes a bounded time; a cancellation takes effect after it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    work.result()
+
+
 def is_foreign(error: BaseException) -> bool:
     """Return whether to handle ``error`` here: an ``Exception``, or a CancelledError without a request to cancel.
 

@@ -45,21 +45,34 @@ def plain() -> Iterator[DevCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def two() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqds=2, nsqlookupds=1) as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def topic(plain: DevCluster, request: pytest.FixtureRequest) -> str:
-    name = f"t{abs(hash(request.node.name))}"
+    return published(plain, request.node.name, PUBLISHED)
+
+
+def published(plain: DevCluster, test: str, count: int) -> str:
+    """Return a new topic with so many messages on each nsqd."""
+    name = f"t{abs(hash(test))}"
     plain.create_topic(name)
-    nsqd = plain.http_address("nsqd-0")
-    httpx.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
-    body = b"\n".join(b"%d" % number for number in range(PUBLISHED))
-    httpx.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
+    for nsqd in map(plain.http_address, plain.nsqds):
+        httpx.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
+        body = b"\n".join(b"%d" % number for number in range(count))
+        httpx.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
     return name
 
 
 def in_flight_and_depth(plain: DevCluster, topic: str) -> tuple[int, int]:
-    answer = httpx.get(plain.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": topic}).json()
-    (channel,) = answer["topics"][0]["channels"]
-    return channel["in_flight_count"], channel["depth"]
+    found = []
+    for nsqd in map(plain.http_address, plain.nsqds):
+        answer = httpx.get(nsqd + "/stats", params={"format": "json", "topic": topic}).json()
+        found += answer["topics"][0]["channels"]
+    return sum(channel["in_flight_count"] for channel in found), sum(channel["depth"] for channel in found)
 
 
 def run(plain: DevCluster, topic: str, text: str) -> str:
@@ -68,6 +81,131 @@ def run(plain: DevCluster, topic: str, text: str) -> str:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=8 * LIMIT, check=False)
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
+
+
+UNREAD = """
+async def raise_ready():
+    consumer = Consumer(topic, "ch", lookupd=lookupd, max_in_flight=5)
+    await consumer.__aenter__()
+    await anext(consumer)
+    while consumer.stats().in_flight < 5:
+        await asyncio.sleep(0.01)
+    consumer.set_max_in_flight(10)
+    await asyncio.sleep(0)  # RDY is written, and what nsqd sends for it is not read yet
+    return consumer
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.05])
+def test_what_nsqd_has_sent_and_nobody_has_read_goes_back(
+    plain: DevCluster, request: pytest.FixtureRequest, seconds: float
+) -> None:
+    topic = published(plain, request.node.name, 25)
+    plain.delay("nsqd-0", seconds)
+    try:
+        assert run(plain, topic, UNREAD + "asyncio.run(raise_ready())") == ""
+    finally:
+        plain.delay("nsqd-0", 0.0)
+    until(lambda: in_flight_and_depth(plain, topic) == (0, 25))
+
+
+def test_all_consumers_of_all_nsqds_wait_side_by_side(two: DevCluster, request: pytest.FixtureRequest) -> None:
+    topic = published(two, request.node.name, 25)
+    program = """
+import time
+async def main():
+    began.extend(await asyncio.gather(*(raise_ready() for _ in range(4))))
+    began.append(time.monotonic())
+began = []
+asyncio.run(main())
+assert time.monotonic() - began[-1] < 2.5, time.monotonic() - began[-1]
+"""
+    for nsqd in two.nsqds:
+        two.delay(nsqd, 0.4)
+    try:
+        assert run(two, topic, UNREAD + program) == ""
+    finally:
+        for nsqd in two.nsqds:
+            two.delay(nsqd, 0.0)
+    until(lambda: in_flight_and_depth(two, topic) == (0, 50))
+
+
+def test_an_nsqd_that_does_not_answer_is_waited_for_a_moment_and_named(
+    plain: DevCluster, request: pytest.FixtureRequest
+) -> None:
+    topic = published(plain, request.node.name, 25)
+    program = """
+async def main():
+    await raise_ready()
+    print("frozen?", flush=True)
+    sys.stdin.readline()
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", HEAD + UNREAD + program, plain.lookupd[0], topic]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "frozen?\n"
+        plain.freeze("nsqd-0")
+        try:
+            _, complaints = running.communicate("yes\n", timeout=8 * LIMIT)
+        finally:
+            plain.thaw("nsqd-0")
+    assert running.returncode == 0
+    assert "did not answer CLS in time: up to 10 messages may stay in flight until nsqd's message timeout" in complaints
+
+
+def test_messages_of_a_task_that_ended_go_back_to_each_nsqd(two: DevCluster, request: pytest.FixtureRequest) -> None:
+    topic = published(two, request.node.name, PUBLISHED)
+    program = """
+async def main():
+    consumer = Consumer(topic, "ch", lookupd=lookupd, max_in_flight=24)
+    await consumer.__aenter__()
+    nsqds = set()
+    async def take_of_both():
+        while len(nsqds) < 2:
+            nsqds.add((await anext(consumer)).nsqd)
+    await asyncio.create_task(take_of_both())
+asyncio.run(main())
+"""
+    assert run(two, topic, program) == ""
+    until(lambda: in_flight_and_depth(two, topic) == (0, 2 * PUBLISHED))
+
+
+def test_a_close_that_reaches_its_time_limit_gives_the_messages_of_handlers_back(plain: DevCluster, topic: str) -> None:
+    program = """
+async def hold(message):
+    await asyncio.Event().wait()
+
+async def main():
+    async with Consumer(topic, "ch", lookupd=lookupd, max_in_flight=12, close_timeout=0.2) as consumer:
+        running = asyncio.create_task(consumer.run(hold, concurrency=3))
+        await all_in_flight(consumer)
+
+asyncio.run(main())
+"""
+    assert "closed with messages unanswered" in run(plain, topic, program)
+    until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
+
+
+def test_the_consumers_of_a_worker_that_is_cut_off_give_all_messages_back(plain: DevCluster, topic: str) -> None:
+    program = """
+from nsq_ha import Worker
+
+async def main():
+    worker, held = Worker(lookupd=lookupd, max_in_flight=12), asyncio.Event()
+    @worker.handler(topic, "ch", concurrency=2)
+    async def hold(message):
+        held.set()
+        await asyncio.Event().wait()
+    running = asyncio.create_task(worker.run())
+    await held.wait()
+
+asyncio.run(main())
+"""
+    assert run(plain, topic, program) == ""
+    until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
 @pytest.mark.parametrize("by", ["iteration", "handler"])
@@ -109,6 +247,22 @@ consumer = loop.run_until_complete(take_some())
     complaints = run(plain, topic, program)
     assert f"{topic}/ch: the process exits without closing the consumer: 12 messages stay in flight" in complaints
     assert in_flight_and_depth(plain, topic) == (PUBLISHED, 0)
+
+
+def test_the_log_counts_what_nsqd_may_have_sent_and_nobody_has_read(
+    plain: DevCluster, request: pytest.FixtureRequest
+) -> None:
+    topic = published(plain, request.node.name, 25)
+    program = """
+loop = asyncio.new_event_loop()
+consumer = loop.run_until_complete(raise_ready())
+"""
+    plain.delay("nsqd-0", 0.05)
+    try:
+        assert ": 5 to 10 messages stay in flight" in run(plain, topic, UNREAD + program)
+    finally:
+        plain.delay("nsqd-0", 0.0)
+    until(lambda: in_flight_and_depth(plain, topic) == (10, 15))
 
 
 async def test_a_close_that_is_cancelled_gives_all_messages_back(plain: DevCluster, topic: str) -> None:

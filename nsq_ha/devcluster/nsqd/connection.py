@@ -92,6 +92,7 @@ class ServerConnection(Accepted, ABC):
         self._working = False
         self._pauses: set[str] = set()
         self._delayed: deque[tuple[float, bytes]] = deque()
+        self._has_ended = False  # the client closed its side
         self._last_read = node.host.now()
         self._tls_task: asyncio.Task[None] | None = None
         self._deadline: float | None = None  # every write from this time on fails
@@ -151,6 +152,11 @@ class ServerConnection(Accepted, ABC):
         self._delayed.append((due, data))
         self._host.after(delay, self._take_delayed)
 
+    def eof_received(self) -> bool:
+        """Return whether to stay open: the client's end comes after the data that is still delayed."""
+        self._has_ended = True
+        return bool(self._delayed)
+
     def pause_writing(self) -> None:
         """Execute no more commands: the client reads too slowly."""
         self._full_since = self._host.now()
@@ -167,6 +173,8 @@ class ServerConnection(Accepted, ABC):
         while self._delayed and self._delayed[0][0] <= self._host.now() + 0.001:
             _, data = self._delayed.popleft()
             self._take(data)
+        if self._has_ended and not self._delayed:
+            self.close()
 
     def _take(self, data: bytes) -> None:
         self._last_read = self._host.now()
