@@ -15,7 +15,7 @@ PARTITION_SHIFT: Final = 50
 PARTITION_MASK: Final = 1023
 
 
-class Identity(NamedTuple):
+class MessageIdentity(NamedTuple):
     """The identity of a message: equal for all deliveries of one message, and for no two messages.
 
     Attributes:

@@ -21,7 +21,7 @@ import msgspec
 
 from nsq_ha.checks import MAX_SECONDS, is_number, shown
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.identity import Identity, is_upstream_id
+from nsq_ha.identity import MessageIdentity, is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,10 +131,10 @@ class Message(msgspec.Struct, eq=False, gc=False):
         return self.source.nsqd
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> MessageIdentity:
         """What tells this message from all others, and is equal for its redeliveries; use it as a key."""
         nsqd, partition = (self.nsqd, 0) if is_upstream_id(self.id) else ("", self.partition)
-        return Identity(nsqd, self.topic, partition, self.id, self.timestamp_ns, self.offset)
+        return MessageIdentity(nsqd, self.topic, partition, self.id, self.timestamp_ns, self.offset)
 
     def is_copy_of(self, other: Message) -> bool:
         """Return whether both are deliveries of one message."""

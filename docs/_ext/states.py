@@ -99,10 +99,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "link-matrix": partial(matrix, link_life.TRANSITIONS),
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
-        "lane-events": _meanings(lane_table.Event, "Event"),
+        "lane-events": _meanings(lane_table.LaneEvent, "Event"),
         "link-table": _rows(link_life.State, link_life.TRANSITIONS),
         "link-states": _meanings(link_life.State, "State"),
-        "link-events": _meanings(link_life.Event, "Event"),
+        "link-events": _meanings(link_life.LinkEvent, "Event"),
         "link-acts": _meanings(link_life.Act, "What is done"),
     }
     for name, make in tables.items():

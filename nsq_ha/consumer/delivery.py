@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.errors import NsqError
-    from nsq_ha.identity import Identity
+    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message, Watch
     from nsq_ha.options.types import Backoff
 
@@ -101,7 +101,7 @@ class Reports(Protocol):
     def interrupted(self, message: Message) -> bool:
         """Take back a message whose ``async with`` block was cancelled; return whether it is taken."""
 
-    def unsettled(self, message: Identity) -> None:
+    def unsettled(self, message: MessageIdentity) -> None:
         """Record a message whose FIN may have been without effect."""
 
     def late(self, message: Message, answer: str) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nsq_ha.consumer.backoff import HandlerBackoff
-    from nsq_ha.identity import Identity
+    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
@@ -318,7 +318,7 @@ class GivingUp:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads = HandlerThreads(_MOST_THREADS)
         # Why messages are given up that are redelivered only for that. None if no failure is known.
-        self._not_given_up: dict[Identity, Failure | None] = {}
+        self._not_given_up: dict[MessageIdentity, Failure | None] = {}
         self._now: set[int] = set()  # id() of the messages that are being given up
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:

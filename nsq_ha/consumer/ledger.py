@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.giving_up import GivingUp
     from nsq_ha.consumer.pace import ConsumerPace
     from nsq_ha.consumer.queue import MessageQueue
-    from nsq_ha.identity import Identity
+    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
@@ -281,7 +281,7 @@ class Ledger:
         self._warn_if_late(message, message.watch, monotonic())
         self._backoff.taken_back(message)
 
-    def unsettled(self, message: Identity) -> None:
+    def unsettled(self, message: MessageIdentity) -> None:
         """Finish the next copy of a message unhandled: it was finished, and the FIN may have been without effect."""
         if not self.closing.is_set():
             now = monotonic()
@@ -430,7 +430,7 @@ class AutoTouch:
         self._held = held
         self._ledger = ledger
         self._pace = pace
-        self._touches: Touches[tuple[Identity, int]] = Touches(seconds)
+        self._touches: Touches[tuple[MessageIdentity, int]] = Touches(seconds)
         self._looked_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_warned = False
@@ -470,8 +470,8 @@ class AutoTouch:
 
     def _turn(self) -> None:
         now = monotonic()
-        messages: dict[tuple[Identity, int], Message] = {}
-        held: dict[tuple[Identity, int], Held] = {}
+        messages: dict[tuple[MessageIdentity, int], Message] = {}
+        held: dict[tuple[MessageIdentity, int], Held] = {}
         for message in self._held():
             delivery = delivery_of(message)
             if delivery is None or message.answered or not delivery.is_alive:
@@ -530,5 +530,5 @@ def _reopened(message: Message, why: str) -> Message:
     return again
 
 
-def _key(message: Message) -> tuple[Identity, int]:
+def _key(message: Message) -> tuple[MessageIdentity, int]:
     return message.identity, message.attempts

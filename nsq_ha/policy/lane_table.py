@@ -36,7 +36,7 @@ class Standing(enum.Enum):
     """Stored, failed, or given up; its keys are free."""
 
 
-class Event(enum.Enum):
+class LaneEvent(enum.Enum):
     """What can happen to a publish."""
 
     SUBMIT = enum.auto()
@@ -76,7 +76,7 @@ class Doubt(enum.Enum):
     """In doubt from now on."""
 
 
-class Step(NamedTuple):
+class LaneStep(NamedTuple):
     """A row of the table: the next standing, and whether the event leaves doubt."""
 
     standing: Standing
@@ -84,31 +84,31 @@ class Step(NamedTuple):
 
 
 _S = Standing
-_E = Event
+_E = LaneEvent
 _D = Doubt
 
-STEPS: Final[Mapping[tuple[Standing, Event], Step]] = MappingProxyType(
+STEPS: Final[Mapping[tuple[Standing, LaneEvent], LaneStep]] = MappingProxyType(
     {
-        (_S.OUTSIDE, _E.SUBMIT): Step(_S.READY, _D.NONE),
-        (_S.OUTSIDE, _E.SUBMIT_BEHIND): Step(_S.BLOCKED, _D.NONE),
-        (_S.BLOCKED, _E.FREED): Step(_S.READY, _D.NONE),
-        (_S.BLOCKED, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
-        (_S.READY, _E.WRITE): Step(_S.SENT, _D.NONE),
-        (_S.READY, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
-        (_S.READY, _E.WITHDRAW): Step(_S.OUTSIDE, _D.NONE),
-        (_S.SENT, _E.ANSWER): Step(_S.DONE, _D.NONE),
-        (_S.SENT, _E.REFUSE): Step(_S.DONE, _D.IF_LATE),
-        (_S.SENT, _E.REFUSE_AGAIN): Step(_S.READY, _D.IF_LATE),
-        (_S.SENT, _E.LOSE): Step(_S.READY, _D.ALWAYS),
-        (_S.SENT, _E.GIVE_UP): Step(_S.ORPHANED, _D.ALWAYS),
-        (_S.SENT, _E.ASK): Step(_S.SENT, _D.ALWAYS),
-        (_S.SENT, _E.DIVERT): Step(_S.OUTSIDE, _D.ALWAYS),
-        (_S.ORPHANED, _E.ANSWER): Step(_S.DONE, _D.NONE),
-        (_S.ORPHANED, _E.REFUSE): Step(_S.DONE, _D.NONE),
-        (_S.ORPHANED, _E.REFUSE_AGAIN): Step(_S.DONE, _D.NONE),
-        (_S.ORPHANED, _E.LOSE): Step(_S.DONE, _D.NONE),
-        (_S.ORPHANED, _E.GIVE_UP): Step(_S.ORPHANED, _D.NONE),
-        (_S.DONE, _E.GIVE_UP): Step(_S.DONE, _D.NONE),
+        (_S.OUTSIDE, _E.SUBMIT): LaneStep(_S.READY, _D.NONE),
+        (_S.OUTSIDE, _E.SUBMIT_BEHIND): LaneStep(_S.BLOCKED, _D.NONE),
+        (_S.BLOCKED, _E.FREED): LaneStep(_S.READY, _D.NONE),
+        (_S.BLOCKED, _E.GIVE_UP): LaneStep(_S.DONE, _D.NONE),
+        (_S.READY, _E.WRITE): LaneStep(_S.SENT, _D.NONE),
+        (_S.READY, _E.GIVE_UP): LaneStep(_S.DONE, _D.NONE),
+        (_S.READY, _E.WITHDRAW): LaneStep(_S.OUTSIDE, _D.NONE),
+        (_S.SENT, _E.ANSWER): LaneStep(_S.DONE, _D.NONE),
+        (_S.SENT, _E.REFUSE): LaneStep(_S.DONE, _D.IF_LATE),
+        (_S.SENT, _E.REFUSE_AGAIN): LaneStep(_S.READY, _D.IF_LATE),
+        (_S.SENT, _E.LOSE): LaneStep(_S.READY, _D.ALWAYS),
+        (_S.SENT, _E.GIVE_UP): LaneStep(_S.ORPHANED, _D.ALWAYS),
+        (_S.SENT, _E.ASK): LaneStep(_S.SENT, _D.ALWAYS),
+        (_S.SENT, _E.DIVERT): LaneStep(_S.OUTSIDE, _D.ALWAYS),
+        (_S.ORPHANED, _E.ANSWER): LaneStep(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.REFUSE): LaneStep(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.REFUSE_AGAIN): LaneStep(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.LOSE): LaneStep(_S.DONE, _D.NONE),
+        (_S.ORPHANED, _E.GIVE_UP): LaneStep(_S.ORPHANED, _D.NONE),
+        (_S.DONE, _E.GIVE_UP): LaneStep(_S.DONE, _D.NONE),
     }
 )
 """Maps standing and event to the next step; a missing pair cannot happen."""

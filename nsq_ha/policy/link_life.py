@@ -64,7 +64,7 @@ class State(enum.Enum):
     """Closed, or refused permanently."""
 
 
-class Event(enum.Enum):
+class LinkEvent(enum.Enum):
     """What can happen to a connection."""
 
     NEEDED = enum.auto()
@@ -138,7 +138,7 @@ class Step(NamedTuple):
 
 
 _S = State
-_E = Event
+_E = LinkEvent
 _WAIT: Final = Step(_S.IDLE, Act.WAIT)
 _CONNECT: Final = Step(_S.CONNECTING, Act.CONNECT)
 _JOIN: Final = Step(_S.JOINING, Act.JOIN)
@@ -159,7 +159,7 @@ READABLE: Final = frozenset(
 )
 """States in which a subscriber's connection delivers messages."""
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[State, LinkEvent], Step]] = MappingProxyType(
     {
         (_S.IDLE, _E.NEEDED): _CONNECT,
         (_S.CONNECTING, _E.OPENED): _JOIN,
@@ -281,25 +281,25 @@ class Life(Generic[N]):
 
     def needed(self) -> None:
         """Record that a connection is needed."""
-        self._take(Event.NEEDED)
+        self._take(LinkEvent.NEEDED)
 
     def aim(self, leader: N) -> None:
         """Begin to connect to ``leader``; if the connection in use leads to it, keep that one."""
         if leader == self.node:
-            self._take(Event.SAME)
+            self._take(LinkEvent.SAME)
         else:
             self.target = leader
 
     def opened(self) -> None:
         """Record that the connection that was asked for is open."""
-        self._take(Event.OPENED)
+        self._take(LinkEvent.OPENED)
         if self.act is Act.JOIN:
             self.node, self.target = self.target, None
 
     def joined(self, now: float) -> None:
         """Record that the opened connection may be used."""
         is_first = self.state is State.JOINING
-        self._take(Event.JOINED)
+        self._take(LinkEvent.JOINED)
         if is_first and self._settling is not None:
             self.failures = self.short_lives
             self.settled_at = now + self._settling
@@ -318,11 +318,11 @@ class Life(Generic[N]):
         tried = self.node if self.target is None else self.target
         self.target = None
         if for_good:
-            self._take(Event.FORBIDDEN)
+            self._take(LinkEvent.FORBIDDEN)
         elif tried is not None and leader not in (None, tried, self.node):
-            self._take(Event.OUTDATED)
+            self._take(LinkEvent.OUTDATED)
         else:
-            self._take(Event.FAILED)
+            self._take(LinkEvent.FAILED)
 
     def look(
         self, *, is_moved: bool = False, is_unused: bool = False, is_due: bool = False, is_expiring: bool = False
@@ -336,21 +336,21 @@ class Life(Generic[N]):
             is_expiring: It can no longer be used.
         """
         if is_moved:
-            self._take(Event.SUPERSEDED if self._settling is None else Event.MOVED)
+            self._take(LinkEvent.SUPERSEDED if self._settling is None else LinkEvent.MOVED)
         elif is_unused:
-            self._take(Event.UNUSED)
+            self._take(LinkEvent.UNUSED)
         elif is_due:
-            self._take(Event.REPLACE)
+            self._take(LinkEvent.REPLACE)
         elif is_expiring:
-            self._take(Event.EXPIRES)
+            self._take(LinkEvent.EXPIRES)
 
     def not_replaced(self) -> None:
         """Record that the connection in use could not be replaced yet."""
-        self._take(Event.FAILED)
+        self._take(LinkEvent.FAILED)
 
     def unused(self) -> None:
         """Record that the connection in use was closed, because it is not needed."""
-        self._take(Event.UNUSED)
+        self._take(LinkEvent.UNUSED)
 
     def lost(self, now: float) -> None:
         """Record that the connection in use is lost."""
@@ -358,7 +358,7 @@ class Life(Generic[N]):
             self.short_lives = self.short_lives + 1 if now < self.settled_at else 0
             if self.state not in (State.MOVING, State.MOVE_PAUSED):
                 self.failures = self.short_lives
-        self._take(Event.LOST)
+        self._take(LinkEvent.LOST)
 
     def left(self, *, is_needed: bool) -> None:
         """Record that the connection was closed on purpose.
@@ -366,29 +366,29 @@ class Life(Generic[N]):
         Args:
             is_needed: Another one is needed.
         """
-        self._take(Event.LEFT_WAITING if is_needed else Event.LEFT)
+        self._take(LinkEvent.LEFT_WAITING if is_needed else LinkEvent.LEFT)
 
     def resume(self) -> None:
         """Record that the pause is over."""
-        self._take(Event.RESUME)
+        self._take(LinkEvent.RESUME)
 
     def broken(self) -> None:
         """Record an unexpected error: all connections were closed."""
-        self._take(Event.BROKEN)
+        self._take(LinkEvent.BROKEN)
 
     def stop(self) -> None:
         """Record that the consumer closes, and answers are still sent."""
-        self._take(Event.STOP)
+        self._take(LinkEvent.STOP)
 
     def close(self) -> None:
         """Record the end."""
-        self._take(Event.CLOSE)
+        self._take(LinkEvent.CLOSE)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: LinkEvent) -> None:
         before = self.state
         self.state, self.act = TRANSITIONS[before, event]
         self.may_write = self.state in WRITABLE
-        if self.state in _PAUSES and (before not in _PAUSES or event is Event.BROKEN):
+        if self.state in _PAUSES and (before not in _PAUSES or event is LinkEvent.BROKEN):
             self.failures += 1
         if self.state in _UNCONNECTED:
             self.node = None

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from nsq_ha.identity import Identity
+    from nsq_ha.identity import MessageIdentity
 
 TOUCH_SHARE: Final = 0.5
 """Share of the message timeout after which a waiting message is touched again."""
@@ -105,13 +105,13 @@ class Finished:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: dict[Identity, float] = {}
+        self._known: dict[MessageIdentity, float] = {}
 
     def __len__(self) -> int:
         """Return the number of remembered messages."""
         return len(self._known)
 
-    def remember(self, message: Identity, now: float) -> None:
+    def remember(self, message: MessageIdentity, now: float) -> None:
         """Remember a message whose FIN may have been without effect."""
         known = self._known
         known.pop(message, None)
@@ -119,7 +119,7 @@ class Finished:
         while len(known) > MOST_REMEMBERED or next(iter(known.values())) <= now:
             del known[next(iter(known))]
 
-    def claim(self, message: Identity, now: float) -> bool:
+    def claim(self, message: MessageIdentity, now: float) -> bool:
         """Return whether this message was finished before, and forget it."""
         until = self._known.pop(message, None)
         return until is not None and now < until
@@ -135,20 +135,22 @@ class Unsettled:
     __slots__ = ("_sent",)
 
     def __init__(self) -> None:
-        self._sent: dict[bytes, tuple[Identity, float]] = {}  # by the id that a refusal names, on this one connection
+        self._sent: dict[
+            bytes, tuple[MessageIdentity, float]
+        ] = {}  # by the id that a refusal names, on this one connection
 
-    def sent(self, message: Identity, now: float) -> None:
+    def sent(self, message: MessageIdentity, now: float) -> None:
         """Record that a FIN is sent."""
         self._sent[message.id] = message, now
         if len(self._sent) > MOST_UNSETTLED:
             del self._sent[next(iter(self._sent))]
 
-    def refused(self, message_id: bytes) -> Identity | None:
+    def refused(self, message_id: bytes) -> MessageIdentity | None:
         """Return the message whose FIN was refused. None if it is not one of the latest."""
         found = self._sent.pop(message_id, None)
         return None if found is None else found[0]
 
-    def arrived(self, message: Identity, attempts: int, now: float) -> bool:
+    def arrived(self, message: MessageIdentity, attempts: int, now: float) -> bool:
         """Return whether an ordered channel delivers a message again whose FIN was sent; another one proves all FINs.
 
         After a while only a delivery that counts as a further attempt is one: a channel that an operator has reset
@@ -161,7 +163,7 @@ class Unsettled:
         finished, sent_at = found
         return finished == message and (attempts > 1 or now - sent_at <= SETTLES_WITHIN)
 
-    def lost(self, now: float) -> list[Identity]:
+    def lost(self, now: float) -> list[MessageIdentity]:
         """Return the messages whose FIN may not have reached the server, since the connection was lost."""
         sent, self._sent = self._sent, {}
         return [message for message, sent_at in sent.values() if now - sent_at <= LOST_WITHIN]

@@ -47,7 +47,7 @@ _Client = TypeVar("_Client", bound=AsyncClient)
 _Client_co = TypeVar("_Client_co", bound=AsyncClient, covariant=True)
 
 
-class Start(NamedTuple):
+class Begun(NamedTuple):
     """The start of a client.
 
     Attributes:
@@ -76,7 +76,7 @@ class Facade(Generic[_Client_co]):
         """
         self._make = make
         self._client: _Client_co = make()
-        self._begun: Start | None = None
+        self._begun: Begun | None = None
         self._portal: Portal | None = None  # once it has started
         self._is_stopped = False
 
@@ -141,7 +141,7 @@ class Facade(Generic[_Client_co]):
             if begun is None:
                 portal = _portal.shared()
                 check_thread(portal, name, call)
-                begun = self._begun = Start(portal, portal.submit(self._open(self._client, portal)))
+                begun = self._begun = Begun(portal, portal.submit(self._open(self._client, portal)))
         check_thread(begun.portal, name, call)
         longest = self._own_limit + (START_LIMIT if limit is None else min(limit, START_LIMIT))
         try:

@@ -16,7 +16,7 @@ from nsq_ha.options.environment import config_from_env
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
 from nsq_ha.sync.consumer import Consumer
-from nsq_ha.sync.facade import Start, check_thread, client_of, described
+from nsq_ha.sync.facade import Begun, check_thread, client_of, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ class WorkerConsumer(Consumer):
         """Be started, since the worker starts and closes the async client in this loop."""
         done: Future[None] = Future()
         done.set_result(None)
-        self._begun, self._portal = Start(portal, done), portal
+        self._begun, self._portal = Begun(portal, done), portal
 
     def _start(self, call: str, limit: float | None = None) -> Portal:
         if self._begun is None:

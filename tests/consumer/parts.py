@@ -9,7 +9,7 @@ from nsq_ha.options.types import Backoff
 
 if TYPE_CHECKING:
     from nsq_ha.consumer.ledger import Ledger
-    from nsq_ha.identity import Identity
+    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message, Watch
 
 
@@ -27,7 +27,7 @@ class Reports:
         self.given_back_messages: list[bytes] = []
         self.interrupted_messages: list[bytes] = []
         self.finished_messages: list[tuple[Message, Watch]] = []
-        self.unsettled_messages: list[Identity] = []
+        self.unsettled_messages: list[MessageIdentity] = []
 
     def freed(self) -> None:
         self.freed_times += 1
@@ -49,7 +49,7 @@ class Reports:
     def finished(self, message: Message, watch: Watch, _: Delivery) -> None:
         self.finished_messages.append((message, watch))
 
-    def unsettled(self, message: Identity) -> None:
+    def unsettled(self, message: MessageIdentity) -> None:
         self.unsettled_messages.append(message)
 
 

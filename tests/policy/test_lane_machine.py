@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
-from nsq_ha.policy.lane_table import STEPS, Doubt, Event, Standing, standing_of
+from nsq_ha.policy.lane_table import STEPS, Doubt, LaneEvent, Standing, standing_of
 
 # ---------------------------------------------------------------- the table, row by row
 
@@ -31,20 +31,20 @@ class Watched:
         self.made: list[Item] = []
         self.inside: list[Item] = []
         self.wire: list[Item] = []
-        self.rows: set[tuple[Standing, Event]] = set()
+        self.rows: set[tuple[Standing, LaneEvent]] = set()
 
     def _standings(self) -> dict[Item, tuple[Standing, bool]]:
         return {entry: (standing_of(entry), entry.maybe_stored) for entry in self.inside}
 
     def _compare(
-        self, before: dict[Item, tuple[Standing, bool]], acted: list[Item], event: Event, *, late: bool
+        self, before: dict[Item, tuple[Standing, bool]], acted: list[Item], event: LaneEvent, *, late: bool
     ) -> None:
         """Those that were acted on go by ``event``; of the others some may have been freed, and nothing else."""
         for entry, (standing, was_in_doubt) in before.items():
             after = standing_of(entry) if entry in self.inside else Standing.OUTSIDE
             if entry not in acted and (after, entry.maybe_stored) == (standing, was_in_doubt):
                 continue
-            row = (standing, event if entry in acted else Event.FREED)
+            row = (standing, event if entry in acted else LaneEvent.FREED)
             self.rows.add(row)
             step = STEPS[row]
             assert after is step.standing, row
@@ -57,13 +57,13 @@ class Watched:
         self.made.append(entry)
         self.inside.append(entry)
         self.lane.submit(entry)
-        self._compare(before, [entry], Event.SUBMIT if free else Event.SUBMIT_BEHIND, late=False)
+        self._compare(before, [entry], LaneEvent.SUBMIT if free else LaneEvent.SUBMIT_BEHIND, late=False)
 
     def write(self) -> list[Item]:
         before = self._standings()
         taken = self.lane.take(self.now, self.window)
         self.wire += taken
-        self._compare(before, taken, Event.WRITE, late=False)
+        self._compare(before, taken, LaneEvent.WRITE, late=False)
         return taken
 
     def answer(self) -> Item:
@@ -71,7 +71,7 @@ class Watched:
         sent = self.wire.pop(0)
         answered = self.lane.answered()
         assert answered is sent
-        self._compare(before, [answered], Event.ANSWER, late=False)
+        self._compare(before, [answered], LaneEvent.ANSWER, late=False)
         return answered
 
     def answer_run(self, count: int) -> list[Item]:
@@ -80,7 +80,7 @@ class Watched:
         del self.wire[:count]
         answered = self.lane.all_answered(count)
         assert answered == sent
-        self._compare(before, answered, Event.ANSWER, late=False)
+        self._compare(before, answered, LaneEvent.ANSWER, late=False)
         return answered
 
     def refuse(self, *, again: bool) -> Item:
@@ -89,7 +89,7 @@ class Watched:
         refused = self.lane.refused(self.now, retry=again)
         assert refused is sent
         late = self.now - sent.sent_at > PROMPT_REFUSAL
-        self._compare(before, [refused], Event.REFUSE_AGAIN if again else Event.REFUSE, late=late)
+        self._compare(before, [refused], LaneEvent.REFUSE_AGAIN if again else LaneEvent.REFUSE, late=late)
         return refused
 
     def lose(self) -> list[Item]:
@@ -99,13 +99,13 @@ class Watched:
         self.wire.clear()
         again = [entry for entry in lost if not entry.given_up]
         assert list(self.lane._ready)[: len(again)] == again, "the lane's head, in the old order"
-        self._compare(before, lost, Event.LOSE, late=False)
+        self._compare(before, lost, LaneEvent.LOSE, late=False)
         return lost
 
     def give_up(self, entry: Item) -> None:
         before = self._standings()
         self.lane.give_up(entry)
-        self._compare(before, [entry], Event.GIVE_UP, late=False)
+        self._compare(before, [entry], LaneEvent.GIVE_UP, late=False)
 
     def ask(self) -> Item | None:
         before = self._standings()
@@ -115,14 +115,14 @@ class Watched:
         asked = self.lane.ask_again()
         assert asked is first
         if asked is not None:
-            self._compare(before, [asked], Event.ASK, late=False)
+            self._compare(before, [asked], LaneEvent.ASK, late=False)
         return asked
 
     def withdraw(self) -> list[Item]:
         before = self._standings()
         out = self.lane.withdraw()
         self.inside = [entry for entry in self.inside if entry not in out]
-        self._compare(before, out, Event.WITHDRAW, late=False)
+        self._compare(before, out, LaneEvent.WITHDRAW, late=False)
         return out
 
     def divert(self, sent_until: float) -> list[Item]:
@@ -132,7 +132,7 @@ class Watched:
         ghosts = [entry for entry in self.lane.pending() if entry.is_ghost]
         self.inside += [ghost for ghost in ghosts if ghost not in self.inside]
         self.wire = [ghost_of(entry, ghosts) if entry in out else entry for entry in self.wire]
-        self._compare(before, out, Event.DIVERT, late=False)
+        self._compare(before, out, LaneEvent.DIVERT, late=False)
         return out
 
 
@@ -142,7 +142,7 @@ def ghost_of(entry: Item, ghosts: list[Item]) -> Item:
 
 def test_each_row_of_the_table_can_happen_and_nothing_else_does() -> None:
     """All orders of up to five events over three publishes."""
-    rows: set[tuple[Standing, Event]] = set()
+    rows: set[tuple[Standing, LaneEvent]] = set()
 
     def go_on(lane: Watched, depth: int) -> None:
         rows.update(lane.rows)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Event, Life, State, Step, settle_time
+from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Life, LinkEvent, State, Step, settle_time
 from nsq_ha.policy.timing import delay_after
 
 NODES = (0, 1, 2)
@@ -23,13 +23,13 @@ CONNECTED = READABLE | {State.LEAVING}
 class Seen(Life[int]):
     """A life that notes the rows of the table that it used."""
 
-    rows: set[tuple[State, Event]]
+    rows: set[tuple[State, LinkEvent]]
 
     def __init__(self, settling: float | None) -> None:
         super().__init__(settling)
         self.rows = set()
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: LinkEvent) -> None:
         self.rows.add((self.state, event))
         super()._take(event)
 
@@ -108,7 +108,7 @@ class Runner:
 def everything() -> list[Runner]:
     known: dict[tuple[object, ...], Runner] = {}
     todo = deque(Runner(Seen(settling), settling is None) for settling in (4.0, None))
-    rows: set[tuple[State, Event]] = set()
+    rows: set[tuple[State, LinkEvent]] = set()
     while todo:
         runner = todo.popleft()
         if runner.key() not in known:
@@ -157,17 +157,17 @@ def test_the_roles_differ_only_in_how_they_move_and_end(all_of_them: list[Runner
 
 def test_a_pause_follows_each_failure(all_of_them: list[Runner]) -> None:
     for (state, event), step in TRANSITIONS.items():
-        if event is Event.FAILED and state in (State.CONNECTING, State.JOINING, State.MOVING):
+        if event is LinkEvent.FAILED and state in (State.CONNECTING, State.JOINING, State.MOVING):
             assert step.act is Act.PAUSE
-        if event is Event.LOST and state in WRITABLE:
+        if event is LinkEvent.LOST and state in WRITABLE:
             assert step.act is Act.PAUSE
-        if event is Event.OPENED and step.act is Act.JOIN:
+        if event is LinkEvent.OPENED and step.act is Act.JOIN:
             assert state in (State.CONNECTING, State.MOVING)
         if step.state in WRITABLE and state not in WRITABLE:
             # Only an open connection is written to: no failure and no loss leads there from outside.
-            assert event in (Event.JOINED, Event.SAME) or (state, event) == (State.SWITCHING, Event.FAILED)
-        if step.state is State.CONNECTING and event is not Event.LOST:
-            assert (state, event) == (State.IDLE, Event.NEEDED), "a connection is opened only if it is needed"
+            assert event in (LinkEvent.JOINED, LinkEvent.SAME) or (state, event) == (State.SWITCHING, LinkEvent.FAILED)
+        if step.state is State.CONNECTING and event is not LinkEvent.LOST:
+            assert (state, event) == (State.IDLE, LinkEvent.NEEDED), "a connection is opened only if it is needed"
     for runner in all_of_them:
         life, before = copy.deepcopy(runner.life), runner.life.failures
         ends = life.state in (State.DRAINING, State.ENDED)
@@ -178,8 +178,8 @@ def test_a_pause_follows_each_failure(all_of_them: list[Runner]) -> None:
 
 def test_ended_is_final_and_can_always_be_reached() -> None:
     assert {step for (state, _), step in TRANSITIONS.items() if state is State.ENDED} == {Step(State.ENDED, Act.END)}
-    assert all(TRANSITIONS[state, Event.CLOSE].state is State.ENDED for state in State)
-    assert {event for _, event in TRANSITIONS} == set(Event)
+    assert all(TRANSITIONS[state, LinkEvent.CLOSE].state is State.ENDED for state in State)
+    assert {event for _, event in TRANSITIONS} == set(LinkEvent)
 
 
 def test_it_begins_without_a_connection() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.identity import Identity
+from nsq_ha.identity import MessageIdentity
 from nsq_ha.policy.redelivery import (
     DAMAGED_ATTEMPTS,
     LOST_WITHIN,
@@ -22,7 +22,7 @@ from nsq_ha.policy.redelivery import (
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
-ONE = Identity("", "orders", 0, b"0123456789abcdef", 7, 30)
+ONE = MessageIdentity("", "orders", 0, b"0123456789abcdef", 7, 30)
 ANOTHER = ONE._replace(id=b"another one.....")
 
 
@@ -87,7 +87,7 @@ def test_a_message_is_claimed_once() -> None:
         ANOTHER,
     ],
 )
-def test_an_id_that_is_used_elsewhere_is_another_message(other: Identity) -> None:
+def test_an_id_that_is_used_elsewhere_is_another_message(other: MessageIdentity) -> None:
     finished = Finished()
     finished.remember(ONE, 0.0)
     assert not finished.claim(other, 1.0)
@@ -117,7 +117,7 @@ def test_the_oldest_are_forgotten_first() -> None:
     assert finished.claim(many[1], 1.0)
 
 
-def numbered(number: int) -> Identity:
+def numbered(number: int) -> MessageIdentity:
     return ONE._replace(id=b"%016d" % number)
 
 
@@ -148,7 +148,7 @@ def test_fins_shortly_before_a_loss_may_not_have_arrived() -> None:
     ],
 )
 def test_on_an_ordered_channel_a_message_that_was_finished_comes_again(
-    arrives: Identity, attempts: int, after: float, is_again: bool
+    arrives: MessageIdentity, attempts: int, after: float, is_again: bool
 ) -> None:
     fins = Unsettled()
     fins.sent(ONE, 0.0)
