@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -48,44 +49,22 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
     help="Trace log of producers or consumers that a search reads. May be repeated.",
 )
 @cluster_options
-def dashboard(
-    cluster: ClusterAccess,
-    *,
-    host: str,
-    port: int,
-    interval: float,
-    history: float,
-    may_change: bool,
-    token_file: Path | None,
-    hosts: tuple[str, ...],
-    trace_logs: tuple[Path, ...],
-) -> None:
+def dashboard(cluster: ClusterAccess, *, history: float, token_file: Path | None, **options: Any) -> None:  # noqa: ANN401
     """Show nodes, topics, channels, leader changes and messages in the browser, live, until Ctrl-C.
 
     It is read-only, and only this machine reaches it. With --admin, those who sign in with the token may change the
     cluster. With --host, others reach it, and must sign in to see anything; the connection is not encrypted.
     """
     try:
-        from nsq_ha.admin.findings import is_loopback
         from nsq_ha.dashboard import DashboardOptions
         from nsq_ha.dashboard.guard import new_token
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    token = _token(token_file)
-    if token is None and (may_change or not is_loopback(host)):
-        token = new_token()
-        click.echo(f"token: {token}", err=True)
-    options = DashboardOptions(
-        host=host,
-        port=port,
-        interval=interval,
-        history=history * 60,
-        token=token,
-        may_change=may_change,
-        hosts=hosts,
-        trace_logs=trace_logs,
-    )
-    run(_serve(cluster, options), stopped=0)
+    chosen = DashboardOptions(token=_token(token_file), history=history * 60, **options)
+    if chosen.token is None and chosen.needs_token:
+        chosen = dataclasses.replace(chosen, token=new_token())
+        click.echo(f"token: {chosen.token}", err=True)
+    run(_serve(cluster, chosen), stopped=0)
 
 
 def _token(file: Path | None) -> str | None:

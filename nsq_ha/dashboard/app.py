@@ -29,23 +29,22 @@ from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
-from nsq_ha.dashboard.pages.parts import Board, Extra, Page
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline
 from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.dashboard.pages.ui import Board, Extra, Page
 from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from nsq_ha.admin import AdminClient
     from nsq_ha.dashboard.markup import Html
-    from nsq_ha.dashboard.pages.parts import Extra
 
 
 MAX_STREAMS: Final = 100
@@ -70,43 +69,29 @@ class Dashboard:
 
     Args:
         admin: Asks and changes the cluster.
-        history: The readings.
-        poller: Makes them.
-        guard: The rules for requests.
-        trace_logs: Files that a search reads.
-        may_change: Changes are allowed, to those who sign in.
-        refresh: Seconds after which a browser without scripts loads a page again.
+        options: How the dashboard runs.
         extra: A page of the program that runs the dashboard. Then tabs show their last state when it ends, and do not
             wait for it to come back.
+
+    Attributes:
+        poller: Reads the cluster.
     """
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        history: History,
-        poller: Poller,
-        guard: Guard,
-        *,
-        trace_logs: Sequence[Path] = (),
-        may_change: bool = False,
-        refresh: float = 5.0,
-        extra: Extra | None = None,
-    ) -> None:
+    def __init__(self, admin: AdminClient, options: DashboardOptions, extra: Extra | None = None) -> None:
         self._admin = admin
-        self._history = history
-        self._poller = poller
-        self._guard = guard
-        self._trace_logs = trace_logs
-        self._may_change = may_change
-        self._refresh = max(2, round(refresh))
+        self._options = options
         self._extra = extra
+        self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
+        self._history = History(max(2, round(options.history / options.interval)))
+        self.poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
         self._streams = 0
         self._searches = 0
 
     def app(self) -> ASGIApp:
         """Return the application."""
-        changing = Changing(self._admin, self._history, self._guard, self._respond, may_change=self._may_change)
+        may_change = self._options.may_change
+        changing = Changing(self._admin, self._history, self._guard, self._respond, may_change=may_change)
         routes = [
             Route("/static/{name}", _static, methods=["GET"]),
             Route("/events", self._events, methods=["GET"]),
@@ -129,28 +114,28 @@ class Dashboard:
         parts = segments(place)
         self._watch(parts)
         known = self._rendered.get((place, may_change))
-        if known is not None and known[0] == self._poller.count:
+        if known is not None and known[0] == self.poller.count:
             return known[1]
         board = Board(self._history, time.time(), may_change=may_change, arguments=arguments(place))
         page = self._extra.make(board) if self._extra and parts == [self._extra.place] else _page(board, parts)
         page = Page(page.title, frame.live(board, page), page.status)
         if len(self._rendered) >= MAX_RENDERED:
             self._rendered.clear()
-        self._rendered[place, may_change] = (self._poller.count, page)
+        self._rendered[place, may_change] = (self.poller.count, page)
         return page
 
     def _watch(self, parts: list[str]) -> None:
         """Have the next polls read what a page needs."""
         match parts:
             case ["topics", topic] if self._history.latest is not None and topic in self._history.latest.names:
-                self._poller.watch(topic)
+                self.poller.watch(topic)
             case ["topics", _, _] | ["nodes", _]:
-                self._poller.watch(clients=True)
+                self.poller.watch(clients=True)
             case _:
                 pass
 
     def _may(self, request: Request) -> bool:
-        return self._may_change and self._guard.session(request.cookies.get(COOKIE)) is not None
+        return self._options.may_change and self._guard.session(request.cookies.get(COOKIE)) is not None
 
     def _respond(self, request: Request, page: Page, *, is_live: bool = False) -> Response:
         session = self._guard.session(request.cookies.get(COOKIE))
@@ -162,7 +147,7 @@ class Dashboard:
             place=request.url.path,
             is_live=is_live,
             sign=sign,
-            refresh=self._refresh,
+            refresh=max(2, round(self._options.interval)),
             more=[(f"/{self._extra.place}", self._extra.title)] if self._extra else (),
         )
         return HTMLResponse(text.encode("utf-8", "replace"), status_code=page.status)
@@ -180,7 +165,7 @@ class Dashboard:
         self._streams += 1
         try:
             yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
-            while await self._poller.changed():
+            while await self.poller.changed():
                 if self._guard.is_private and self._guard.session(request.cookies.get(COOKIE)) is None:
                     return
                 yield _sent(self.render(place, may_change=self._may(request)))
@@ -201,7 +186,7 @@ class Dashboard:
             elif wanted is not None:
                 self._searches += 1
                 try:
-                    answer = await search(self._admin, board.reading, wanted, self._trace_logs)
+                    answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
                 finally:
                     self._searches -= 1
         except NsqError as error:
@@ -282,6 +267,11 @@ class DashboardOptions:
         """Whether reading needs the token, too."""
         return not is_loopback(self.host)
 
+    @property
+    def needs_token(self) -> bool:
+        """Whether somebody must be able to sign in."""
+        return self.is_private or self.may_change
+
 
 class _Server(uvicorn.Server):
     """A server that leaves signals to the program."""
@@ -310,21 +300,9 @@ async def serve(
     Raises:
         ConfigError: The address cannot be used, or the token is missing or too short.
     """
-    if options.token is None and (options.is_private or options.may_change):
+    if options.token is None and options.needs_token:
         raise ConfigError("a dashboard that changes the cluster, or listens beyond the loopback, needs a token")
-    guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
-    history = History(max(2, round(options.history / options.interval)))
-    poller = Poller(admin, history, interval=options.interval, limit=options.limit)
-    dashboard = Dashboard(
-        admin,
-        history,
-        poller,
-        guard,
-        trace_logs=options.trace_logs,
-        may_change=options.may_change,
-        refresh=options.interval,
-        extra=extra,
-    )
+    dashboard = Dashboard(admin, options, extra)
     config = uvicorn.Config(
         dashboard.app(),
         access_log=False,
@@ -338,13 +316,13 @@ async def serve(
     )
     with _listening(options.host, options.port) as listener:
         server = _Server(config)
-        polling = asyncio.create_task(poller.run())
+        polling = asyncio.create_task(dashboard.poller.run())
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             started(_url(listener))
             await asyncio.shield(serving)
         finally:
-            poller.close()
+            dashboard.poller.close()
             server.should_exit = True
             polling.cancel()
             await asyncio.gather(polling, serving, return_exceptions=True)

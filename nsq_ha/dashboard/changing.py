@@ -16,7 +16,7 @@ from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
 from nsq_ha.dashboard.guard import COOKIE, LIFETIME, form
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
-from nsq_ha.dashboard.pages.parts import Board
+from nsq_ha.dashboard.pages.ui import Board
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.actions import Action, ActionTarget
     from nsq_ha.dashboard.guard import BrowserSession, Guard
     from nsq_ha.dashboard.history import History
-    from nsq_ha.dashboard.pages.parts import Page
+    from nsq_ha.dashboard.pages.ui import Page
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
 
@@ -94,19 +94,17 @@ class Changing:
         """Return whether a person pressed a button of this dashboard."""
         return self._guard.is_same_origin(request.headers) and self._guard.has_key(session, fields.get("key", ""))
 
-    def _not_allowed(self, request: Request, session: BrowserSession | None) -> Response | None:
+    def _allowed(self, request: Request) -> BrowserSession | Response:
+        """Return the session of somebody who may change the cluster, or the answer to somebody who may not."""
         if not self._may_change:
             return self._failed(request, "Not allowed", "This dashboard is read-only: start it with --admin.", 403)
-        if session is None:
-            return RedirectResponse("/sign-in", status_code=303)
-        return None
+        return self._session(request) or RedirectResponse("/sign-in", status_code=303)
 
     async def confirm(self, request: Request) -> Response:
         """Ask before a change."""
-        session = self._session(request)
-        refused = self._not_allowed(request, session)
-        if refused is not None or session is None:
-            return refused or RedirectResponse("/sign-in", status_code=303)
+        session = self._allowed(request)
+        if isinstance(session, Response):
+            return session
         found = self._find(request, request.query_params)
         if isinstance(found, Response):
             return found
@@ -115,10 +113,9 @@ class Changing:
 
     async def act(self, request: Request) -> Response:
         """Make a change that a form asks for."""
-        session = self._session(request)
-        refused = self._not_allowed(request, session)
-        if refused is not None or session is None:
-            return refused or RedirectResponse("/sign-in", status_code=303)
+        session = self._allowed(request)
+        if isinstance(session, Response):
+            return session
         fields = await form(request)
         if not self._is_meant(request, session, fields):
             return self._failed(request, "Not done", "The request did not come from a form of this dashboard.", 403)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.dashboard.history import ClusterEvent, Period
+    from nsq_ha.dashboard.markup import Child
 
 WIDTH: Final = 600
 HEIGHT: Final = 120
@@ -92,8 +93,8 @@ def chart(
     values = [value for line in thin for value in line.values if not math.isnan(value)]
     top = _nice(max(values, default=0.0))
     newest = [next((v for v in reversed(line.values) if not math.isnan(v)), None) for line in thin]
-    legend = [
-        tag("span", tag("i", class_=f"key line-{number}"), f"{line.label} ", tag("b", write(last)), class_="legend")
+    legends = [
+        legend(f"line-{number}", f"{line.label} ", tag("b", write(last)))
         for number, (line, last) in enumerate(zip(thin, newest, strict=True))
     ]
     spoken = "; ".join(f"{line.label}: {write(last)} now" for line, last in zip(thin, newest, strict=True))
@@ -104,7 +105,7 @@ def chart(
         body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks, names))
     return tag(
         "figure",
-        tag("figcaption", tag("span", title, class_="title"), tag("span", *legend, class_="legends")),
+        tag("figcaption", tag("span", title, class_="title"), tag("span", *legends, class_="legends")),
         body,
         id=f"chart-{name}",
         class_="chart",
@@ -185,6 +186,16 @@ def _behind(window: _Window) -> list[Html]:
         if begin <= name.at <= end
     ]
     return shapes
+
+
+def legend(kind: str, *text: Child) -> Html:
+    """Return what a colour means.
+
+    Args:
+        kind: The CSS class of what has it.
+        *text: What it means.
+    """
+    return tag("span", tag("i", class_=f"key {kind}"), *text, class_="legend")
 
 
 def lane(label: str, shapes: Iterable[Html], height: int, **attributes: str) -> Html:

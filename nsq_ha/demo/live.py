@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.dashboard import DashboardOptions, figures, serve
-from nsq_ha.dashboard.charts import ChartLine, NameMark, bar, chart, lane, names_above
+from nsq_ha.dashboard.charts import ChartLine, NameMark, bar, chart, lane, legend, names_above
 from nsq_ha.dashboard.history import ClusterEvent, Period
 from nsq_ha.dashboard.markup import Html, join, tag
-from nsq_ha.dashboard.pages.parts import Board, Extra, Page, TableColumn, events_list, number, section, table, tiles
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Extra, Page, TableColumn
 from nsq_ha.demo.audit import SLOW
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class LivePage:
 
     def page(self, _: Board) -> Page:
         """Return the page."""
-        events = events_list(
+        events = ui.events_list(
             (
                 ClusterEvent(
                     event.at,
@@ -107,9 +108,9 @@ class LivePage:
             self._verdict(audit),
             _counts(audit, has_ended=self._is_clean is not None),
             tag("div", *self._charts(audit), class_="charts"),
-            section("Who leads each partition", self._leaders(audit)),
-            section("Receipts by partition", self._partitions(audit)),
-            section("Events, the newest first", events),
+            ui.section("Who leads each partition", self._leaders(audit)),
+            ui.section("Receipts by partition", self._partitions(audit)),
+            ui.section("Events, the newest first", events),
         )
         return Page("Demo", content)
 
@@ -186,13 +187,8 @@ class LivePage:
             rows.append(lane(label, shapes, _ROW, data_key=str(partition)))
         if not rows:
             return tag("p", "No receipt has come yet.", class_="empty", id="leaders")
-        keys = [
-            tag("span", tag("i", class_=f"key line-{index % _COLORS}"), self._name(node), class_="legend")
-            for index, node in enumerate(nodes)
-        ]
-        stalled = tag(
-            "span", tag("i", class_="key stalled"), f"a publish waits for {SLOW:g} s or longer", class_="legend"
-        )
+        keys = [legend(f"line-{index % _COLORS}", self._name(node)) for index, node in enumerate(nodes)]
+        stalled = legend("stalled", f"a publish waits for {SLOW:g} s or longer")
         above = names_above(*window, self._marks())
         head = tag("div", tag("span", class_="subject"), above, class_="row bare") if above else None
         return tag("figure", head, rows, tag("p", *keys, stalled, class_="legends"), id="leaders", class_="lanes")
@@ -202,13 +198,13 @@ class LivePage:
             return max((end - begin for begin, end in audit.receipts.bands.get(row[0], [])), default=None)
 
         columns = (
-            number("partition", lambda row: str(row[0])),
+            ui.number("partition", lambda row: str(row[0])),
             TableColumn("leader", lambda row: self._name(row[1][-1][1])),
-            number("leader changes", lambda row: figures.count(len(row[1]) - 1)),
-            number("longest stall", lambda row: figures.span(longest(row))),
+            ui.number("leader changes", lambda row: figures.count(len(row[1]) - 1)),
+            ui.number("longest stall", lambda row: figures.span(longest(row))),
         )
         rows = sorted(audit.writers.items())
-        return table("receipts", columns, rows, key=lambda row: str(row[0]), empty="No receipt has come yet.")
+        return ui.table("receipts", columns, rows, key=lambda row: str(row[0]), empty="No receipt has come yet.")
 
     def _name(self, address: str) -> str:
         name = self._names.get(address)
@@ -229,7 +225,7 @@ def _counts(audit: Audit, *, has_ended: bool) -> Html:
     ]
     if audit.failed:
         facts.append(("errors", figures.count(audit.failed), "bad"))
-    return tiles(*facts)
+    return ui.tiles(*facts)
 
 
 def _merged(periods: Sequence[Period]) -> list[Period]:

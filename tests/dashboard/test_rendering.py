@@ -22,10 +22,10 @@ from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
-from nsq_ha.dashboard.pages.parts import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.dashboard.pages.ui import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.search import Answer
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.policy.topology import Node

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from nsq_ha.dashboard.history import History
-from nsq_ha.dashboard.pages.parts import Board
+from nsq_ha.dashboard.pages.ui import Board
 from nsq_ha.demo import flights, live
 from nsq_ha.demo.audit import Audit
 from nsq_ha.demo.faults import DemoEvent

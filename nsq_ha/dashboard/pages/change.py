@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard.actions import ACTIONS
 from nsq_ha.dashboard.markup import Html, join, path, tag
-from nsq_ha.dashboard.pages.parts import Page
+from nsq_ha.dashboard.pages.ui import Page
 
 if TYPE_CHECKING:
     from nsq_ha.dashboard.actions import ActionTarget
-    from nsq_ha.dashboard.pages.parts import Board
+    from nsq_ha.dashboard.pages.ui import Board
 
 
 def sign_in(problem: str = "") -> Page:
@@ -32,8 +32,7 @@ def sign_in(problem: str = "") -> Page:
         "The token is in the file or variable that the dashboard was started with, or on its terminal.",
         class_="soft",
     )
-    warning = tag("p", problem, class_="banner bad", role="alert") if problem else None
-    return Page("Sign in", join(tag("h1", "Sign in"), warning, note, form), 403 if problem else 200)
+    return Page("Sign in", join(tag("h1", "Sign in"), _problem(problem), note, form), 403 if problem else 200)
 
 
 def sign_control(*, is_signed_in: bool, key: str = "") -> Html:
@@ -42,12 +41,22 @@ def sign_control(*, is_signed_in: bool, key: str = "") -> Html:
         return tag("a", "Sign in", href="/sign-in", class_="sign")
     return tag(
         "form",
-        tag("input", type="hidden", name="key", value=key),
+        _hidden(key=key),
         tag("button", "Sign out"),
         method="post",
         action="/sign-out",
         class_="sign",
     )
+
+
+def _hidden(**fields: str | int) -> Html:
+    """Return fields of a form that nobody sees."""
+    return join(tag("input", type="hidden", name=name, value=value) for name, value in fields.items())
+
+
+def _problem(text: str) -> Html | None:
+    """Return why a form was not accepted. None without a text."""
+    return tag("p", text, class_="banner bad", role="alert") if text else None
 
 
 def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: str = "") -> Page:
@@ -62,14 +71,11 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
     """
     action = ACTIONS[name]
     back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
-    fields: list[Html] = [
-        tag("input", type="hidden", name="key", value=key),
-        tag("input", type="hidden", name="topic", value=target.topic),
-    ]
+    fields = [_hidden(key=key, topic=target.topic)]
     if action.is_partition:
-        fields += [tag("input", type="hidden", name="partition", value=target.partition), _destination(board, target)]
+        fields += [_hidden(partition=target.partition), _destination(board, target)]
     else:
-        fields.append(tag("input", type="hidden", name="channel", value=target.channel))
+        fields.append(_hidden(channel=target.channel))
     if action.is_lossy:
         fields.append(
             tag(
@@ -92,9 +98,8 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         class_="confirm",
     )
     title = f"{action.label} {target.subject}?"
-    warning = tag("p", problem, class_="banner bad", role="alert") if problem else None
     loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
-    content = join(tag("h1", title), warning, tag("p", action.effect), _now(board, target), loss, form)
+    content = join(tag("h1", title), _problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
 
 

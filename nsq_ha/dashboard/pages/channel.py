@@ -7,26 +7,9 @@ from typing import TYPE_CHECKING
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ACTIONS
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
-from nsq_ha.dashboard.pages.parts import (
-    Board,
-    Chart,
-    Page,
-    TableColumn,
-    all_channel_figures,
-    badge,
-    charts,
-    crumbs,
-    events_list,
-    missing,
-    node_link,
-    number,
-    part_name,
-    section,
-    states,
-    table,
-    tiles,
-)
+from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
+from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,16 +25,16 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
     reading, history = board.reading, board.history
     channel = reading.channels.get((topic, name))
     if channel is None:
-        return missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
+        return ui.missing(board, f"Topic {topic!r} has no channel {name!r}", (topic, ("topics", topic)))
     parts = [row for row in reading.parts if (row.topic, row.name) == (topic, name)]
     subject = f"{topic}/{name}"
     events = [event for event in reversed(history.events) if event.subject == subject]
     content = join(
-        crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
-        tag("p", states(channel)),
+        ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
+        tag("p", ui.states(channel)),
         incomplete(board, topic),
         _buttons(board, topic, channel) if board.may_change else None,
-        tiles(
+        ui.tiles(
             ("waiting", figures.count(channel.depth), ""),
             ("lag", figures.span(channel.lag(reading.at)), ""),
             ("in flight", figures.count(channel.in_flight), ""),
@@ -61,13 +44,15 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
             ("clients", figures.count(channel.clients), "" if channel.clients or not channel.depth else "warning"),
         ),
         _charts(board, topic, name),
-        section(
+        ui.section(
             "At the partitions" if not reading.is_plain else "At the nsqds",
             _parts(parts, is_plain=reading.is_plain),
         ),
-        latencies([(part_name(row), row.latency) for row in parts]),
-        section("Clients", clients(board, parts)),
-        section("Events", events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")),
+        latencies([(ui.part_name(row), row.latency) for row in parts]),
+        ui.section("Clients", clients(board, parts)),
+        ui.section(
+            "Events", ui.events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")
+        ),
     )
     return Page(subject, content)
 
@@ -76,7 +61,7 @@ def _charts(board: Board, topic: str, name: str) -> Html:
     def of(figure: str) -> Key:
         return ("channel", topic, name, figure)
 
-    return charts(
+    return ui.charts(
         board,
         Chart("depth", "Waiting messages", "count", [("depth", of("depth")), ("in flight", of("in_flight"))]),
         Chart("lag", "Lag", "seconds", [("lag", of("lag"))]),
@@ -118,11 +103,11 @@ def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:
 
 def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:
     columns = (
-        *(() if is_plain else (number("partition", lambda row: str(row.partition)),)),
-        TableColumn("nsqd", lambda row: join(node_link(row.nsqd), " ", states(row.channel))),
-        *all_channel_figures(is_plain=is_plain),
+        *(() if is_plain else (ui.number("partition", lambda row: str(row.partition)),)),
+        TableColumn("nsqd", lambda row: join(ui.node_link(row.nsqd), " ", ui.states(row.channel))),
+        *ui.all_channel_figures(is_plain=is_plain),
     )
-    return table(
+    return ui.table(
         "places",
         columns,
         rows,
@@ -140,16 +125,16 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         TableColumn("client", lambda each: _name(each[1])),
         TableColumn("library", lambda each: each[1].user_agent or figures.NONE),
         TableColumn("connection", lambda each: _connection(each[1])),
-        TableColumn("nsqd" if board.reading.is_plain else "partition", lambda each: part_name(each[0])),
-        number("in flight", lambda each: figures.count(each[1].in_flight)),
-        number("ready", lambda each: figures.count(each[1].ready)),
-        number("finished", lambda each: figures.count(each[1].finished)),
-        number("requeued", lambda each: figures.count(each[1].requeued)),
-        number("messages", lambda each: figures.count(each[1].messages)),
-        number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
+        TableColumn("nsqd" if board.reading.is_plain else "partition", lambda each: ui.part_name(each[0])),
+        ui.number("in flight", lambda each: figures.count(each[1].in_flight)),
+        ui.number("ready", lambda each: figures.count(each[1].ready)),
+        ui.number("finished", lambda each: figures.count(each[1].finished)),
+        ui.number("requeued", lambda each: figures.count(each[1].requeued)),
+        ui.number("messages", lambda each: figures.count(each[1].messages)),
+        ui.number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
     )
     found = [(row, client) for row in rows if row.channel is not None for client in row.channel.connections]
-    return table(
+    return ui.table(
         "clients",
         columns,
         found,
@@ -160,11 +145,11 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
 
 def _connection(client: ClientStats) -> Html:
     return join(
-        badge(client.tls_version or "TLS", "good") if client.tls else None,
-        badge(client.compression) if client.compression else None,
-        badge(f"tag {client.tag}") if client.tag else None,
-        badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
-        badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
+        ui.badge(client.tls_version or "TLS", "good") if client.tls else None,
+        ui.badge(client.compression) if client.compression else None,
+        ui.badge(f"tag {client.tag}") if client.tag else None,
+        ui.badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
+        ui.badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
     )
 
 

@@ -11,7 +11,7 @@ from nsq_ha.dashboard.markup import Html, join, tag
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha.dashboard.pages.parts import Board, Page
+    from nsq_ha.dashboard.pages.ui import Board, Page
 
 _PLACES: Final = (
     ("/", "Overview"),

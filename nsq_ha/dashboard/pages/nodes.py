@@ -6,26 +6,9 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag
+from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
-from nsq_ha.dashboard.pages.parts import (
-    Board,
-    Page,
-    TableColumn,
-    badge,
-    channel_figures,
-    channel_link,
-    crumbs,
-    events_list,
-    missing,
-    node_link,
-    number,
-    section,
-    stamp,
-    states,
-    table,
-    tiles,
-    topic_link,
-)
+from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +20,7 @@ if TYPE_CHECKING:
 
 def nodes(board: Board) -> Page:
     """Return the nsqds and nsqlookupds."""
-    return Page("Nodes", join(section("nsqds", _nsqds(board)), section("nsqlookupds", _lookupds(board))))
+    return Page("Nodes", join(ui.section("nsqds", _nsqds(board)), ui.section("nsqlookupds", _lookupds(board))))
 
 
 def _nsqds(board: Board) -> Html:
@@ -51,29 +34,29 @@ def _nsqds(board: Board) -> Html:
         return f"{loads[nsqd.address]:.1f}" if nsqd.address in loads else figures.NONE
 
     columns = [
-        TableColumn("nsqd", lambda nsqd: node_link(nsqd.address)),
+        TableColumn("nsqd", lambda nsqd: ui.node_link(nsqd.address)),
         TableColumn("state", _state),
         TableColumn("hostname", lambda nsqd: nsqd.listed.hostname if nsqd.listed else figures.NONE),
-        number("TCP port", lambda nsqd: str(nsqd.said.node.tcp_port)),
-        number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
+        ui.number("TCP port", lambda nsqd: str(nsqd.said.node.tcp_port)),
+        ui.number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
         TableColumn("version", lambda nsqd: nsqd.version or figures.NONE),
-        number("up", lambda nsqd: _up(nsqd, reading.at)),
-        number("topics", lambda nsqd: figures.count(len(nsqd.topics))),
+        ui.number("up", lambda nsqd: _up(nsqd, reading.at)),
+        ui.number("topics", lambda nsqd: figures.count(len(nsqd.topics))),
     ]
     if not reading.is_plain:
         columns += [
-            number("leads", lambda nsqd: figures.count(_held(nsqd.leads))),
-            number("follows", unless_silent(lambda nsqd: _held(nsqd.follows))),
-            number("load", load),
+            ui.number("leads", lambda nsqd: figures.count(_held(nsqd.leads))),
+            ui.number("follows", unless_silent(lambda nsqd: _held(nsqd.follows))),
+            ui.number("load", load),
         ]
-    columns.append(number("clients", unless_silent(lambda nsqd: nsqd.clients)))
+    columns.append(ui.number("clients", unless_silent(lambda nsqd: nsqd.clients)))
     gone = [
-        tag("li", tag("b", address), " has not been listed since ", stamp(at), data_key=address)
+        tag("li", tag("b", address), " has not been listed since ", ui.stamp(at), data_key=address)
         for address, at in board.history.gone.items()
     ]
     nsqds, empty = reading.nsqds.values(), "The nsqlookupds list no nsqd."
     return join(
-        table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty),
+        ui.table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty),
         tag("ul", gone, class_="wrong") if gone else None,
     )
 
@@ -88,8 +71,8 @@ def _up(nsqd: NsqdView, now: float) -> str:
 
 def _state(nsqd: NsqdView) -> Child:
     if nsqd.said.error:
-        return tag("span", badge("silent", "bad"), " ", tag("small", nsqd.said.error))
-    return badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
+        return tag("span", ui.badge("silent", "bad"), " ", tag("small", nsqd.said.error))
+    return ui.badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
 
 
 def _lookupds(board: Board) -> Html:
@@ -99,8 +82,8 @@ def _lookupds(board: Board) -> Html:
 
     def state(lookupd: LookupdState) -> Child:
         if lookupd.error:
-            return join(badge("silent", "bad"), " ", tag("small", lookupd.error))
-        return badge("OK", "good")
+            return join(ui.badge("silent", "bad"), " ", tag("small", lookupd.error))
+        return ui.badge("OK", "good")
 
     kind = (
         "A plain cluster: its nsqlookupds are independent."
@@ -116,7 +99,7 @@ def _lookupds(board: Board) -> Html:
         TableColumn("state", state),
         TableColumn("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
     )
-    lookupds = table("lookupds", columns, cluster.lookupds, key=lambda lookupd: lookupd.url, empty="There is none.")
+    lookupds = ui.table("lookupds", columns, cluster.lookupds, key=lambda lookupd: lookupd.url, empty="There is none.")
     return join(tag("p", kind), lookupds)
 
 
@@ -125,13 +108,13 @@ def node_page(board: Board, address: str) -> Page:
     reading = board.reading
     nsqd = reading.nsqds.get(address)
     if nsqd is None:
-        return missing(board, f"The cluster lists no nsqd {address!r} now", ("Nodes", ("nodes",)))
+        return ui.missing(board, f"The cluster lists no nsqd {address!r} now", ("Nodes", ("nodes",)))
     entries, parts = nsqd.said.partitions, [row for row in reading.parts if row.nsqd == address]
     events = [event for event in reversed(board.history.events) if event.subject == address or address in event.text]
     content = join(
-        crumbs(("Nodes", ("nodes",))),
+        ui.crumbs(("Nodes", ("nodes",))),
         tag("p", _state(nsqd)),
-        tiles(
+        ui.tiles(
             ("version", nsqd.said.version or figures.NONE, ""),
             ("up", _up(nsqd, reading.at), ""),
             *([] if reading.is_plain else [("leads partitions", figures.count(_held(nsqd.leads)), "")]),
@@ -139,39 +122,41 @@ def node_page(board: Board, address: str) -> Page:
             ("clients", figures.count(nsqd.clients), ""),
         ),
         tag("p", "Tombstoned here: ", ", ".join(nsqd.tombstoned), class_="banner warning") if nsqd.tombstoned else None,
-        section("What it holds", _partitions(board, entries)),
-        section("Channels", _channels(parts)),
-        section("Clients", clients(board, parts)),
-        section("Events", events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")),
+        ui.section("What it holds", _partitions(board, entries)),
+        ui.section("Channels", _channels(parts)),
+        ui.section("Clients", clients(board, parts)),
+        ui.section(
+            "Events", ui.events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")
+        ),
     )
     return Page(address, content)
 
 
 def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
-    columns = [TableColumn("topic", lambda entry: topic_link(entry.topic))]
+    columns = [TableColumn("topic", lambda entry: ui.topic_link(entry.topic))]
     if not board.reading.is_plain:
         columns += [
-            number("partition", lambda entry: str(entry.partition)),
+            ui.number("partition", lambda entry: str(entry.partition)),
             TableColumn("role", lambda entry: "leader" if entry.is_leader else "follower"),
-            number("first offset", lambda entry: str(entry.begin_offset)),
-            number("end offset", lambda entry: str(entry.end_offset)),
+            ui.number("first offset", lambda entry: str(entry.begin_offset)),
+            ui.number("end offset", lambda entry: str(entry.end_offset)),
         ]
     columns += [
-        number("messages", lambda entry: figures.count(entry.messages)),
-        number("channels", lambda entry: figures.count(len(entry.channels))),
+        ui.number("messages", lambda entry: figures.count(entry.messages)),
+        ui.number("channels", lambda entry: figures.count(len(entry.channels))),
     ]
     empty = "It holds nothing, or does not answer."
-    return table("held", columns, entries, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty)
+    return ui.table("held", columns, entries, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty)
 
 
 def _channels(parts: Sequence[FigureRow]) -> Html:
     columns = (
-        TableColumn("topic", lambda row: topic_link(row.topic)),
-        TableColumn("channel", lambda row: join(channel_link(row.topic, row.name), " ", states(row.channel))),
-        *channel_figures("depth", "lag", "in flight", "deferred", "requeued", "timed out", "clients"),
+        TableColumn("topic", lambda row: ui.topic_link(row.topic)),
+        TableColumn("channel", lambda row: join(ui.channel_link(row.topic, row.name), " ", ui.states(row.channel))),
+        *ui.channel_figures("depth", "lag", "in flight", "deferred", "requeued", "timed out", "clients"),
     )
     rows = sorted((row for row in parts if row.channel is not None), key=lambda row: -(row.depth or 0))
-    return table(
+    return ui.table(
         "channels",
         columns,
         rows,

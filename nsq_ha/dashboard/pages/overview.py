@@ -7,21 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag
-from nsq_ha.dashboard.pages.parts import (
-    Board,
-    Chart,
-    Page,
-    TableColumn,
-    channel_figures,
-    channel_link,
-    charts,
-    events_list,
-    number,
-    section,
-    table,
-    tiles,
-    topic_link,
-)
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
@@ -58,12 +45,12 @@ def overview(board: Board) -> Page:
     content = join(
         _tiles(board),
         _wrong(board),
-        charts(board, *_CHARTS),
-        section("Channels with the most waiting messages", _channels(board)),
-        section("Busiest topics", _topics(board)),
-        section(
+        ui.charts(board, *_CHARTS),
+        ui.section("Channels with the most waiting messages", _channels(board)),
+        ui.section("Busiest topics", _topics(board)),
+        ui.section(
             "Latest events",
-            events_list(events, empty="Nothing has happened since the dashboard started."),
+            ui.events_list(events, empty="Nothing has happened since the dashboard started."),
             tag("p", link("The whole timeline", "timeline")),
         ),
     )
@@ -88,7 +75,7 @@ def _tiles(board: Board) -> Html:
         ("longest lag", figures.span(history.last("cluster", "lag")), ""),
         ("messages so far", figures.short(messages), ""),
     ]
-    return tiles(*facts)
+    return ui.tiles(*facts)
 
 
 def _state(board: Board) -> tuple[str, str]:
@@ -125,7 +112,7 @@ def _wrong(board: Board) -> Html | None:
         for period in periods[:20]
     ]
     more = len(periods) - 20
-    return section("Wrong now", tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="wrong"))
+    return ui.section("Wrong now", tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="wrong"))
 
 
 def _channels(board: Board) -> Html:
@@ -134,14 +121,14 @@ def _channels(board: Board) -> Html:
 
     ranked = sorted(board.reading.rows, key=lambda row: (-(row.depth or 0), row.topic, row.name))
     columns = (
-        TableColumn("topic", lambda row: topic_link(row.topic)),
-        TableColumn("channel", lambda row: channel_link(row.topic, row.name)),
-        *channel_figures("depth", "lag"),
-        number("finished", done),
-        *channel_figures("clients"),
+        TableColumn("topic", lambda row: ui.topic_link(row.topic)),
+        TableColumn("channel", lambda row: ui.channel_link(row.topic, row.name)),
+        *ui.channel_figures("depth", "lag"),
+        ui.number("finished", done),
+        *ui.channel_figures("clients"),
     )
     rows = [row for row in ranked if row.channel is not None]
-    return table(
+    return ui.table(
         "deepest",
         columns,
         rows[:_RANKS],
@@ -156,9 +143,9 @@ def _topics(board: Board) -> Html:
 
     ranked = sorted(board.reading.topics.values(), key=lambda topic: (-speed(topic), -topic.messages, topic.topic))
     columns = (
-        TableColumn("topic", lambda topic: topic_link(topic.topic)),
-        number("published", lambda topic: figures.rate(speed(topic))),
-        number("messages", lambda topic: figures.count(topic.messages)),
-        number("channels", lambda topic: len(topic.channels)),
+        TableColumn("topic", lambda topic: ui.topic_link(topic.topic)),
+        ui.number("published", lambda topic: figures.rate(speed(topic))),
+        ui.number("messages", lambda topic: figures.count(topic.messages)),
+        ui.number("channels", lambda topic: len(topic.channels)),
     )
-    return table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty="There are no topics.")
+    return ui.table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty="There are no topics.")

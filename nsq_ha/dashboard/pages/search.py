@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag, visible
-from nsq_ha.dashboard.pages.parts import (
-    Board,
-    Page,
-    TableColumn,
-    badge,
-    channel_link,
-    node_link,
-    section,
-    table,
-    topic_link,
-)
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,9 +97,9 @@ def whole_options(text: str) -> Html:
 def _found(board: Board, found: FoundMessage) -> Html:
     stored = found.message
     facts: list[tuple[str, Child]] = [
-        ("topic", topic_link(found.topic)),
+        ("topic", ui.topic_link(found.topic)),
         ("partition", str(found.partition)),
-        ("leader", node_link(found.nsqd) if found.nsqd else figures.NONE),
+        ("leader", ui.node_link(found.nsqd) if found.nsqd else figures.NONE),
         ("internal id", str(stored.internal_id)),
         ("trace id", str(stored.trace_id) if stored.trace_id else "none"),
         ("published", join(figures.moment(stored.timestamp_ns / 1e9), f" ({_ago(board, stored.timestamp_ns)})")),
@@ -117,12 +108,12 @@ def _found(board: Board, found: FoundMessage) -> Html:
     ]
     facts_list = tag("dl", [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts], class_="facts")
     columns = (
-        TableColumn("channel", lambda fate: channel_link(found.topic, fate.channel)),
-        TableColumn("state", lambda fate: badge(fate.state, fate.level)),
+        TableColumn("channel", lambda fate: ui.channel_link(found.topic, fate.channel)),
+        TableColumn("state", lambda fate: ui.badge(fate.state, fate.level)),
         TableColumn("why", lambda fate: fate.text),
     )
-    fates = table("life", columns, found.channels, key=lambda fate: fate.channel, empty="The topic has no channel.")
-    return section(
+    fates = ui.table("life", columns, found.channels, key=lambda fate: fate.channel, empty="The topic has no channel.")
+    return ui.section(
         f"Message {stored.internal_id}",
         facts_list,
         tag("h3", "At the channels, by the position of each"),
@@ -146,12 +137,12 @@ def _steps(steps: Sequence[TraceStep]) -> Html | None:
     columns = (
         TableColumn("time", lambda each: figures.moment(each[1].time_ns / 1e9)),
         TableColumn("after", lambda each: figures.milliseconds((each[1].time_ns - first) / 1e9)),
-        TableColumn("what", lambda each: badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
+        TableColumn("what", lambda each: ui.badge(each[1].event, _LEVELS.get(each[1].event, "info"))),
         TableColumn("partition", lambda each: str(each[1].partition)),
         TableColumn("channel", lambda each: each[1].channel or figures.NONE),
         TableColumn("attempt", lambda each: str(each[1].attempt)),
         TableColumn("nsqd", lambda each: each[1].nsqd),
         TableColumn("internal id", lambda each: str(each[1].internal_id)),
     )
-    life = table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
-    return section("Its life, by the trace log", life)
+    life = ui.table("steps", columns, enumerate(steps), key=lambda each: str(each[0]), empty="")
+    return ui.section("Its life, by the trace log", life)

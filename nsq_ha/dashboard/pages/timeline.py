@@ -6,9 +6,11 @@ from itertools import islice
 from typing import Final
 
 from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.charts import legend
 from nsq_ha.dashboard.charts import timeline as lanes
 from nsq_ha.dashboard.markup import join, tag
-from nsq_ha.dashboard.pages.parts import Board, Page, events_list, filter_form, found, section
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Page
 
 MAX_SHOWN: Final = 200
 
@@ -21,35 +23,30 @@ def timeline(board: Board) -> Page:
     times = history.times
     begin, end = (times[0], times[-1]) if times else (board.now, board.now)
     marks = [event for event in history.events if event.kind == "leader" and event.level == "warning"]
-    events = (e for e in reversed(history.events) if found(f"{e.kind} {e.subject} {e.text}", needle))
+    events = (e for e in reversed(history.events) if ui.found(f"{e.kind} {e.subject} {e.text}", needle))
     length = figures.span(end - begin)
     content = join(
-        filter_form(("timeline",), board, "Event contains"),
-        section(
+        ui.filter_form(("timeline",), board, "Event contains"),
+        ui.section(
             f"The last {length}",
             lanes(
                 "lanes",
                 begin,
                 end,
-                [p for p in history.periods if found(f"{p.subject} {p.why}", needle) and (p.ended or end) >= begin],
-                [mark for mark in marks if found(f"{mark.subject} {mark.text}", needle) and mark.at >= begin],
+                [p for p in history.periods if ui.found(f"{p.subject} {p.why}", needle) and (p.ended or end) >= begin],
+                [mark for mark in marks if ui.found(f"{mark.subject} {mark.text}", needle) and mark.at >= begin],
             ),
             tag(
                 "p",
-                None if is_plain else tag("span", tag("i", class_="key mark"), "leader moved", class_="legend"),
-                tag(
-                    "span",
-                    tag("i", class_="key silent"),
-                    "no answer" if is_plain else "no answer, or nobody serves it",
-                    class_="legend",
-                ),
-                None if is_plain else tag("span", tag("i", class_="key unstable"), "cluster unstable", class_="legend"),
+                None if is_plain else legend("mark", "leader moved"),
+                legend("silent", "no answer" if is_plain else "no answer, or nobody serves it"),
+                None if is_plain else legend("unstable", "cluster unstable"),
                 class_="legends",
             ),
         ),
-        section(
+        ui.section(
             "Events, the newest first",
-            events_list(islice(events, MAX_SHOWN), empty="No event matches." if needle else "Nothing has happened."),
+            ui.events_list(islice(events, MAX_SHOWN), empty="No event matches." if needle else "Nothing has happened."),
         ),
     )
     return Page("Timeline", content)

@@ -8,28 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
-from nsq_ha.dashboard.pages.parts import (
-    Board,
-    Chart,
-    Page,
-    TableColumn,
-    all_channel_figures,
-    badge,
-    channel_link,
-    charts,
-    crumbs,
-    events_list,
-    filter_form,
-    found,
-    missing,
-    node_link,
-    number,
-    section,
-    states,
-    table,
-    tiles,
-    topic_link,
-)
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
@@ -43,7 +23,7 @@ def topics(board: Board) -> Page:
     reading = board.reading
     needle = board.arguments.get("q", "")
     columns = _columns(board)
-    names = [name for name in reading.names if found(name, needle)]
+    names = [name for name in reading.names if ui.found(name, needle)]
     waiting: dict[str, list[FigureRow]] = {}
     for row in reading.rows:
         if row.channel is not None:
@@ -59,8 +39,8 @@ def topics(board: Board) -> Page:
     return Page(
         "Topics",
         join(
-            filter_form(("topics",), board, "Name contains"),
-            table("topics", columns, rows, key=lambda row: row.name, empty=empty, sorting=sorting),
+            ui.filter_form(("topics",), board, "Name contains"),
+            ui.table("topics", columns, rows, key=lambda row: row.name, empty=empty, sorting=sorting),
         ),
     )
 
@@ -95,21 +75,23 @@ def _columns(board: Board) -> list[TableColumn]:
     reading = board.reading
 
     def kind(row: _Topic) -> Child:
-        return join(flags(board, row.name), None if row.stats else badge("no nsqd has it", "warning"))
+        return join(flags(board, row.name), None if row.stats else ui.badge("no nsqd has it", "warning"))
 
-    columns = [TableColumn("topic", lambda row: topic_link(row.name), key="name"), TableColumn("kind", kind)]
+    columns = [TableColumn("topic", lambda row: ui.topic_link(row.name), key="name"), TableColumn("kind", kind)]
     if not reading.is_plain:
         columns += [
-            number("partitions", lambda row: figures.count(len(reading.partitions(row.name))), "partitions"),
-            number("replicas", lambda row: _copies(board, row.name)),
+            ui.number("partitions", lambda row: figures.count(len(reading.partitions(row.name))), "partitions"),
+            ui.number("replicas", lambda row: _copies(board, row.name)),
         ]
     return [
         *columns,
-        number("channels", lambda row: figures.count(len(row.rows)), "channels"),
-        number("messages", lambda row: figures.count(row.stats.messages if row.stats else 0), "messages"),
-        number("published", lambda row: figures.rate(board.history.last("topic", row.name, "published")), "published"),
-        number("depth", lambda row: figures.count(row.depth), "depth"),
-        number("lag", lambda row: figures.span(row.lag if row.stats else None), "lag"),
+        ui.number("channels", lambda row: figures.count(len(row.rows)), "channels"),
+        ui.number("messages", lambda row: figures.count(row.stats.messages if row.stats else 0), "messages"),
+        ui.number(
+            "published", lambda row: figures.rate(board.history.last("topic", row.name, "published")), "published"
+        ),
+        ui.number("depth", lambda row: figures.count(row.depth), "depth"),
+        ui.number("lag", lambda row: figures.span(row.lag if row.stats else None), "lag"),
     ]
 
 
@@ -125,12 +107,12 @@ def flags(board: Board, name: str) -> Html:
     topic = board.reading.topics.get(name)
     entries = topic.partitions if topic else ()
     return join(
-        badge("ordered") if any(e.ordered for e in entries) or (listed and listed.ordered) else None,
-        badge("headers") if any(e.extended for e in entries) or (listed and listed.extend_support) else None,
-        badge("registered channels") if listed and listed.disable_channel_auto_create else None,
-        badge("several partitions a node") if listed and listed.multi_part else None,
-        badge("paused", "warning") if any(e.paused for e in entries) else None,
-        badge("no nsqlookupd lists it", "warning") if _is_unlisted(board, name) else None,
+        ui.badge("ordered") if any(e.ordered for e in entries) or (listed and listed.ordered) else None,
+        ui.badge("headers") if any(e.extended for e in entries) or (listed and listed.extend_support) else None,
+        ui.badge("registered channels") if listed and listed.disable_channel_auto_create else None,
+        ui.badge("several partitions a node") if listed and listed.multi_part else None,
+        ui.badge("paused", "warning") if any(e.paused for e in entries) else None,
+        ui.badge("no nsqlookupd lists it", "warning") if _is_unlisted(board, name) else None,
     )
 
 
@@ -144,7 +126,7 @@ def topic_page(board: Board, name: str) -> Page:
     """Return the page of a topic."""
     reading, history = board.reading, board.history
     if name not in reading.names:
-        return missing(board, f"There is no topic {name!r}", ("Topics", ("topics",)))
+        return ui.missing(board, f"There is no topic {name!r}", ("Topics", ("topics",)))
     topic = reading.topics.get(name)
     channels = topic.channels if topic else ()
     lines = [
@@ -153,28 +135,29 @@ def topic_page(board: Board, name: str) -> Page:
     ]
     events = [event for event in reversed(history.events) if event.topic == name]
     content = join(
-        crumbs(("Topics", ("topics",))),
+        ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
         incomplete(board, name),
-        tiles(
+        ui.tiles(
             ("published", figures.rate(history.last("topic", name, "published")), ""),
             ("messages so far", figures.short(topic.messages if topic else None), ""),
             ("waiting", figures.short(sum(c.depth for c in channels)), ""),
             ("in flight", figures.short(sum(c.in_flight for c in channels)), ""),
         ),
-        charts(
+        ui.charts(
             board,
             Chart("published", "Published per second", "rate", [("published", ("topic", name, "published"))]),
             Chart("depths", "Waiting messages by channel", "count", lines),
             topic=name,
         ),
-        section("Channels", _channels(board, name)),
-        section("Partitions" if not reading.is_plain else "At the nsqds", _partitions(board, name)),
+        ui.section("Channels", _channels(board, name)),
+        ui.section("Partitions" if not reading.is_plain else "At the nsqds", _partitions(board, name)),
         latencies(
             [(e.nsqd if reading.is_plain else str(e.partition), e.latency) for e in topic.partitions] if topic else []
         ),
-        section(
-            "Events", events_list(events[:20], empty="Nothing has happened to this topic since the dashboard started.")
+        ui.section(
+            "Events",
+            ui.events_list(events[:20], empty="Nothing has happened to this topic since the dashboard started."),
         ),
         tag("p", tag("a", "Search a message of this topic", href=path("search") + query(topic=name))),
     )
@@ -199,12 +182,12 @@ def incomplete(board: Board, name: str) -> Html | None:
 
 def _channels(board: Board, topic: str) -> Html:
     columns = (
-        TableColumn("channel", lambda row: join(channel_link(topic, row.name), " ", states(row.channel))),
-        *all_channel_figures(is_plain=board.reading.is_plain),
+        TableColumn("channel", lambda row: join(ui.channel_link(topic, row.name), " ", ui.states(row.channel))),
+        *ui.all_channel_figures(is_plain=board.reading.is_plain),
     )
     rows = [row for row in board.reading.rows if row.topic == topic and row.channel is not None]
     empty = "It has no channel: consumers create them, or nsq-ha channel create."
-    return table("channels", columns, rows, key=lambda row: row.name, empty=empty)
+    return ui.table("channels", columns, rows, key=lambda row: row.name, empty=empty)
 
 
 def _partitions(board: Board, name: str) -> Html:
@@ -222,20 +205,21 @@ def _partitions(board: Board, name: str) -> Html:
     note = tag("p", described.note, class_="banner warning") if described and described.note else None
     empty = "No nsqd reports a partition."
     return join(
-        note, table("partitions", _partition_columns(board), rows, key=lambda row: str(row.partition[1]), empty=empty)
+        note,
+        ui.table("partitions", _partition_columns(board), rows, key=lambda row: str(row.partition[1]), empty=empty),
     )
 
 
 def _at_nsqds(board: Board, topic: TopicStats | None) -> Html:
     columns = (
-        TableColumn("nsqd", lambda entry: join(node_link(entry.nsqd), " ", _found_at(board, entry))),
-        number("messages", lambda entry: figures.count(entry.messages)),
-        number("in no channel yet", lambda entry: figures.count(entry.unrouted)),
-        number("in memory", lambda entry: figures.count(entry.unrouted - entry.on_disk)),
-        number("on disk", lambda entry: figures.count(entry.on_disk)),
-        number("channels", lambda entry: len(entry.channels)),
+        TableColumn("nsqd", lambda entry: join(ui.node_link(entry.nsqd), " ", _found_at(board, entry))),
+        ui.number("messages", lambda entry: figures.count(entry.messages)),
+        ui.number("in no channel yet", lambda entry: figures.count(entry.unrouted)),
+        ui.number("in memory", lambda entry: figures.count(entry.unrouted - entry.on_disk)),
+        ui.number("on disk", lambda entry: figures.count(entry.on_disk)),
+        ui.number("channels", lambda entry: len(entry.channels)),
     )
-    return table(
+    return ui.table(
         "partitions",
         columns,
         topic.partitions if topic else (),
@@ -250,9 +234,9 @@ def _found_at(board: Board, entry: PartitionStats) -> Html:
     is_hidden = info is not None and entry.topic in info.tombstoned
     is_unknown = info is not None and entry.topic not in info.topics and not is_hidden
     return join(
-        badge("paused", "warning") if entry.paused else None,
-        badge("tombstoned", "warning") if is_hidden else None,
-        badge("not registered", "warning") if is_unknown else None,
+        ui.badge("paused", "warning") if entry.paused else None,
+        ui.badge("tombstoned", "warning") if is_hidden else None,
+        ui.badge("not registered", "warning") if is_unknown else None,
     )
 
 
@@ -270,25 +254,27 @@ def _partition_columns(board: Board) -> list[TableColumn]:
     def leader(row: _Partition) -> Child:
         nsqd = leaders.get(row.partition)
         return (
-            join(node_link(nsqd), badge("silent", "bad") if nsqd in silent else None) if nsqd else badge("none", "bad")
+            join(ui.node_link(nsqd), ui.badge("silent", "bad") if nsqd in silent else None)
+            if nsqd
+            else ui.badge("none", "bad")
         )
 
     def writable(row: _Partition) -> Child:
-        return "…" if row.detail is None else "yes" if row.detail.writable else badge("no", "bad")
+        return "…" if row.detail is None else "yes" if row.detail.writable else ui.badge("no", "bad")
 
     def move(row: _Partition) -> Child:
         href = path("confirm", "move-leader") + query(topic=row.partition[0], partition=row.partition[1])
         return tag("a", "Move leader", href=href, class_="button") if _others(board, row.partition) else ""
 
     columns = [
-        number("partition", lambda row: str(row.partition[1])),
+        ui.number("partition", lambda row: str(row.partition[1])),
         TableColumn("leader", leader),
         TableColumn("replicas", lambda row: _replicas(board, row)),
         TableColumn("writable", writable),
-        number("messages", lambda row: figures.count(row.stats.messages if row.stats else None)),
-        number("first offset", lambda row: str(row.stats.begin_offset) if row.stats else figures.NONE),
-        number("end offset", lambda row: str(row.stats.end_offset) if row.stats else figures.NONE),
-        number("publishers", lambda row: figures.count(row.stats.publishers if row.stats else None)),
+        ui.number("messages", lambda row: figures.count(row.stats.messages if row.stats else None)),
+        ui.number("first offset", lambda row: str(row.stats.begin_offset) if row.stats else figures.NONE),
+        ui.number("end offset", lambda row: str(row.stats.end_offset) if row.stats else figures.NONE),
+        ui.number("publishers", lambda row: figures.count(row.stats.publishers if row.stats else None)),
     ]
     return [*columns, TableColumn("change", move)] if board.may_change else columns
 
@@ -303,7 +289,7 @@ def _replicas(board: Board, row: _Partition) -> Child:
     in_sync = {tcp_address(replica) or replica for replica in row.detail.replicas} if row.detail else set()
     addresses = {*_others(board, row.partition), *(in_sync - {board.reading.leaders.get(row.partition, "")})}
     replicas = [
-        tag("span", node_link(address), " ", _sync(address, in_sync), class_="pair") for address in sorted(addresses)
+        tag("span", ui.node_link(address), " ", _sync(address, in_sync), class_="pair") for address in sorted(addresses)
     ]
     return join(*replicas) if replicas else "none"
 
@@ -311,7 +297,7 @@ def _replicas(board: Board, row: _Partition) -> Child:
 def _sync(address: str, in_sync: set[str]) -> Html | None:
     if not in_sync:  # the leader was not asked yet, or does not answer
         return None
-    return badge("in sync", "good") if address in in_sync else badge("not in sync", "warning")
+    return ui.badge("in sync", "good") if address in in_sync else ui.badge("not in sync", "warning")
 
 
 def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
@@ -322,10 +308,10 @@ def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
     shares = sorted({share for _, latency in known for share, _ in latency.percentiles})
     columns = (
         TableColumn("at", lambda entry: entry[0]),
-        number("messages", lambda entry: figures.count(entry[1].count)),
-        *(number(figures.share(each), functools.partial(_within, each)) for each in shares),
+        ui.number("messages", lambda entry: figures.count(entry[1].count)),
+        *(ui.number(figures.share(each), functools.partial(_within, each)) for each in shares),
     )
-    return section("From publish to FIN", table("latency", columns, known, key=lambda entry: entry[0], empty=""))
+    return ui.section("From publish to FIN", ui.table("latency", columns, known, key=lambda entry: entry[0], empty=""))
 
 
 def _within(share: float, entry: tuple[str, Latency]) -> str:
