@@ -16,12 +16,15 @@ import contextvars
 import inspect
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def is_async(function: Callable[..., object]) -> bool:
@@ -52,7 +55,7 @@ class HandlerThreads:
         self._started = 0
         self._busy = 0
 
-    async def call(self, function: Callable[[Any], object], argument: object) -> object:
+    async def call(self, function: Callable[[U], T], argument: U) -> T:
         """Return ``function(argument)``, called in a thread with the caller's context variables.
 
         If cancelled, the function continues in its thread and its result is dropped.
@@ -60,7 +63,7 @@ class HandlerThreads:
         if self._jobs is None:
             self._jobs = SimpleQueue()
         loop = asyncio.get_running_loop()
-        outcome: asyncio.Future[Any] = loop.create_future()
+        outcome: asyncio.Future[T] = loop.create_future()
         if self._busy == self._started < self._most:
             self._started += 1
             name = f"nsq_ha handler {self._started}"
@@ -104,3 +107,15 @@ class HandlerThreads:
             outcome.set_result(result)
         if waiting is not None:
             resume(waiting)
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Return ``function()``, called in a thread of its own.
+
+    If cancelled, the function continues in its thread and its result is dropped.
+    """
+    threads = HandlerThreads(1)
+    try:
+        return await threads.call(lambda _: function(), None)
+    finally:
+        threads.close()

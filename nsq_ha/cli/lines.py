@@ -6,15 +6,14 @@ line has no newline; no line, however long, takes more memory than the limit.
 
 from __future__ import annotations
 
-import asyncio
 import io
 import os
-import threading
 from collections.abc import AsyncIterator, Callable
 from typing import BinaryIO, Final, NamedTuple
 
+from nsq_ha.threads import HandlerThreads
+
 READ_BYTES: Final = 65536
-_AHEAD: Final = 4
 
 
 class Line(NamedTuple):
@@ -76,30 +75,23 @@ class Splitter:
 async def read_lines(stream: BinaryIO, limit: int, delimiter: bytes | None = b"\n") -> AsyncIterator[Line]:
     """Yield the lines of a stream as they arrive; ``limit`` and ``delimiter`` are those of :class:`Splitter`.
 
-    A separate thread reads at most a few chunks ahead. A read that never
-    returns (a terminal) does not prevent the process from ending.
+    A separate thread reads a chunk when the lines of the one before are taken. A read that never returns (a terminal)
+    does not prevent the process from ending.
 
     Raises:
         OSError: The stream cannot be read.
     """
     splitter = Splitter(limit, delimiter)
-    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    room = threading.Semaphore(_AHEAD)
-    loop = asyncio.get_running_loop()
-
-    def give(chunk: bytes | OSError) -> None:
-        loop.call_soon_threadsafe(chunks.put_nowait, chunk)
-
-    threading.Thread(target=_read, args=(_reader(stream), give, room), name="nsq-ha stdin", daemon=True).start()
-    while True:
-        chunk = await chunks.get()
-        room.release()
-        if isinstance(chunk, OSError):
-            raise chunk
-        for line in splitter.feed(chunk) if chunk else splitter.end():
+    threads = HandlerThreads(1)
+    read = _reader(stream)
+    try:
+        while chunk := await threads.call(read, READ_BYTES):
+            for line in splitter.feed(chunk):
+                yield line
+        for line in splitter.end():
             yield line
-        if not chunk:
-            return
+    finally:
+        threads.close()
 
 
 def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
@@ -113,17 +105,3 @@ def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
     except (io.UnsupportedOperation, AttributeError):
         return stream.read
     return lambda size: os.read(descriptor, size)
-
-
-def _read(read: Callable[[int], bytes], give: Callable[[bytes | OSError], None], room: threading.Semaphore) -> None:
-    chunk: bytes | OSError = b"-"
-    while isinstance(chunk, bytes) and chunk:
-        room.acquire()
-        try:
-            chunk = read(READ_BYTES)
-        except OSError as error:
-            chunk = error
-        try:
-            give(chunk)
-        except RuntimeError:  # the loop was closed
-            return

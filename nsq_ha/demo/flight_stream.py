@@ -10,17 +10,17 @@ It needs the extra ``nsq_ha[spark]`` and Java.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.demo.delays import Delays, differing, total
 from nsq_ha.demo.spark_step import delay_sums, delays_of, flights_of
 from nsq_ha.spark.session import local_session
+from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -214,36 +214,6 @@ class FlightStream:
 
 def _ignore(_: StreamState) -> None:
     """Take a state before the query was started."""
-
-
-_T = TypeVar("_T")
-
-
-async def in_thread(work: Callable[[], _T]) -> _T:
-    """Run a long call in a thread, and return its result or raise its error; a cancelled caller does not wait."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
-
-    def settle(ran: concurrent.futures.Future[_T]) -> None:
-        if done.cancelled():
-            return
-        error = ran.exception()
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(ran.result())
-
-    def run() -> None:
-        ran: concurrent.futures.Future[_T] = concurrent.futures.Future()
-        try:
-            ran.set_result(work())
-        except Exception as caught:  # noqa: BLE001 - raised again where it is awaited
-            ran.set_exception(caught)
-        with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime
-            loop.call_soon_threadsafe(settle, ran)
-
-    threading.Thread(target=run, name="nsq_ha demo spark", daemon=True).start()
-    return await done
 
 
 class Watch:

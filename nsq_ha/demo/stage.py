@@ -22,9 +22,10 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.delays import by_carrier
 from nsq_ha.demo.faults import DemoEvent, FaultScript
-from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, Watch, described, in_thread, watching
+from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, Watch, described, watching
 from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
+from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

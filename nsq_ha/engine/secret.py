@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.errors import ConfigError, ConnectError
 from nsq_ha.options.config import checked_secret
-from nsq_ha.threads import HandlerThreads, is_async
+from nsq_ha.threads import in_thread, is_async
 
 if TYPE_CHECKING:
     from nsq_ha.options.values import SecretFunction
@@ -30,7 +30,7 @@ async def secret_of(function: SecretFunction, address: str) -> str:
     If cancelled, a plain function continues in its thread, and its result is dropped.
     """
     try:
-        found = function() if is_async(function) else await _in_thread(function)
+        found = function() if is_async(function) else await _called(function)
         if inspect.isawaitable(found):
             found = await found
         if not isinstance(found, BaseException):
@@ -53,17 +53,13 @@ def _raised(error: BaseException) -> str:
     return f"raised {type(error).__name__}; its text is not shown, since it may contain the secret"
 
 
-async def _in_thread(function: SecretFunction) -> object:
+async def _called(function: SecretFunction) -> object:
     """Return the function's result, or what it raised: an exit must not end the event loop."""
 
-    def call(_: object) -> object:
+    def call() -> object:
         try:
             return function()
         except BaseException as error:  # noqa: BLE001
             return error
 
-    threads = HandlerThreads(1)
-    try:
-        return await threads.call(call, None)
-    finally:
-        threads.close()
+    return await in_thread(call)
