@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
@@ -20,7 +20,6 @@ from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
-from nsq_ha.policy.topology import TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,26 +27,40 @@ if TYPE_CHECKING:
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.nsqd_http import NsqdHttp, TopicAction
     from nsq_ha.engine.answers import TopicInfo
-    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.policy.topology import TopicMeta, TopicView
 
 MAX_REPLICAS: Final = 5
 """Maximum number of replicas of a partition."""
 
-_MAX_DAYS: Final = 60
-_MAX_SYNC: Final = 4000
-"""The largest values that the server accepts."""
+_RANGES: Final = {
+    "partitions": (1, MAX_PARTITIONS),
+    "replicas": (1, MAX_REPLICAS),
+    "retention_days": (0, 60),
+    "sync_every": (0, 4000),
+}
+"""The values that the server accepts."""
 
 _DOING: Final[Mapping[TopicAction, str]] = {"pause": "pausing", "unpause": "unpausing", "empty": "emptying"}
 
-_SETTINGS: Final = {
-    "partition_num": "partitions",
-    "replica": "replicas",
-    "ordered": "ordered",
-    "multi_part": "multi_part",
-    "extend_support": "extended",
-    "disable_channel_auto_create": "disable_channel_auto_create",
+
+class _Setting(NamedTuple):
+    """The names of a setting: in a request, and in a lookup's meta; empty if nsqlookupd does not show it."""
+
+    wire: str
+    meta: str
+
+
+_SETTINGS: Final[Mapping[str, _Setting]] = {
+    "partitions": _Setting("partition_num", "partition_num"),
+    "replicas": _Setting("replicator", "replica"),
+    "ordered": _Setting("orderedmulti", "ordered"),
+    "multi_part": _Setting("multipart", "multi_part"),
+    "extended": _Setting("extend", "extend_support"),
+    "retention_days": _Setting("retention", ""),
+    "sync_every": _Setting("syncdisk", ""),
+    "disable_channel_auto_create": _Setting("disable_channel_auto_create", "disable_channel_auto_create"),
 }
-"""Arguments of :meth:`AdminClient.create_topic` by the names of the settings in a lookup's meta."""
+"""The settings of a topic, by the arguments of :meth:`AdminClient.create_topic`."""
 
 
 class TopicAdmin(AdminBase):
@@ -96,17 +109,17 @@ class TopicAdmin(AdminBase):
                 partitioned server.
         """
         check_topic(topic)
-        _in_range("partitions", partitions, MAX_PARTITIONS)
-        _in_range("replicas", replicas, MAX_REPLICAS)
-        options = {
+        _in_range("partitions", partitions)
+        _in_range("replicas", replicas)
+        options: dict[str, object] = {
             "partitions": partitions,
             "replicas": replicas,
-            "ordered": ordered,
+            "ordered": bool(ordered),
             "multi_part": multi_part,
-            "extended": extended,
+            "extended": bool(extended),
             "retention_days": retention_days,
             "sync_every": sync_every,
-            "disable_channel_auto_create": disable_channel_auto_create,
+            "disable_channel_auto_create": bool(disable_channel_auto_create),
         }
         async with Bounded(f"creating topic {topic}", timeout) as call:
             if multi_part is None:
@@ -115,34 +128,14 @@ class TopicAdmin(AdminBase):
             if await self._leading.is_plain(topic, call):
                 plain.check_options(options)
                 return await plain.create_topic(self._leading, topic, call)
-            params = {
-                "topic": topic,
-                "partition_num": str(partitions),
-                "replicator": str(replicas),
-                "orderedmulti": _word(ordered),
-                "multipart": _word(multi_part),
-                "extend": _word(extended),
-                "disable_channel_auto_create": _word(disable_channel_auto_create),
-            }
-            if retention_days is not None:
-                params["retention"] = str(retention_days)
-            if sync_every is not None:
-                params["syncdisk"] = str(sync_every)
+            options["multi_part"] = bool(multi_part)
             try:
-                await self._leading.change("/topic/create", params, call)
+                await self._leading.change("/topic/create", {"topic": topic, **_params(options)}, call)
             except ServerError as error:
                 if "already exist" not in str(error):
                     raise
-                wanted = TopicMeta(
-                    partition_num=partitions,
-                    replica=replicas,
-                    extend_support=extended,
-                    ordered=ordered,
-                    multi_part=multi_part,
-                    disable_channel_auto_create=disable_channel_auto_create,
-                )
                 raise ConfigError(
-                    f"topic {topic!r} already exists with other settings: {await self._differences(topic, wanted)}."
+                    f"topic {topic!r} already exists with other settings: {await self._differences(topic, options)}."
                     f" Use another name, give the settings that it has, or delete it first"
                 ) from error
             return await until_usable(self._leading, topic, partitions, call)
@@ -187,7 +180,7 @@ class TopicAdmin(AdminBase):
         Raises:
             ConfigError: The number is out of range, or the cluster is a plain one.
         """
-        _in_range("partitions", partitions, MAX_PARTITIONS)
+        _in_range("partitions", partitions)
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
             if await self._leading.is_plain(topic, call):
                 raise plain.no_partitions(topic)
@@ -255,33 +248,18 @@ class TopicAdmin(AdminBase):
             TopicNotFoundError: The topic does not exist.
         """
         check_topic(topic)
-        if replicas is not None:
-            _in_range("replicas", replicas, MAX_REPLICAS)
-        for name, number, most in (
-            ("retention_days", retention_days, _MAX_DAYS),
-            ("sync_every", sync_every, _MAX_SYNC),
-        ):
-            if number is not None:
-                _in_range(name, number, most, least=0)
         if extended not in (None, True):
             raise ConfigError("extended must be True: headers of a topic cannot be taken back")
-        given = {
-            "replicator": None if replicas is None else str(replicas),
-            "retention": None if retention_days is None else str(retention_days),
-            "syncdisk": None if sync_every is None else str(sync_every),
-            "upgradeext": None if extended is None else _word(extended),
-            "disable_channel_auto_create": None
-            if disable_channel_auto_create is None
-            else _word(disable_channel_auto_create),
-        }
-        params = {name: value for name, value in given.items() if value is not None}
+        numbers = {"replicas": replicas, "retention_days": retention_days, "sync_every": sync_every}
+        for name, number in numbers.items():
+            if number is not None:
+                _in_range(name, number)
+        wanted = numbers | {"extended": extended, "disable_channel_auto_create": disable_channel_auto_create}
+        params = _params(wanted)
         if not params:
             raise ConfigError(f"give a setting of topic {topic!r} to change")
-        wanted = {
-            "replica": replicas,
-            "extend_support": extended,
-            "disable_channel_auto_create": disable_channel_auto_create,
-        }
+        if extended:
+            params["upgradeext"] = params.pop(_SETTINGS["extended"].wire)
         async with Bounded(f"updating topic {topic}", timeout) as call:
             if await self._leading.is_plain(topic, call):
                 raise ConfigError(f"topic {topic!r} has no settings: they need the partitioned server")
@@ -290,12 +268,13 @@ class TopicAdmin(AdminBase):
                 view = await self._leading.view(topic, "r", call)
                 if not view.exists:
                     raise TopicNotFoundError(f"topic {topic!r} does not exist")
-                meta = view.meta
-                behind = [n for n, value in wanted.items() if value is not None and getattr(meta, n, None) != value]
+                behind = [
+                    name for name, present in _shown(view.meta) if wanted.get(name, present) not in (None, present)
+                ]
                 if not behind and (not extended or await self._are_extended(view)):
                     return view
                 call.last = NsqError(
-                    f"the nsqlookupds do not show the new {', '.join(_SETTINGS[name] for name in behind)}"
+                    f"the nsqlookupds do not show the new {', '.join(behind)}"
                     if behind
                     else "a leader does not show the new setting, or does not answer"
                 )
@@ -369,28 +348,29 @@ class TopicAdmin(AdminBase):
         """
         return plain.merge_topics(await self._leading.collect(lambda client: client.topics()))
 
-    async def _differences(self, topic: str, wanted: TopicMeta) -> str:
+    async def _differences(self, topic: str, wanted: Mapping[str, object]) -> str:
         """Return the settings in which a topic differs from ``wanted``, as far as the nsqlookupds show them."""
         try:
             meta = (await self._leading.existing(topic)).meta
         except NsqError as error:
             return f"they cannot be compared now ({error})"
-        found = (
-            []
-            if meta is None
-            else [
-                f"{name} is {present}, not {asked}"
-                for field, name in _SETTINGS.items()
-                if (present := getattr(meta, field)) != (asked := getattr(wanted, field))
-            ]
-        )
-        return "; ".join(found) or "retention_days or sync_every differs, which nsqlookupd does not show"
+        found = () if meta is None else _shown(meta)
+        differing = [f"{name} is {present}, not {wanted[name]}" for name, present in found if present != wanted[name]]
+        return "; ".join(differing) or "retention_days or sync_every differs, which nsqlookupd does not show"
 
 
-def _in_range(name: str, value: object, most: int, *, least: int = 1) -> None:
+def _params(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return the query for the settings that are given."""
+    given = ((_SETTINGS[name].wire, value) for name, value in settings.items() if value is not None)
+    return {wire: str(value).lower() for wire, value in given}
+
+
+def _shown(meta: TopicMeta | None) -> list[tuple[str, object]]:
+    """Return the settings that nsqlookupd shows; None for those that it does not."""
+    return [(name, getattr(meta, setting.meta, None)) for name, setting in _SETTINGS.items() if setting.meta]
+
+
+def _in_range(name: str, value: object) -> None:
+    least, most = _RANGES[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name} must be {least}..{most}, not {value!r}")
-
-
-def _word(flag: bool) -> str:
-    return "true" if flag else "false"
