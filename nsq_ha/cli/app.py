@@ -51,12 +51,14 @@ class Commands(Group):
 @click.group(
     cls=Commands,
     commands=OnDemand(_MODULES),
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
     " 143 ended by SIGTERM.",
 )
 @click.version_option(__version__, prog_name="nsq-ha")
-@click.option("-v", "--verbose", count=True, help="Show the library's log: -v changes, -vv also each frame.")
+@click.option(
+    "-v", "--verbose", count=True, show_default=False, help="Show the library's log: -v changes, -vv also each frame."
+)
 @context_option
 def app(verbose: int, context: str | None) -> None:
     """Work with an NSQ cluster: a partitioned, replicated one, or a plain (upstream) one.

@@ -76,30 +76,16 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 @click.command(short_help="Measure publishing and consuming.")
 @click.argument("topic", type=TOPIC)
-@click.option(
-    "-n",
-    "--count",
-    type=click.IntRange(1, 10_000_000),
-    default=10_000,
-    show_default=True,
-    help="Number of messages.",
-)
-@click.option("--seconds", type=SECONDS, default=30.0, show_default=True, help="Stop publishing after this time.")
-@click.option(
-    "--size",
-    type=click.IntRange(_STAMP.size, 1 << 20),
-    default=100,
-    show_default=True,
-    help="Size of each body in bytes.",
-)
+@click.option("-n", "--count", type=click.IntRange(1, 10_000_000), default=10_000, help="Number of messages.")
+@click.option("--seconds", type=SECONDS, default=30.0, help="Stop publishing after this time.")
+@click.option("--size", type=click.IntRange(_STAMP.size, 1 << 20), default=100, help="Size of each body in bytes.")
 @click.option(
     "--in-flight",
     type=click.IntRange(1, 10_000),
     default=100,
-    show_default=True,
     help="Number of unanswered publishes. 1 measures the latency of the cluster, many its throughput.",
 )
-@click.option("--consume/--no-consume", default=True, show_default=True, help="Consume the messages, too.")
+@click.option("--consume/--no-consume", default=True, help="Consume the messages, too.")
 @yes_option
 @cluster_options
 @metrics_option

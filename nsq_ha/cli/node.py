@@ -181,7 +181,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
 # ---------------------------------------------------------------- tombstones
 
 _TIMEOUT: Final = click.option(
-    "--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait until all nsqlookupds show it."
+    "--timeout", type=SECONDS, default=30.0, help="Seconds to wait until all nsqlookupds show it."
 )
 
 

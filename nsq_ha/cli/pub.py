@@ -53,6 +53,7 @@ _EXPECT_EVERY: Final = 100
 @click.option(
     "--csv-separator",
     default=",",
+    show_default=False,
     metavar="CHARACTER",
     callback=parse_character,
     help="Character between the fields of CSV. Default: a comma.",
@@ -61,6 +62,7 @@ _EXPECT_EVERY: Final = 100
 @click.option(
     "--delimiter",
     default="\\n",
+    show_default=False,
     metavar="BYTE",
     callback=parse_byte,
     help="Byte that ends a message, such as \\\\0. Default: a newline.",
@@ -96,13 +98,7 @@ _EXPECT_EVERY: Final = 100
     type=SECONDS,
     help="Seconds for each message, including retries. Default: the option publish_timeout, 30.",
 )
-@click.option(
-    "--in-flight",
-    type=click.IntRange(1),
-    default=500,
-    show_default=True,
-    help="Maximum number of unanswered publishes.",
-)
+@click.option("--in-flight", type=click.IntRange(1), default=500, help="Maximum number of unanswered publishes.")
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @cluster_options_beside_keys

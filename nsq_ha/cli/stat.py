@@ -45,7 +45,7 @@ class StatOptions:
 @click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
 @click.option("-c", "--clients", is_flag=True, help="A row for each connection that consumes.")
 @click.option("-w", "--watch", is_flag=True, help="Repeat it until Ctrl-C, with rates.")
-@click.option("-i", "--interval", type=SECONDS, default=2.0, show_default=True, help="Seconds between two repeats.")
+@click.option("-i", "--interval", type=SECONDS, default=2.0, help="Seconds between two repeats.")
 @click.option("-n", "--count", type=click.IntRange(1), help="With --watch: end after this many times.")
 @cluster_options
 @json_option

@@ -78,15 +78,15 @@ class FileOptions:
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     default=".",
+    show_default=False,
     help="Write to the folder TOPIC in this one. Default: the current folder.",
 )
-@click.option("--channel", type=CHANNEL, default=CHANNEL_OF_FILES, show_default=True, help="Channel to read.")
+@click.option("--channel", type=CHANNEL, default=CHANNEL_OF_FILES, help="Channel to read.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["json", "lines", "parquet"]),
     default="json",
-    show_default=True,
     help="json: a line for each message, as tail --json prints it. lines: only the body, and a newline. parquet: needs"
     " pyarrow.",
 )
@@ -95,30 +95,20 @@ class FileOptions:
     "compressed",
     type=click.Choice(["none", "gzip", "zstd"]),
     default="none",
-    show_default=True,
     help="How to compress the files.",
 )
 @click.option(
     "--rotate-bytes",
     type=Size(),
     default="256M",
-    show_default=True,
     help="Complete a file when its messages, uncompressed, have this size.",
 )
 @click.option(
-    "--rotate-seconds",
-    type=SECONDS,
-    default=3600.0,
-    show_default=True,
-    help="Complete a file this long after its first message.",
+    "--rotate-seconds", type=SECONDS, default=3600.0, help="Complete a file this long after its first message."
 )
 @selection_options("Read", "where the channel is; a new channel starts with new messages")
 @click.option(
-    "--max-in-flight",
-    type=IN_FLIGHT,
-    default=1000,
-    show_default=True,
-    help="Maximum number of messages that are not on the disk yet.",
+    "--max-in-flight", type=IN_FLIGHT, default=1000, help="Maximum number of messages that are not on the disk yet."
 )
 @cluster_options
 @metrics_option

@@ -60,8 +60,8 @@ _TROUBLES: Final[Mapping[Trouble, str]] = {
 
 @click.command(short_help="Watch rates, depths and lags live.")
 @click.argument("pattern", required=False, default="")
-@click.option("-i", "--interval", type=SECONDS, default=2.0, show_default=True, help="Seconds between two samples.")
-@click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", show_default=True, help="Order of the rows.")
+@click.option("-i", "--interval", type=SECONDS, default=2.0, help="Seconds between two samples.")
+@click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", help="Order of the rows.")
 @click.option("-r", "--reverse", is_flag=True, help="Turn the order round.")
 @click.option("-p", "--partitions", is_flag=True, help="A row for each partition (plain: each nsqd).")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many samples.")

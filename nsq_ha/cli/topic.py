@@ -89,7 +89,7 @@ def topic() -> None:
 @topic.command()
 @click.argument("name", type=TOPIC)
 @click.argument("partitions", type=click.IntRange(1, MAX_PARTITIONS))
-@click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait for the leaders.")
+@click.option("--timeout", type=SECONDS, default=150.0, help="Seconds to wait for the leaders.")
 @yes_option
 @cluster_options
 @json_option
@@ -130,7 +130,7 @@ def expand(
     default=None,
     help="Channels must be created before a consumer can use them. Switching it on deletes all that exist.",
 )
-@click.option("--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds to wait until all show it.")
+@click.option("--timeout", type=SECONDS, default=60.0, help="Seconds to wait until all show it.")
 @yes_option
 @cluster_options
 @json_option
@@ -175,7 +175,7 @@ def update(
 @click.argument("name", type=TOPIC)
 @click.argument("partition", type=PARTITION)
 @click.option("--to", metavar="HOST:PORT", help="TCP address of the nsqd that shall lead. Default: another replica.")
-@click.option("--timeout", type=SECONDS, default=60.0, show_default=True, help="Seconds to wait until it leads.")
+@click.option("--timeout", type=SECONDS, default=60.0, help="Seconds to wait until it leads.")
 @cluster_options
 @json_option
 def move_leader(
@@ -199,7 +199,7 @@ def move_leader(
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
 @cluster_options
 def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Hold the messages of the plain topic NAME back from its channels, until `resume`. Publishing goes on.
@@ -212,7 +212,7 @@ def pause(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
 @cluster_options
 def resume(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Let the messages of the paused plain topic NAME go to its channels."""
@@ -222,7 +222,7 @@ def resume(name: str, cluster: ClusterAccess, *, timeout: float) -> None:
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option("--timeout", type=SECONDS, default=30.0, show_default=True, help="Seconds to wait for all nsqds.")
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for all nsqds.")
 @yes_option
 @cluster_options
 def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
@@ -237,14 +237,7 @@ def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> No
 
 @topic.command()
 @click.argument("name", type=TOPIC)
-@click.option(
-    "-p",
-    "--partitions",
-    type=click.IntRange(1, MAX_PARTITIONS),
-    default=1,
-    show_default=True,
-    help="Number of partitions.",
-)
+@click.option("-p", "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, help="Number of partitions.")
 @click.option(
     "-r",
     "--replicas",
@@ -262,7 +255,7 @@ def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> No
     "--retention-days", type=click.IntRange(1), help="Days for which messages are kept. Default: the server's."
 )
 @click.option("--register-channels", is_flag=True, help="Channels must be created before a consumer can use them.")
-@click.option("--timeout", type=SECONDS, default=150.0, show_default=True, help="Seconds to wait until it is usable.")
+@click.option("--timeout", type=SECONDS, default=150.0, help="Seconds to wait until it is usable.")
 @cluster_options
 @json_option
 def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401

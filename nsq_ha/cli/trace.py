@@ -324,29 +324,19 @@ trace.add_command(message)
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="Report only this topic. May be repeated.")
 @click.option("--ordered", type=TOPIC, multiple=True, help="Check the order of this topic. May be repeated.")
 @click.option(
-    "--grace",
-    type=Number(0),
-    default=60.0,
-    show_default=True,
-    help="Seconds after which a message that was not finished counts as lost.",
+    "--grace", type=Number(0), default=60.0, help="Seconds after which a message that was not finished counts as lost."
 )
 @click.option(
-    "--skip-prefix",
-    default="spark-",
-    show_default=True,
-    help="Leave out channels with this prefix, since they are not consumers.",
+    "--skip-prefix", default="spark-", help="Leave out channels with this prefix, since they are not consumers."
 )
 @click.option(
     "--fail-on",
     type=click.Choice(_KINDS),
     multiple=True,
     default=("lost", "out_of_order"),
-    show_default=True,
     help="Anomaly that makes the exit code 1. May be repeated.",
 )
-@click.option(
-    "--threads", default="*", show_default=True, help="Threads that Spark uses on this machine; * for one per core."
-)
+@click.option("--threads", default="*", help="Threads that Spark uses on this machine; * for one per core.")
 @click.option(
     "--master",
     help="Run on this Spark cluster (spark://..., yarn, k8s://...) or Spark Connect server (sc://...), not on this "
