@@ -27,7 +27,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
 
 import msgspec
 
@@ -38,6 +38,8 @@ from nsq_ha.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
+
+    from nsq_ha.message import MessageSource
 
 
 _JOURNAL: Final = ".journal"
@@ -229,51 +231,22 @@ class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, message: Message) -> Self:
         """Return the entry for a message."""
-        return cls(
-            message.id,
-            message.body,
-            message.attempts,
-            message.timestamp_ns,
-            message.topic,
-            message.partition,
-            message.nsqd,
-            message.offset,
-            message.raw_size,
-            message.ext,
-        )
+        return cls(*(getattr(message, name) for name in cls.__struct_fields__))
 
     def message(self) -> Message:
         """Return the message, which cannot be answered."""
-        return Message(
-            self.id,
-            self.body,
-            self.attempts,
-            self.timestamp_ns,
-            _Origin(self.topic, self.partition, self.nsqd),
-            self.offset,
-            self.raw_size,
-            self.ext,
-            answered=True,
-        )
+        origin = cast("MessageSource", _Origin(self.topic, self.partition, self.nsqd))
+        own = (self.id, self.body, self.attempts, self.timestamp_ns)
+        return Message(*own, origin, self.offset, self.raw_size, self.ext, answered=True)
 
 
-class _Origin:
-    """The source of a message that was read from a journal."""
+class _Origin(NamedTuple):
+    """The source of a message that was read from a journal; nothing answers it."""
 
-    def __init__(self, topic: str, partition: int, nsqd: str) -> None:
-        self.topic: str = topic
-        self.channel: str = ""
-        self.partition: int = partition
-        self.nsqd: str = nsqd
-
-    def finish(self, message: Message) -> None:
-        """Do nothing: nsqd does not wait for an answer."""
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        """Do nothing."""
-
-    def touch(self, message: Message) -> None:
-        """Do nothing."""
+    topic: str
+    partition: int
+    nsqd: str
+    channel: str = ""
 
 
 class Journal:

@@ -139,17 +139,15 @@ def dev(
     nsqds: int | None,
     nsqlookupds: int | None,
     topics: tuple[Wanted, ...],
-    time_scale: float,
     port: int | None,
     nsqd_port: int | None,
-    retain_bytes: int,
     tls_cert: str | None,
     tls_key: str | None,
     tls_root_ca_file: str | None,
     tls_client_auth_policy: str | None,
     auth_file: str | None,
     as_json: bool | None,
-    **limits: Any,  # noqa: ANN401 - click has converted them
+    **options: Any,  # noqa: ANN401 - those of DevCluster with the same names
 ) -> None:
     """Run a cluster in this process, on the loopback interface, until Ctrl-C; it stores nothing on disk."""
     try:
@@ -162,14 +160,12 @@ def dev(
         plain=plain,
         nsqlookupds=nsqlookupds or (1 if plain else 2),
         nsqds=nodes,
-        time_scale=time_scale,
         lookupd_ports=ports.lookupd,
         nsqd_ports=ports.nsqd,
-        retain_bytes=retain_bytes,
         tls=nsqd_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
         tls_required=tls_client_auth_policy is not None,
         auth=_grants(auth_file),
-        **limits,
+        **options,
     )
     with failures(), _started(cluster):
         for wanted in topics:

@@ -170,19 +170,17 @@ def list_letters(
     topic: str,
     cluster: ClusterAccess,
     *,
-    origin: str | None,
-    by: str | None,
-    error: str | None,
     start: StartFrom | None,
     channel: str | None,
     as_json: bool | None,
+    **filters: str | None,
 ) -> None:
     """List the dead letters that TOPIC holds, those that were replayed, too.
 
     It takes none away: they are read through a channel of its own. A plain (upstream) cluster holds messages only in
     channels: those of --channel are read, and go back.
     """
-    rows = run(_found(cluster, topic, Which(frozenset(), origin, by, error), start, channel))
+    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel))
     if wants_json(as_json):
         for message, letter in rows:
             print_json(letter_as_dict(message, letter))

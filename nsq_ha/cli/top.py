@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
@@ -62,27 +62,18 @@ _TROUBLES: Final[Mapping[Trouble, str]] = {
 @click.argument("pattern", required=False, default="")
 @click.option("-i", "--interval", type=SECONDS, default=2.0, help="Seconds between two samples.")
 @click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", help="Order of the rows.")
-@click.option("-r", "--reverse", is_flag=True, help="Turn the order round.")
-@click.option("-p", "--partitions", is_flag=True, help="A row for each partition (plain: each nsqd).")
+@click.option("-r", "--reverse", "is_reversed", is_flag=True, help="Turn the order round.")
+@click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many samples.")
 @cluster_options
-def top(
-    pattern: str,
-    cluster: ClusterAccess,
-    *,
-    interval: float,
-    sort: str,
-    reverse: bool,
-    partitions: bool,
-    count: int | None,
-) -> None:
+def top(cluster: ClusterAccess, *, count: int | None, **options: Any) -> None:  # noqa: ANN401 - what Screen takes
     """Watch rates, depths, messages in flight, leaders and lags, until `q` or Ctrl-C.
 
     PATTERN is a part of TOPIC/CHANNEL, or a pattern such as orders/b*. Without a terminal, each sample is printed
     below the last one.
     """
     name = cluster.context or cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")
-    screen = Screen(name, interval, sort, reverse, partitions, pattern)
+    screen = Screen(name, **options)
     run(
         _top(cluster, screen, count),
         stopped=None if count is not None and not sys.stdout.isatty() else 0,

@@ -324,7 +324,11 @@ trace.add_command(message)
 @click.option("--topic", "topics", type=TOPIC, multiple=True, help="Report only this topic. May be repeated.")
 @click.option("--ordered", type=TOPIC, multiple=True, help="Check the order of this topic. May be repeated.")
 @click.option(
-    "--grace", type=Number(0), default=60.0, help="Seconds after which a message that was not finished counts as lost."
+    "--grace",
+    "grace_s",
+    type=Number(0),
+    default=60.0,
+    help="Seconds after which a message that was not finished counts as lost.",
 )
 @click.option(
     "--skip-prefix", default="spark-", help="Leave out channels with this prefix, since they are not consumers."
@@ -347,14 +351,10 @@ def report(
     logs: tuple[str, ...],
     out: str | None,
     *,
-    topics: tuple[str, ...],
-    ordered: tuple[str, ...],
-    grace: float,
-    skip_prefix: str,
-    fail_on: tuple[str, ...],
     threads: str,
     master: str | None,
     as_json: bool | None,
+    **options: Any,  # noqa: ANN401 - what ReportOptions takes
 ) -> None:
     """Read trace logs of the SDK, logs of nsqds, or both, and report what happened to the messages.
 
@@ -372,14 +372,13 @@ def report(
         raise click.ClickException(str(error)) from error
     from nsq_ha.spark.trace.report import ReportOptions, trace_report
 
-    options = ReportOptions(topics, ordered, grace, skip_prefix, fail_on)
     with contextlib.ExitStack() as stack:
         try:
             session = _session(master, threads)
         except SparkUnavailableError as error:
             raise click.ClickException(str(error)) from error
         stack.callback(session.stop)
-        found = trace_report(session, logs, out, options)
+        found = trace_report(session, logs, out, ReportOptions(**options))
     if wants_json(as_json):
         print_json(found.as_dict())
     else:
