@@ -8,9 +8,10 @@ import click
 
 from nsq_ha.admin.findings import counted
 from nsq_ha.admin.plain import refused_option
+from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
-from nsq_ha.cli.figures import number
+from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
@@ -71,14 +72,7 @@ _PARTITION_COLUMNS: Final = (
     FigureColumn("bytes", 5, _bytes),
 )
 
-_CHANNEL_COLUMNS: Final = (
-    FigureColumn("channel", 0, lambda row: row[0], is_number=False),
-    FigureColumn("part", 0, lambda row: str(row[1])),
-    FigureColumn("depth", 0, lambda row: number(row[2])),
-    FigureColumn("in flight", 1, lambda row: number(row[3])),
-    FigureColumn("deferred", 3, lambda row: number(row[4])),
-    FigureColumn("clients", 2, lambda row: number(row[5])),
-)
+_CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "deferred", "clients")
 
 
 @click.group(cls=Group, short_help="List, create, change and delete topics.")
@@ -106,13 +100,7 @@ def expand(
     text = f"Expand {name} to {partitions} partitions? Keys then go to other partitions, and it cannot be taken back."
     confirm(text, yes=yes)
     view = _change(cluster, name, f"expanding {name}", lambda admin: admin.expand(name, partitions, timeout=timeout))
-    created = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
-    if wants_json(as_json):
-        print_json(created)
-    else:
-        print_table(
-            ["partition#", "leader"], list(_leaders(view).items()), title=f"{name}: {view.partition_num} partitions"
-        )
+    _print_leaders(view, f"{name}: {view.partition_num} partitions", as_json=as_json)
 
 
 @topic.command()
@@ -271,12 +259,8 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
             print_json({"topic": name, "nsqds": nsqds})
         else:
             print_table(["nsqd to publish to"], [(nsqd,) for nsqd in nsqds], title=f"created {name}")
-        return
-    created = {"topic": name, "partitions": view.partition_num, "leaders": _leaders(view)}
-    if wants_json(as_json):
-        print_json(created)
     else:
-        print_table(["partition#", "leader"], list(_leaders(view).items()), title=f"created {name}")
+        _print_leaders(view, f"created {name}", as_json=as_json)
 
 
 @topic.command("list")
@@ -396,20 +380,29 @@ def _channels(entry: PartitionDescription) -> dict[str, Any]:
     return {channel.name: {name: getattr(channel, name) for name in figures} for channel in channels}
 
 
-def _channel_rows(found: TopicDescription) -> list[tuple[Any, ...]]:
-    """Return the figures of each channel by partition, or by nsqd of a plain topic."""
-    return sorted(
-        (
-            channel.name,
-            _leader(entry) if found.view.is_plain else entry.partition,
-            channel.depth,
-            channel.in_flight,
-            channel.deferred,
-            channel.clients,
+def _print_leaders(view: TopicView, title: str, *, as_json: bool | None) -> None:
+    leaders = _leaders(view)
+    if wants_json(as_json):
+        print_json({"topic": view.topic, "partitions": view.partition_num, "leaders": leaders})
+    else:
+        print_table(["partition#", "leader"], list(leaders.items()), title=title)
+
+
+def _print_channels(found: TopicDescription) -> None:
+    """Print the figures of each channel by partition, or by nsqd of a plain topic."""
+    rows = [
+        FigureRow(
+            topic=found.view.topic,
+            partition=None if found.view.is_plain else entry.partition,
+            nsqd=_leader(entry),
+            channel=channel,
         )
         for entry in found.partitions
         for channel in (entry.stats.channels if entry.stats else ())
-    )
+    ]
+    if rows:
+        columns = {each.name: each for each in columns_of(rows, by_partition=True, rates=False)}
+        print_fitting([columns[name] for name in _CHANNEL_COLUMNS if name in columns], in_order(rows, "name"))
 
 
 def _print_plain(found: TopicDescription) -> None:
@@ -422,9 +415,7 @@ def _print_plain(found: TopicDescription) -> None:
     ]
     title = f"{found.view.topic}: {counted(len(rows), 'nsqd')}"
     print_table(["nsqd", "messages since its start#", "without channel#"], rows, title=title)
-    channels = _channel_rows(found)
-    if channels:
-        print_table(["channel", "nsqd", "depth#", "in flight#", "deferred#", "clients#"], channels)
+    _print_channels(found)
 
 
 def _print_description(found: TopicDescription) -> None:
@@ -434,8 +425,6 @@ def _print_description(found: TopicDescription) -> None:
     kinds = [word for name, word in words.items() if settings[name]]
     title = ", ".join([counted(len(found.partitions), "partition"), *replicas, *kinds])
     print_fitting(_PARTITION_COLUMNS, found.partitions, title=f"{found.view.topic}: {title}")
-    channels = _channel_rows(found)
-    if channels:
-        print_fitting(_CHANNEL_COLUMNS, channels)
+    _print_channels(found)
     if found.note:
         click.echo(clean(found.note))
