@@ -13,15 +13,7 @@ import click
 from nsq_ha.checks import lookupd_urls
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.inputs import key_of
-from nsq_ha.cli.options import (
-    CHANNEL,
-    IN_FLIGHT,
-    SECONDS,
-    TOPIC,
-    Number,
-    cluster_options,
-    metrics_option,
-)
+from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import Intake, Selection, check_read, losses_reported, selection_options

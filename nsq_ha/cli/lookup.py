@@ -9,17 +9,7 @@ import click
 from nsq_ha.cli.options import TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import cell, clean, print_json, print_table, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import (
-    NO_NSQD,
-    View,
-    agree,
-    are_plain,
-    ask_all,
-    differing,
-    is_unknown,
-    nsqds_of,
-    partitions_of,
-)
+from nsq_ha.cli.views import NO_NSQD, View, agree, are_plain, ask_all, differing, is_unknown, nsqds_of, partitions_of
 from nsq_ha.errors import TopicNotFoundError
 
 if TYPE_CHECKING:

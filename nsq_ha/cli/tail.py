@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.cli.options import (
-    CHANNEL,
-    IN_FLIGHT,
-    TOPIC,
-    cluster_options,
-    json_option,
-    metrics_option,
-)
+from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import Selection, check_read, losses_reported, own_channel, selection_options
 from nsq_ha.cli.running import run

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from nsq_ha.cli.archive import Archive, check_format
-from nsq_ha.cli.options import (
-    CHANNEL,
-    IN_FLIGHT,
-    SECONDS,
-    TOPIC,
-    cluster_options,
-    json_option,
-    metrics_option,
-)
+from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import Intake, Selection, check_read, losses_reported, selection_options
