@@ -89,6 +89,8 @@ class _Coordination(msgspec.Struct):
 
 
 class _Stored(msgspec.Struct):
+    """Has its fields in the order of :class:`StoredMessage`."""
+
     id: int
     trace_id: int
     timestamp: int
@@ -292,15 +294,7 @@ class NsqdHttp(HttpPeer):
             stored = await self._beside(topic, partition, position, stored)
         if stored is None or not _is_answer(mode, position, stored):
             return None
-        return StoredMessage(
-            internal_id=stored.id,
-            trace_id=stored.trace_id,
-            timestamp_ns=stored.timestamp,
-            offset=stored.offset,
-            number=stored.queue_cnt_index,
-            body=stored.body,
-            headers=stored.ext,
-        )
+        return StoredMessage(*msgspec.structs.astuple(stored))
 
     async def _stored(self, topic: str, partition: int, mode: Search, position: int) -> _Stored | None:
         """Return what the server answers, which may be another message."""

@@ -16,6 +16,7 @@ from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import Selection, check_read, losses_reported, own_channel, selection_options
 from nsq_ha.cli.running import run
 from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import DeadLetterError, RemoteProtocolError
 from nsq_ha.identity import is_upstream_id
 
@@ -141,7 +142,7 @@ def _local(when: datetime) -> str:
 def _origin(origin: Provenance) -> dict[str, Any]:
     """Return where a dead letter comes from as a dict for JSON."""
     return dataclasses.asdict(origin) | {
-        "id": origin.id.decode() if is_upstream_id(origin.id) else origin.id.hex(),
+        "id": fields_of(origin)["id"],
         "given_up_at": origin.given_up_at.isoformat(),
     }
 

@@ -5,17 +5,16 @@ Both forms of a dead letter have the same fields, and each one is text, as heade
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
 
 from nsq_ha.errors import DeadLetterError
 from nsq_ha.identity import is_upstream_id
 from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nsq_ha.message import Message
 
 Reason = Literal["failed", "requeued", "redelivered"]
@@ -30,8 +29,6 @@ MAX_ERROR: Final = 1000
 """Characters of an error's text that are kept."""
 
 _MAX_TYPE: Final = 200
-
-_Value = TypeVar("_Value")
 
 
 class Failure(NamedTuple):
@@ -135,64 +132,35 @@ class Provenance:
 
 def fields_of(origin: Provenance) -> dict[str, str]:
     """Return the fields of a provenance as text; those that are not known are missing."""
-    found = {
-        "topic": origin.topic,
-        "partition": None if origin.partition is None else str(origin.partition),
-        "channel": origin.channel,
-        "nsqd": origin.nsqd,
-        "id": origin.id.decode() if is_upstream_id(origin.id) else origin.id.hex(),
-        "trace_id": str(origin.trace_id),
-        "attempts": str(origin.attempts),
-        "timestamp_ns": str(origin.timestamp_ns),
-        "given_up_at": origin.given_up_at.astimezone(UTC).isoformat(),
-        "reason": origin.reason,
-        "error_type": origin.error_type,
-        "error": origin.error,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    found = {each.name: getattr(origin, each.name) for each in fields(Provenance)}
+    return {name: _WRITTEN.get(name, str)(value) for name, value in found.items() if value is not None}
 
 
-def provenance_of(fields: Mapping[str, object], name: str) -> Provenance:
+def provenance_of(texts: Mapping[str, object], name: str) -> Provenance:
     """Return the provenance of fields that :func:`fields_of` returned; ignore others, which a later version may add.
 
     Args:
-        fields: The fields.
+        texts: The fields.
         name: Names the message in errors.
 
     Raises:
         DeadLetterError: A field is missing or not legal.
     """
-    field = ""
+    found: dict[str, Any] = dict.fromkeys(_OPTIONAL)
+    for each in fields(Provenance):
+        try:
+            if each.name in texts or each.name not in _OPTIONAL:
+                found[each.name] = _value(each.name, texts[each.name])
+        except (KeyError, TypeError, ValueError) as error:
+            how = "is missing" if isinstance(error, KeyError) else "is not legal"
+            raise DeadLetterError(f"{name} is a damaged dead letter: its field {each.name} {how}") from None
+    return Provenance(**found)
 
-    def read(key: str, value_of: Callable[[str], _Value]) -> _Value:
-        nonlocal field
-        field = key
-        found = fields[key]
-        if not isinstance(found, str):
-            raise TypeError(key)
-        return value_of(found)
 
-    def known(key: str, value_of: Callable[[str], _Value]) -> _Value | None:
-        return read(key, value_of) if key in fields else None
-
-    try:
-        return Provenance(
-            topic=read("topic", str),
-            partition=known("partition", int),
-            channel=read("channel", str),
-            nsqd=read("nsqd", str),
-            id=read("id", _id),
-            trace_id=read("trace_id", int),
-            attempts=read("attempts", int),
-            timestamp_ns=read("timestamp_ns", int),
-            given_up_at=read("given_up_at", _time),
-            reason=read("reason", _reason),
-            error_type=known("error_type", str),
-            error=known("error", str),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        how = "is missing" if isinstance(error, KeyError) else "is not legal"
-        raise DeadLetterError(f"{name} is a damaged dead letter: its field {field} {how}") from None
+def _value(name: str, text: object) -> object:
+    if not isinstance(text, str):
+        raise TypeError(text)
+    return _READ.get(name, str)(text)
 
 
 def _id(text: str) -> bytes:
@@ -213,3 +181,24 @@ def _reason(text: str) -> Reason:
     if text not in get_args(Reason):
         raise ValueError(text)
     return cast("Reason", text)
+
+
+def _id_text(found: bytes) -> str:
+    return found.decode() if is_upstream_id(found) else found.hex()
+
+
+_OPTIONAL: Final = ("partition", "error_type", "error")
+_WRITTEN: Final[Mapping[str, Callable[[Any], str]]] = {
+    "id": _id_text,
+    "given_up_at": lambda at: at.astimezone(UTC).isoformat(),
+}
+_READ: Final[Mapping[str, Callable[[str], object]]] = {
+    "partition": int,
+    "id": _id,
+    "trace_id": int,
+    "attempts": int,
+    "timestamp_ns": int,
+    "given_up_at": _time,
+    "reason": _reason,
+}
+"""How the fields that are no texts become texts, and the other way round."""

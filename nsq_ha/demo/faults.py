@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.demo.job import Job
+    from nsq_ha.devcluster import DevCluster
 
 
 MOVE_AT: Final = 0.3
@@ -25,22 +26,6 @@ RESTART_AT: Final = 0.75
 """Share of acknowledged messages at which it is restarted."""
 RESTART_LIMIT: Final = 15.0
 """Seconds after which the node is restarted even if the job makes no progress without it."""
-
-
-class Controls(Protocol):
-    """The methods of a cluster that the script needs, as in :class:`nsq_ha.devcluster.DevCluster`. They all block."""
-
-    def leader(self, topic: str, partition: int, /) -> str | None:
-        """Return the name of the node that leads a partition, or None if no node leads it."""
-
-    def move_leader(self, topic: str, partition: int, /) -> str:
-        """Make another replica the leader, and return its name."""
-
-    def kill(self, name: str, /) -> None:
-        """Kill a node without warning."""
-
-    def start(self, name: str, /) -> None:
-        """Start a node that is not running."""
 
 
 class FaultScript:
@@ -57,7 +42,7 @@ class FaultScript:
         nodes_restarted: Number of nodes restarted.
     """
 
-    def __init__(self, cluster: Controls, job: Job, *, tell: Callable[[str, str], None]) -> None:
+    def __init__(self, cluster: DevCluster, job: Job, *, tell: Callable[[str, str], None]) -> None:
         self.leader_moves: int = 0
         self.nodes_killed: int = 0
         self.nodes_restarted: int = 0

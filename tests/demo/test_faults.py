@@ -50,7 +50,7 @@ def job_at(share: float) -> Job:
 async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "RESTART_LIMIT", 0.01)
     cluster, told = Notes(), Told()
-    await FaultScript(cluster, job_at(0.6), tell=told).run()
+    await FaultScript(cluster, job_at(0.6), tell=told).run()  # type: ignore[arg-type]  # what it uses of a cluster
     assert cluster.done == ["move flights-1", "kill nsqd-0", "start nsqd-0"]
     assert told.texts == [
         "moved the leader of partition 1: nsqd-0 -> nsqd-1",
@@ -62,7 +62,7 @@ async def test_each_step_waits_for_its_share(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_nobody_is_killed_where_nobody_leads() -> None:
     cluster, told = Notes(leader=None), Told()
-    run = FaultScript(cluster, job_at(1.0), tell=told)
+    run = FaultScript(cluster, job_at(1.0), tell=told)  # type: ignore[arg-type]
     await run.run()
     assert run.nodes_killed == 0
     assert told.texts[-1] == "partition 0 has no leader to kill"
