@@ -3,8 +3,8 @@
 Repeats what fails for a reason that may pass (a leader moves, a node does not answer), and waits until the statistics
 of all nsqds show the change. ``channels`` and ``topics`` have the changes, ``bounded`` the time limit and its error.
 
-The invariant: a change goes to every place that can be reached, even if another one fails; then the error names the
-places that do not show it. So a repeated call completes it.
+The invariant: a change goes to every target that can be reached, even if another one fails; then the error names the
+targets that do not show it. So a repeated call completes it.
 
 Source: server protocol 12; youzan/nsq and upstream ``internal/clusterinfo/data.go``.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Absent = Literal["wanted", "fine", "wrong"]
-"""What a place without the channel or topic means: the change creates it, there is nothing to do, or it is an error."""
+"""What a target without the channel or topic means: the change creates it, nothing is to be done, or it is an error."""
 
 _AT_ONCE: Final = 16
 """Number of requests of one call that wait for answers at the same time."""
@@ -61,7 +61,7 @@ _UNKNOWN: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Target:
     """Where a channel is.
 
     Attributes:
@@ -75,21 +75,21 @@ class _Place:
     node: Node
 
 
-def places_of(view: TopicView) -> tuple[_Place, ...]:
-    """Return the places of a topic, without partitions that have no leader now."""
+def targets_of(view: TopicView) -> tuple[_Target, ...]:
+    """Return the targets of a topic, without partitions that have no leader now."""
     if view.is_plain:
-        return tuple(_Place(_NSQD + node.address, None, node) for node in view.leaders.values())
-    return tuple(_Place(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
+        return tuple(_Target(_NSQD + node.address, None, node) for node in view.leaders.values())
+    return tuple(_Target(f"partition {number}", number, node) for number, node in sorted(view.publishable.items()))
 
 
 class Spread(Generic[T]):
-    """One change at all its places.
+    """One change at all its targets.
 
     Args:
         leading: The cluster.
         topic: The topic.
         channel: The channel. None if the topic is changed.
-        call: The time limit; it gets the places that do not show the change yet.
+        call: The time limit; it gets the targets that do not show the change yet.
         pick: Returns what is changed from what an nsqd says of a partition. None if the partition does not have it.
         partitions: Change only these. None changes all. Plain nsqds have none.
     """
@@ -111,12 +111,12 @@ class Spread(Generic[T]):
         self._pick = pick
         self._only = None if partitions is None else frozenset(partitions)
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._applied: dict[str, str] = {}  # the nsqd that confirmed the change, by place
+        self._applied: dict[str, str] = {}  # the nsqd that confirmed the change, by target
         self._before: dict[str, T | None] = {}
         self._absent: set[str] = set()
         self._is_known = False  # by an nsqlookupd of a plain cluster
         self._refused: list[ServerError] = []
-        self._failing: set[str] = set()  # the places that failed in this round, or do not show the change
+        self._failing: set[str] = set()  # the targets that failed in this round, or do not show the change
 
     async def run(
         self,
@@ -127,63 +127,63 @@ class Spread(Generic[T]):
         lookupd_path: str = "",
         waits_for: str = "does not show the change yet",
     ) -> None:
-        """Make the change, and wait until every place shows it.
+        """Make the change, and wait until every target shows it.
 
         Args:
-            apply: Makes it at one place. None only waits.
-            shows: Whether a place shows it: takes what is changed, now and before. None if no statistics show it.
-            absent: What a place without the channel or topic means. Unless it is wanted, one place must have it.
+            apply: Makes it at one target. None only waits.
+            shows: Whether a target shows it: takes what is changed, now and before. None if no statistics show it.
+            absent: What a target without the channel or topic means. Unless it is wanted, one target must have it.
             lookupd_path: The route for this change of the nsqlookupds of a plain cluster. Empty if they have none.
             waits_for: What an nsqd does that does not show the change, for the error.
 
         Raises:
             TopicNotFoundError: The topic does not exist.
-            ChannelNotFoundError: No place has the channel; or one has not, and that is wrong.
+            ChannelNotFoundError: No target has the channel; or one has not, and that is wrong.
             NoLeaderError: The topic does not have one of the chosen partitions.
             ServerError: A server refuses for good.
         """
         while True:
-            view, places = await self._places()
-            pending = [place for place in places if place.name not in self._call.done]
-            for place in pending:
-                self._call.open.setdefault(place.name, f"nsqd {place.node.address} has not answered yet")
+            view, targets = await self._targets()
+            pending = [target for target in targets if target.name not in self._call.done]
+            for target in pending:
+                self._call.open.setdefault(target.name, f"nsqd {target.node.address} has not answered yet")
             if view.is_plain and lookupd_path:
                 await self._tell_lookupds(lookupd_path)
             if apply is not None:
                 await self._remember(pending, needed=shows is not None)
-                await self._each(pending, lambda place: self._apply(place, apply, absent))
+                await self._each(pending, lambda target: self._apply(target, apply, absent))
             await self._confirm(pending, shows, waits_for)
             if self._refused:
                 raise self._refused[0]
             if not self._failing:
                 if absent != "wanted":
-                    self._check_channel(places, is_needed=absent == "wrong")
+                    self._check_channel(targets, is_needed=absent == "wrong")
                 return
             await asyncio.sleep(PAUSE)
 
-    async def _places(self) -> tuple[TopicView, tuple[_Place, ...]]:
-        """Return the places that have a leader; record the others as open."""
+    async def _targets(self) -> tuple[TopicView, tuple[_Target, ...]]:
+        """Return the targets that have a leader; record the others as open."""
         view = await self._leading.view(self._topic, "r", self._call)
         if not view.exists:
             raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
-        places = places_of(view)
+        targets = targets_of(view)
         self._failing.clear()
         if view.is_plain:
-            listed = {place.name for place in places}
+            listed = {target.name for target in targets}
             for name in [name for name in self._call.open if name.startswith(_NSQD) and name not in listed]:
                 del self._call.open[name]
-            return view, places
+            return view, targets
         wanted = range(view.partition_num or 1) if self._only is None else sorted(self._only)
         unknown = [number for number in wanted if number >= view.partition_num > 0]
         if unknown:
             raise NoLeaderError(
                 f"topic {self._topic!r} has {view.partition_num} partition(s), and none with number {unknown[0]}"
             )
-        led = {place.partition for place in places}
+        led = {target.partition for target in targets}
         for name in (f"partition {number}" for number in wanted if number not in led):
             if name not in self._call.done:
                 self._fail(name, f"it has no leader now{view.cause}")
-        return view, tuple(place for place in places if place.partition in wanted)
+        return view, tuple(target for target in targets if target.partition in wanted)
 
     async def _tell_lookupds(self, path: str) -> None:
         """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""
@@ -198,33 +198,33 @@ class Spread(Generic[T]):
                 self._finish(f"nsqlookupd {url}")
                 self._is_known = self._is_known or not text
 
-    async def _each(self, places: Iterable[_Place], act: Callable[[_Place], Awaitable[None]]) -> None:
-        async def limited(place: _Place) -> None:
+    async def _each(self, targets: Iterable[_Target], act: Callable[[_Target], Awaitable[None]]) -> None:
+        async def limited(target: _Target) -> None:
             async with self._slots:
                 try:
-                    await act(place)
+                    await act(target)
                 except _LASTING as error:
-                    self._refused.append(self._located(error, place))
+                    self._refused.append(self._located(error, target))
                 except NsqError as error:
-                    self._fail(place.name, _reason(error, place.node))
+                    self._fail(target.name, _reason(error, target.node))
 
-        await asyncio.gather(*(limited(place) for place in places))
+        await asyncio.gather(*(limited(target) for target in targets))
 
-    async def _remember(self, places: Iterable[_Place], *, needed: bool) -> None:
+    async def _remember(self, targets: Iterable[_Target], *, needed: bool) -> None:
         """Read the statistics before the change."""
-        unknown = [place for place in places if needed and place.name not in self._before]
-        for place, found in await self._stats(unknown):
-            self._before[place.name] = found
+        unknown = [target for target in targets if needed and target.name not in self._before]
+        for target, found in await self._stats(unknown):
+            self._before[target.name] = found
 
-    async def _apply(self, place: _Place, apply: Apply, absent: Absent) -> None:
-        name = place.name
-        if self._applied.get(name) == place.node.address or name in self._failing:
+    async def _apply(self, target: _Target, apply: Apply, absent: Absent) -> None:
+        name = target.name
+        if self._applied.get(name) == target.node.address or name in self._failing:
             return
         if absent != "wanted" and self._before.get(name, _UNKNOWN) is None:
             self._leave(name)
             return
         try:
-            await apply(self._leading.nsqd(place.node), place.partition)
+            await apply(self._leading.nsqd(target.node), target.partition)
         except ServerError as error:
             if not any(text in str(error) for text in _ABSENT):
                 raise
@@ -233,10 +233,10 @@ class Spread(Generic[T]):
             else:
                 self._leave(name)
         else:
-            self._applied[name] = place.node.address
+            self._applied[name] = target.node.address
 
     def _leave(self, name: str) -> None:
-        """Record that a place does not have the channel."""
+        """Record that a target does not have the channel."""
         self._absent.add(name)
         self._finish(name)
 
@@ -249,49 +249,51 @@ class Spread(Generic[T]):
         self._call.open.pop(name, None)
 
     async def _confirm(
-        self, places: Iterable[_Place], shows: Callable[[T | None, T | None], bool] | None, waits_for: str
+        self, targets: Iterable[_Target], shows: Callable[[T | None, T | None], bool] | None, waits_for: str
     ) -> None:
-        """Record which of these places show the change."""
-        waiting = [place for place in places if place.name not in self._failing | self._call.done]
+        """Record which of these targets show the change."""
+        waiting = [target for target in targets if target.name not in self._failing | self._call.done]
         if shows is None:
-            for place in waiting:
-                self._finish(place.name)
+            for target in waiting:
+                self._finish(target.name)
             return
-        for place, now in await self._stats(waiting):
-            if shows(now, self._before.get(place.name)):
-                self._finish(place.name)
+        for target, now in await self._stats(waiting):
+            if shows(now, self._before.get(target.name)):
+                self._finish(target.name)
             else:
-                self._fail(place.name, f"nsqd {place.node.address} {waits_for}")
+                self._fail(target.name, f"nsqd {target.node.address} {waits_for}")
 
-    async def _stats(self, places: Iterable[_Place]) -> list[tuple[_Place, T | None]]:
-        """Return what is changed at these places; record those whose nsqd does not answer as open."""
-        by_node: dict[Node, list[_Place]] = {}
-        for place in places:
-            by_node.setdefault(place.node, []).append(place)
-        found: list[tuple[_Place, T | None]] = []
+    async def _stats(self, targets: Iterable[_Target]) -> list[tuple[_Target, T | None]]:
+        """Return what is changed at these targets; record those whose nsqd does not answer as open."""
+        by_node: dict[Node, list[_Target]] = {}
+        for target in targets:
+            by_node.setdefault(target.node, []).append(target)
+        found: list[tuple[_Target, T | None]] = []
 
-        async def ask(first: _Place) -> None:
+        async def ask(first: _Target) -> None:
             asked = by_node[first.node]
             try:
                 entries = await self._leading.nsqd(first.node).stats(self._topic, channel=self._channel)
             except NsqError as error:
-                for place in asked:
-                    self._fail(place.name, _reason(error, place.node))
+                for target in asked:
+                    self._fail(target.name, _reason(error, target.node))
                 raise
-            for place in asked:
-                own = [e for e in entries if e.topic == self._topic and e.partition == (place.partition or 0)]
+            for target in asked:
+                own = [e for e in entries if e.topic == self._topic and e.partition == (target.partition or 0)]
                 picked = self._pick(own[0]) if own else None
-                if picked is None and place.partition is not None and not (own and own[0].is_leader):
-                    self._fail(place.name, f"nsqd {place.node.address} does not lead it")  # it may not know the channel
+                if picked is None and target.partition is not None and not (own and own[0].is_leader):
+                    self._fail(
+                        target.name, f"nsqd {target.node.address} does not lead it"
+                    )  # it may not know the channel
                 else:
-                    found.append((place, picked))
+                    found.append((target, picked))
 
         await self._each([asked[0] for asked in by_node.values()], ask)
         return found
 
-    def _check_channel(self, places: Iterable[_Place], *, is_needed: bool) -> None:
+    def _check_channel(self, targets: Iterable[_Target], *, is_needed: bool) -> None:
         absent = sorted(self._absent)
-        if not self._is_known and all(place.name in self._absent for place in places):
+        if not self._is_known and all(target.name in self._absent for target in targets):
             if self._channel is None:
                 raise TopicNotFoundError(f"no nsqd has topic {self._topic!r}")
             raise ChannelNotFoundError(f"topic {self._topic!r} has no channel {self._channel!r}")
@@ -301,8 +303,8 @@ class Spread(Generic[T]):
                 f" elsewhere: create it with create_channel, and repeat the call"
             )
 
-    def _located(self, error: ServerError, place: _Place) -> ServerError:
-        where = f"({self._call.what}: {place.name} at nsqd {place.node.address})"
+    def _located(self, error: ServerError, target: _Target) -> ServerError:
+        where = f"({self._call.what}: {target.name} at nsqd {target.node.address})"
         return type(error)(error.code, f"{error.detail} {where}".strip())
 
 

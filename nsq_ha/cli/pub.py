@@ -198,7 +198,7 @@ def _check_plain(found: FoundTopic, options: PubOptions) -> None:
     for option, (is_given, reason) in given.items():
         if is_given:
             raise needs_partitions(option, reason)
-    if not found.nsqds and not found.spare:
+    if not found.nsqds and not found.candidates:
         raise TopicNotFoundError(
             "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address"
         )

@@ -73,12 +73,12 @@ class FoundTopic:
     Attributes:
         meta: Its settings. None on a plain cluster.
         nsqds: The nsqds that have it, on a plain cluster.
-        spare: Those that would create it, if none has it.
+        candidates: Those that would create it, if none has it.
     """
 
     meta: TopicMeta | None
     nsqds: tuple[Node, ...] = ()
-    spare: tuple[Node, ...] = ()
+    candidates: tuple[Node, ...] = ()
 
 
 def are_plain(views: Iterable[View]) -> bool:
@@ -151,8 +151,10 @@ async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
             "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
         )
     if are_plain(views):
-        spare = {node.address: node for view in views if view.writable is not None for node in view.writable.spare}
-        return FoundTopic(None, nsqds_of(views), tuple(spare.values()))
+        candidates = {
+            node.address: node for view in views if view.writable is not None for node in view.writable.candidates
+        }
+        return FoundTopic(None, nsqds_of(views), tuple(candidates.values()))
     if is_unknown(views):
         raise TopicNotFoundError.named(topic)
     for view in views:
@@ -167,7 +169,9 @@ async def nsqds_of_topic(cluster: ClusterAccess, topic: str) -> tuple[str, ...]:
     for view in await ask_all(cluster, topic):
         for answer in (view.readable, view.writable):
             if answer is not None:
-                found |= {node.address for node in (*answer.partitions.values(), *(answer.nodes or ()), *answer.spare)}
+                found |= {
+                    node.address for node in (*answer.partitions.values(), *(answer.nodes or ()), *answer.candidates)
+                }
     return tuple(sorted(found))
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
-SPARE_DELIVERIES: Final = 10
+EXTRA_DELIVERIES: Final = 10
 """Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.
 
 nsqd counts deliveries, and some reach no handler: those to a client that restarts, or that time out in its queue. So a
@@ -330,7 +330,7 @@ class GivingUp:
         attempts, warn = message.attempts, self._config.warn_attempts
         limit = self._config.max_attempts
         is_left = bool(self._not_given_up) and message.identity in self._not_given_up
-        if limit is None or (attempts <= limit + SPARE_DELIVERIES and not is_left):
+        if limit is None or (attempts <= limit + EXTRA_DELIVERIES and not is_left):
             if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
                 log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True

@@ -21,7 +21,7 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.policy import ready
 from nsq_ha.policy.backlog import Speed
-from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Turns
+from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Rotation
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Flow:
         self._paced: int | None = None
         self._subscriptions = subscriptions
         self._needs = Needs()
-        self._turns = Turns()
-        self._test_turns = Turns()
+        self._rotation = Rotation()
+        self._test_rotation = Rotation()
         self._backoff = backoff
         self.is_raise_due: bool = False
         self._is_stopped = False
@@ -202,7 +202,7 @@ class Flow:
                     ceilings[partition] = min(ceilings[partition], subscription.in_flight + 1) if is_test else 0
         able = {p: s.seen for p, s in live.items() if ceilings[p] > 0}
         if len(able) > self._limit > 0:
-            chosen = self._turns.choose(asyncio.get_running_loop().time(), self._limit, able)
+            chosen = self._rotation.choose(asyncio.get_running_loop().time(), self._limit, able)
             return {p: int(p in chosen) for p in live}
         return ready.share(self._limit, ceilings, needs=self._needs.by_partition)
 
@@ -212,7 +212,7 @@ class Flow:
         able = {p: s.seen for p, s in live.items() if s.in_flight < s.max_ready}
         if is_test and able and self._fitting > 0:
             now = asyncio.get_running_loop().time()
-            chosen = self._test_turns.choose(now, 1, able)[0] if len(able) > 1 else next(iter(able))
+            chosen = self._test_rotation.choose(now, 1, able)[0] if len(able) > 1 else next(iter(able))
             wanted[chosen] = live[chosen].in_flight + 1
         return wanted
 

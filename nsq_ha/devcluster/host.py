@@ -65,7 +65,7 @@ class Timing:
     periodic_check: float = 55.0
     """A new leading nsqlookupd finds partitions without a leader."""
     flush: float = 2.0
-    """Between two turns of a node's flush clock; a partition waits for at most three turns."""
+    """Between two ticks of a node's flush clock; a partition waits for at most three."""
     scan: float = 0.5
     """Between two scans for messages that timed out or whose delay ended; at least one tick of the node."""
     scan_refresh: float = 5.0

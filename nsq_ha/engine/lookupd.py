@@ -84,8 +84,8 @@ class LookupClient(HttpPeer):
         params = {"topic": check_topic(topic), "access": access, "metainfo": "true"}
         answer = await self._ask("/lookup", params, lambda body: answers.decode_lookup(body, self.lookupd))
         if access == "w" and answer.nodes == ():
-            spare = tuple(info.node for info in await self.nodes() if topic not in info.tombstoned)
-            answer = dataclasses.replace(answer, spare=spare, exists=answer.exists or bool(spare))
+            candidates = tuple(info.node for info in await self.nodes() if topic not in info.tombstoned)
+            answer = dataclasses.replace(answer, candidates=candidates, exists=answer.exists or bool(candidates))
         return answer
 
     async def list_lookupd(self) -> LookupdList:

@@ -212,7 +212,7 @@ class TopicLookups:
             self._timer.cancel()
 
     def _withdraw(self) -> None:
-        """Leave the place among those in flight or in the queue, and the time of a periodic round, to others."""
+        """Leave the lookups in flight or the queue, and the time of a periodic round, to others."""
         pending, self._pending = self._pending, None
         slot, self._slot = self._slot, None
         if pending is not None:

@@ -126,10 +126,10 @@ class Listing:
     def answer(self, topic: str, access: Access) -> LookupAnswer | None:
         """Return the answer to a lookup. None if only the nsqlookupd itself can answer it."""
         nodes = tuple(self._by_topic.get(topic, ()))
-        spare: tuple[Node, ...] = ()
+        candidates: tuple[Node, ...] = ()
         if not nodes and access == "w":
-            spare = tuple(info.node for info in self._nodes if topic not in info.tombstoned)
-        if not nodes and not spare:
+            candidates = tuple(info.node for info in self._nodes if topic not in info.tombstoned)
+        if not nodes and not candidates:
             return None  # it may know the topic, though no nsqd has it
         return LookupAnswer(
             lookupd=self._lookupd,
@@ -138,7 +138,7 @@ class Listing:
             partitions=MappingProxyType({}),
             exists=True,
             nodes=nodes,
-            spare=spare,
+            candidates=candidates,
         )
 
 

@@ -233,7 +233,7 @@ class LookupsInFlight:
 
 
 class PendingLookup:
-    """The place of one lookup, among those in flight or in the queue.
+    """One lookup, in flight or in the queue.
 
     Attributes:
         urgency: Why the topic is looked up.

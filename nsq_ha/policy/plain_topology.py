@@ -68,7 +68,7 @@ class PlainTopic(msgspec.Struct, frozen=True):
         kept = {url: last for url, last in kept.items() if last.age <= FORGET_ROUNDS}
         kept |= {answer.lookupd: LastAnswer(answer) for answer in answers}
         has_topic = _union(last.answer.nodes or () for last in kept.values())
-        nodes = has_topic or _union(last.answer.spare for last in kept.values())
+        nodes = has_topic or _union(last.answer.candidates for last in kept.values())
         return PlainTopic(MappingProxyType(kept), MappingProxyType(_assign(self.slots, nodes)))
 
     def view(self, topic: str) -> TopicView:

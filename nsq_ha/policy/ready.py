@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 LOOK_INTERVAL: Final = 0.25
 """Seconds between two checks of the partitions' deliveries."""
 
-FULL_TURN: Final = 5.0
-"""Seconds that a partition with a backlog keeps its turn while others wait."""
+LONGEST_CHOSEN: Final = 5.0
+"""Seconds that a partition with a backlog keeps RDY while others wait."""
 
-IDLE_TURN: Final = 0.25
-"""Seconds after which a partition that delivers nothing loses its turn."""
+LONGEST_IDLE: Final = 0.25
+"""Seconds after which a partition that delivers nothing loses RDY."""
 
 FEW: Final = 64
 """Number of partitions that are shared at once after each change."""
@@ -240,8 +240,8 @@ class Needs:
         return is_one_full
 
 
-class _Turn:
-    """The turn of one partition; it starts when RDY is sent."""
+class _Chosen:
+    """A partition that has RDY now; its time starts when RDY is sent."""
 
     __slots__ = ("_active", "_began", "_delivered")
 
@@ -257,33 +257,33 @@ class _Turn:
             return False
         if one.in_flight or one.delivered != self._delivered:
             self._active, self._delivered = now, one.delivered
-        return now - self._began >= FULL_TURN or now - self._active >= IDLE_TURN
+        return now - self._began >= LONGEST_CHOSEN or now - self._active >= LONGEST_IDLE
 
 
-class Turns:
-    """The partitions' turns, used if there are more partitions than messages in flight."""
+class Rotation:
+    """Gives RDY to some partitions at a time, if there are more partitions than messages in flight."""
 
-    __slots__ = ("_has_turn", "_waiting")
+    __slots__ = ("_chosen", "_waiting")
 
     def __init__(self) -> None:
-        self._has_turn: dict[int, _Turn] = {}
+        self._chosen: dict[int, _Chosen] = {}
         self._waiting: list[int] = []
 
     def choose(self, now: float, count: int, seen: Mapping[int, Seen]) -> list[int]:
-        """Return the ``count`` partitions whose turn it is; ``seen`` has more than ``count``."""
-        known = {*self._has_turn, *self._waiting}
+        """Return the ``count`` partitions that have RDY now; ``seen`` has more than ``count``."""
+        known = {*self._chosen, *self._waiting}
         self._waiting = [partition for partition in self._waiting if partition in seen]
         self._waiting.extend(sorted(seen.keys() - known))
-        for partition, turn in list(self._has_turn.items()):
+        for partition, chosen in list(self._chosen.items()):
             if partition not in seen:
-                del self._has_turn[partition]
-            elif turn.is_over(now, seen[partition]):
-                del self._has_turn[partition]
+                del self._chosen[partition]
+            elif chosen.is_over(now, seen[partition]):
+                del self._chosen[partition]
                 self._waiting.append(partition)
-        while len(self._has_turn) > count:  # the count was lowered: end the oldest turn
-            partition = next(iter(self._has_turn))
-            del self._has_turn[partition]
+        while len(self._chosen) > count:  # the count was lowered: the longest chosen one waits
+            partition = next(iter(self._chosen))
+            del self._chosen[partition]
             self._waiting.append(partition)
-        while len(self._has_turn) < count:
-            self._has_turn[self._waiting.pop(0)] = _Turn()
-        return list(self._has_turn)
+        while len(self._chosen) < count:
+            self._chosen[self._waiting.pop(0)] = _Chosen()
+        return list(self._chosen)

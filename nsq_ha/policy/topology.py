@@ -106,7 +106,7 @@ class LookupAnswer:
         note: Why partitions are missing, if the answer shows it; else empty.
         nodes: The nsqds that have the topic, if the nsqlookupd is of a plain cluster
             (see ``policy.plain_topology``). None if it is of a partitioned one.
-        spare: Nsqds of a plain cluster that would create the topic if it were
+        candidates: Nsqds of a plain cluster that would create the topic if it were
             published to them.
         channels: The channels that any partition has, if the cluster is a partitioned one.
     """
@@ -118,7 +118,7 @@ class LookupAnswer:
     exists: bool
     note: str = ""
     nodes: tuple[Node, ...] | None = None
-    spare: tuple[Node, ...] = ()
+    candidates: tuple[Node, ...] = ()
     channels: tuple[str, ...] = ()
 
 

@@ -30,7 +30,7 @@ def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 async def stage() -> AsyncIterator[Stage]:
     """One nsqlookupd, which knows no topic, and two nsqds; only their TCP protocol is real."""
     async with Stage(2) as stage:
-        stage.list_plain(spare=stage.nsqds)
+        stage.list_plain(candidates=stage.nsqds)
         stage.lookupd.answer("/lookup", UNKNOWN, 404)
         yield stage
 

@@ -11,7 +11,7 @@ import pytest
 from nsq_ha import ConsumerConfig, OutgoingMessage, Producer
 from nsq_ha.consumer import giving_up as giving_up_module
 from nsq_ha.consumer.delivery import Returned, give_back
-from nsq_ha.consumer.giving_up import SPARE_DELIVERIES, GiveUpPublisher, GivingUp, checked_from
+from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES, GiveUpPublisher, GivingUp, checked_from
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import Failure
 from nsq_ha.errors import ConfigError, MessageRefusedError, NotLeaderError, PublishError, TopicNotFoundError
@@ -103,14 +103,14 @@ async def test_a_message_is_given_up_unhandled_only_beyond_the_spare_deliveries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     policy = policy_of(max_attempts=2, warn_attempts=0)
-    one, source = message(2 + SPARE_DELIVERIES)
+    one, source = message(2 + EXTRA_DELIVERIES)
     assert await policy.may_be_handled(one)
     assert (source.said, caplog.messages) == ([], [])
-    one, source = message(3 + SPARE_DELIVERIES)
+    one, source = message(3 + EXTRA_DELIVERIES)
     assert not await policy.may_be_handled(one)
     assert source.said == ["finish"]
     assert caplog.messages == [f"giving up {one!r} unhandled: delivery 13, max_attempts=2"]
-    assert SPARE_DELIVERIES == 10
+    assert EXTRA_DELIVERIES == 10
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ async def test_a_failure_is_remembered_until_the_letter_is_published() -> None:
     assert not await policy.may_be_handled(message(3)[0])
     assert letter_in(letters).provenance.reason == "failed"
     assert letter_in(letters).provenance.error == "no stock"
-    assert not await policy.may_be_handled(message(3 + SPARE_DELIVERIES, 3)[0])
+    assert not await policy.may_be_handled(message(3 + EXTRA_DELIVERIES, 3)[0])
     assert letter_in(letters, 1).provenance.reason == "redelivered"
     assert letter_in(letters, 1).provenance.error is None
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
@@ -112,7 +112,7 @@ async def test_a_way_to_give_up_may_close_as_well(stage: Stage, *, iterates: boo
 
     async with asyncio.timeout(LIMIT):
         async with stage.consumer(close_timeout=LONG, max_attempts=1, on_give_up=give_up) as consumer:
-            peer = await deliver(stage, 1, attempts=2 + SPARE_DELIVERIES)
+            peer = await deliver(stage, 1, attempts=2 + EXTRA_DELIVERIES)
             if iterates:
                 assert [message async for message in consumer] == []
             else:

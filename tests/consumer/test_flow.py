@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
-from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.protocol import Close, Command, Finish, Identity, Layout, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
 from tests.support.stage import Stage
@@ -161,7 +161,7 @@ async def test_starting_paused(stage: Stage, kind: str, calls_handler: bool) -> 
 
 
 async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.policy.ready.IDLE_TURN", 0.05)
+    monkeypatch.setattr("nsq_ha.policy.ready.LONGEST_IDLE", 0.05)
     stage.lead(dict(enumerate(stage.nsqds)))
     served: set[int] = set()
     async with stage.consumer(max_in_flight=1):
@@ -192,7 +192,7 @@ async def test_a_partition_with_a_backlog_gets_what_the_others_do_not_use(stage:
 
 
 async def test_the_turn_of_an_idle_partition_is_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.policy.ready.FULL_TURN", 1.0)
+    monkeypatch.setattr("nsq_ha.policy.ready.LONGEST_CHOSEN", 1.0)
     stage.lead(dict(enumerate(stage.nsqds)))
     readies = []
 
@@ -447,7 +447,7 @@ async def test_a_cancelled_give_up_loses_no_message(stage: Stage) -> None:
 
     async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
         peer = await stage.nsqd.subscriber()
-        peer.message(b"bad", message_id(2), attempts=2 + SPARE_DELIVERIES)
+        peer.message(b"bad", message_id(2), attempts=2 + EXTRA_DELIVERIES)
         peer.message(b"good", message_id(3))
         waiting = asyncio.create_task(anext(consumer))
         await asyncio.wait_for(entered.wait(), LIMIT)

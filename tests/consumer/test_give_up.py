@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ClosedError, ConfigError, Consumer, Message, Producer
-from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.dead_letters import DeadLetter, DeadLetterError, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import TopicNotFoundError
@@ -650,7 +650,7 @@ async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, ca
         for attempt in (1, 2, 3):
             peer.message(b"x", message_id(2), attempts=attempt)
             await answered(attempt)
-        peer.message(b"late", message_id(3), attempts=3 + SPARE_DELIVERIES + 1)
+        peer.message(b"late", message_id(3), attempts=3 + EXTRA_DELIVERIES + 1)
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
         await consumer.aclose()
         await running
@@ -678,7 +678,7 @@ async def test_a_message_that_no_handler_has_seen_is_handled_whatever_its_delive
     async with stage.consumer(max_attempts=3) as consumer:
         peer = await stage.nsqd.subscriber()
         running = asyncio.create_task(consumer.run(handle))
-        peer.message(b"x", message_id(2), attempts=3 + SPARE_DELIVERIES)
+        peer.message(b"x", message_id(2), attempts=3 + EXTRA_DELIVERIES)
         await stage.nsqd.until(lambda: peer.of(Finish))
         await consumer.aclose()
         await running

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.consumer.giving_up import SPARE_DELIVERIES
+from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
@@ -73,7 +73,7 @@ async def test_a_way_to_give_up_that_awaits_what_is_cancelled_loses_nobody_and_n
     async with stage.consumer(max_attempts=1, on_give_up=fails_by_a_task) as consumer:
         running = asyncio.create_task(consumer.run(finishes))
         peer = await stage.nsqd.subscriber()
-        peer.message(b"1", message_id(2), attempts=2 + SPARE_DELIVERIES)
+        peer.message(b"1", message_id(2), attempts=2 + EXTRA_DELIVERIES)
         await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 1)
         peer.message(b"2", message_id(3))
         await stage.nsqd.until(lambda: len(peer.of(Finish)) == 1)
@@ -94,7 +94,7 @@ async def test_a_way_to_give_up_that_raises_what_is_no_exception_ends_the_run_at
     async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
         peer = await stage.nsqd.subscriber()
         for number in range(3):
-            peer.message(b"%d" % number, message_id(number + 2), attempts=2 + SPARE_DELIVERIES)
+            peer.message(b"%d" % number, message_id(number + 2), attempts=2 + EXTRA_DELIVERIES)
         await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
         with pytest.raises(BaseExceptionGroup) as caught:
             await consumer.run(finishes, concurrency=concurrency)
@@ -114,7 +114,7 @@ async def test_a_way_to_give_up_that_is_cancelled_leaves_the_message_to_who_come
 
     async with stage.consumer(max_attempts=1, on_give_up=give_up) as consumer:
         peer = await stage.nsqd.subscriber()
-        peer.message(b"x", message_id(2), attempts=2 + SPARE_DELIVERIES)
+        peer.message(b"x", message_id(2), attempts=2 + EXTRA_DELIVERIES)
         waiting = asyncio.create_task(consumer.run(finishes, concurrency=2))
         await began.wait()
         waiting.cancel()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.devcluster.storage.replica import is_turn
+from nsq_ha.devcluster.storage.replica import is_flushed
 from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.devcluster.wire import pub
 from tests.support.inside import in_cluster, nsqd_of
@@ -25,7 +25,7 @@ BEHIND = (404, "disk reader move offset overflowed the end")
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(nsqds=1, nsqlookupds=1, time_scale=0.02) as cluster:
-        nsqd_of(cluster, "nsqd-0").next_turn = float("inf")  # the clock turns when a test says so
+        nsqd_of(cluster, "nsqd-0").next_flush = float("inf")  # the clock ticks when a test says so
         yield cluster
 
 
@@ -56,7 +56,7 @@ def clock(seen: Probe) -> None:
     replica = node.replicas[seen.topic, 0]
 
     def turn() -> None:
-        replica.flushing.turn()
+        replica.flushing.tick()
         replica.dispatch(node.host.now())
 
     in_cluster(seen.cluster, turn)
@@ -212,10 +212,10 @@ def test_the_clock_flushes_in_time() -> None:
         seen.http.close()
 
 
-def test_a_partition_waits_for_three_turns_at_most() -> None:
+def test_a_partition_waits_for_three_ticks_at_most() -> None:
     for partition in range(8):
-        turns = [turn for turn in range(1, 60) if is_turn(turn, partition)]
-        assert max(after - before for before, after in pairwise(turns)) == 3
+        ticks = [tick for tick in range(1, 60) if is_flushed(tick, partition)]
+        assert max(after - before for before, after in pairwise(ticks)) == 3
 
 
 def test_a_new_leader_has_flushed_everything() -> None:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 A, B, C, D = (Node(f"10.0.0.{number}", 4150, 4151, is_plain=True) for number in range(1, 5))
 
 
-def said(*nodes: Node, lookupd: str = "x", spare: Sequence[Node] = (), exists: bool = True) -> LookupAnswer:
-    return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=exists, nodes=nodes, spare=tuple(spare))
+def said(*nodes: Node, lookupd: str = "x", candidates: Sequence[Node] = (), exists: bool = True) -> LookupAnswer:
+    return LookupAnswer(
+        lookupd, leads=False, meta=None, partitions={}, exists=exists, nodes=nodes, candidates=tuple(candidates)
+    )
 
 
 def unknown(lookupd: str = "x") -> LookupAnswer:
@@ -90,12 +92,12 @@ def test_an_nsqd_whose_http_port_changed_is_the_same() -> None:
 
 
 def test_a_topic_that_nobody_has_is_published_to_any_nsqd() -> None:
-    assert after([said(spare=[A, B])]).leaders == {0: A, 1: B}
-    assert after([said(A, spare=[]), said(lookupd="y", spare=[B])]).leaders == {0: A}
+    assert after([said(candidates=[A, B])]).leaders == {0: A, 1: B}
+    assert after([said(A, candidates=[]), said(lookupd="y", candidates=[B])]).leaders == {0: A}
 
 
 def test_a_topic_that_was_published_to_leaves_the_spare_nsqds() -> None:
-    view = after([said(spare=[A, B])], [said(B)])
+    view = after([said(candidates=[A, B])], [said(B)])
     assert (view.leaders, view.last_known) == ({1: B}, {0: A})
 
 

@@ -9,14 +9,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nsq_ha.policy.ready import (
     FEW,
-    FULL_TURN,
-    IDLE_TURN,
+    LONGEST_CHOSEN,
+    LONGEST_IDLE,
     LOOK_INTERVAL,
     BodySize,
     Needs,
     Plan,
+    Rotation,
     Seen,
-    Turns,
     changes,
     fitting,
     gathering,
@@ -210,12 +210,12 @@ def test_busy_partitions_share_evenly(limit: int, partitions: int) -> None:
     assert max(granted.values()) - min(granted.values()) <= 1
 
 
-class TurnsMachine(RuleBasedStateMachine):
+class RotationMachine(RuleBasedStateMachine):
     """Partitions that come, go, and are busy or not; looked at as a consumer does."""
 
     @initialize()
     def start(self) -> None:
-        self.turns = Turns()
+        self.rotation = Rotation()
         self.now = 0.0
         self.slots = 1
         self.chosen: list[int] = []
@@ -232,7 +232,7 @@ class TurnsMachine(RuleBasedStateMachine):
             if partition in self.live and partition in self.busy:
                 self.live[partition] += 1
         seen = {p: Seen(int(p in self.chosen), 0, 0, delivered) for p, delivered in self.live.items()}
-        self.chosen = self.turns.choose(self.now, self.slots, seen)
+        self.chosen = self.rotation.choose(self.now, self.slots, seen)
         for partition in self.live:
             if partition in self.chosen:
                 self.waits_since[partition] = self.now
@@ -273,23 +273,23 @@ class TurnsMachine(RuleBasedStateMachine):
     @invariant()
     def nobody_starves(self) -> None:
         for partition, since in self.waits_since.items():
-            assert self.now - since <= 8 * (FULL_TURN + 2 * LOOK_INTERVAL), partition
+            assert self.now - since <= 8 * (LONGEST_CHOSEN + 2 * LOOK_INTERVAL), partition
 
 
-TurnsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
-TestTurns = TurnsMachine.TestCase
+RotationMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestRotation = RotationMachine.TestCase
 
 
 def run(busy: set[int], seconds: float) -> dict[int, float]:
     """Return for how long each of four partitions has its turn, of which one at a time has."""
-    turns, now = Turns(), 0.0
+    rotation, now = Rotation(), 0.0
     delivered, held = dict.fromkeys(range(4), 0), dict.fromkeys(range(4), 0.0)
     chosen: list[int] = []
     while now < seconds:
         for partition in chosen:
             delivered[partition] += partition in busy
             held[partition] += LOOK_INTERVAL
-        chosen = turns.choose(now, 1, {p: Seen(int(p in chosen), 0, 0, delivered[p]) for p in range(4)})
+        chosen = rotation.choose(now, 1, {p: Seen(int(p in chosen), 0, 0, delivered[p]) for p in range(4)})
         now += LOOK_INTERVAL
     return held
 
@@ -302,7 +302,7 @@ def test_one_busy_partition_of_four_has_its_turn_most_of_the_time() -> None:
 
 def test_busy_partitions_take_turns_of_the_same_length() -> None:
     held = run({0, 1, 2, 3}, 84.0)
-    assert max(held.values()) - min(held.values()) <= FULL_TURN + 2 * LOOK_INTERVAL
+    assert max(held.values()) - min(held.values()) <= LONGEST_CHOSEN + 2 * LOOK_INTERVAL
 
 
 def test_idle_partitions_pass_their_turn_on_at_once() -> None:
@@ -311,33 +311,33 @@ def test_idle_partitions_pass_their_turn_on_at_once() -> None:
 
 
 def test_a_turn_lasts_while_a_message_is_being_handled() -> None:
-    turns = Turns()
+    rotation = Rotation()
     seen = {0: Seen(1, 1, 1, 1), 1: Seen(0, 0, 0, 0)}
-    assert turns.choose(0.0, 1, seen) == [0]
-    assert turns.choose(0.1, 1, seen) == [0]
-    assert turns.choose(0.1 + 10 * IDLE_TURN, 1, seen) == [0]
-    assert turns.choose(0.1 + FULL_TURN, 1, seen) == [1]
+    assert rotation.choose(0.0, 1, seen) == [0]
+    assert rotation.choose(0.1, 1, seen) == [0]
+    assert rotation.choose(0.1 + 10 * LONGEST_IDLE, 1, seen) == [0]
+    assert rotation.choose(0.1 + LONGEST_CHOSEN, 1, seen) == [1]
 
 
 def test_a_turn_begins_when_it_was_granted() -> None:
-    turns = Turns()
+    rotation = Rotation()
     seen = {0: Seen(0, 0, 0, 0), 1: Seen(1, 1, 1, 1)}
-    assert [turns.choose(now, 1, seen) for now in (0.0, 100.0, 200.0)] == [[0], [0], [0]]
+    assert [rotation.choose(now, 1, seen) for now in (0.0, 100.0, 200.0)] == [[0], [0], [0]]
 
 
-def idle_turns(turns: Turns, looks: list[tuple[float, int]], partitions: int) -> list[list[int]]:
+def idle_rotation(rotation: Rotation, looks: list[tuple[float, int]], partitions: int) -> list[list[int]]:
     """Return whose turn it is at each look, while nobody delivers anything."""
-    return [turns.choose(now, count, dict.fromkeys(range(partitions), Seen(1, 0, 0, 0))) for now, count in looks]
+    return [rotation.choose(now, count, dict.fromkeys(range(partitions), Seen(1, 0, 0, 0))) for now, count in looks]
 
 
 def test_whose_turn_is_over_waits_behind_the_others() -> None:
     looks = [(0.0, 2), (0.0, 2), (1.0, 2), (1.0, 2), (2.0, 2)]
-    assert idle_turns(Turns(), looks, 3) == [[0, 1], [0, 1], [2, 0], [2, 0], [1, 2]]
+    assert idle_rotation(Rotation(), looks, 3) == [[0, 1], [0, 1], [2, 0], [2, 0], [1, 2]]
 
 
 def test_turns_that_end_because_fewer_are_allowed_come_again_in_their_order() -> None:
     looks = [(0.0, 3), (0.0, 3), (1.0, 3), (1.0, 1), (2.0, 1), (2.0, 1), (3.0, 1), (3.0, 1), (4.0, 1)]
-    assert idle_turns(Turns(), looks, 4) == [[0, 1, 2], [0, 1, 2], [3, 0, 1], [1], [2], [2], [3], [3], [0]]
+    assert idle_rotation(Rotation(), looks, 4) == [[0, 1, 2], [0, 1, 2], [3, 0, 1], [1], [2], [2], [3], [3], [0]]
 
 
 def test_many_partitions_gather_changes() -> None:

@@ -22,7 +22,7 @@ def published(nsqd: FakeNsqd) -> list[Pub]:
 
 
 async def test_messages_go_to_the_nsqds_that_have_the_topic(stage: Stage) -> None:
-    stage.list_plain(*stage.nsqds[:2], spare=stage.nsqds[2:])
+    stage.list_plain(*stage.nsqds[:2], candidates=stage.nsqds[2:])
     async with stage.producer() as producer:
         receipts = [await producer.publish(TOPIC, b"x") for _ in range(10)]
     assert [len(published(nsqd)) for nsqd in stage.nsqds] == [5, 5, 0]
@@ -31,7 +31,7 @@ async def test_messages_go_to_the_nsqds_that_have_the_topic(stage: Stage) -> Non
 
 
 async def test_a_new_topic_is_published_to_any_nsqd(stage: Stage) -> None:
-    stage.list_plain(spare=stage.nsqds)
+    stage.list_plain(candidates=stage.nsqds)
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x")
     assert sum(len(published(nsqd)) for nsqd in stage.nsqds) == 1

@@ -57,10 +57,10 @@ class Stage:
         body["meta"]["extend_support"] = extended
         self.lookupd.answer("/lookup", body)
 
-    def list_plain(self, *nsqds: FakeNsqd, spare: Sequence[FakeNsqd] = ()) -> None:
+    def list_plain(self, *nsqds: FakeNsqd, candidates: Sequence[FakeNsqd] = ()) -> None:
         """Say from now on which plain nsqds have the topic, and which others there are."""
         peers, others = (
-            [{"broadcast_address": "127.0.0.1", "tcp_port": nsqd.port} for nsqd in each] for each in (nsqds, spare)
+            [{"broadcast_address": "127.0.0.1", "tcp_port": nsqd.port} for nsqd in each] for each in (nsqds, candidates)
         )
         self.lookupd.answer("/lookup", {"channels": [], "producers": peers})
         self.lookupd.answer("/nodes", {"producers": [*peers, *others]})

@@ -69,9 +69,9 @@ class Changes:
             raise ChangeRefusedError("ErrType:9 ErrCode:1 : No node is available for topic")
         places = {}
         for step, number in enumerate(numbers):
-            first = self._placement.turn + (number if shared else step * options.replicas)
+            first = self._placement.choices + (number if shared else step * options.replicas)
             places[number] = [nodes[(first + position) % len(nodes)] for position in range(options.replicas)]
-        self._placement.turn += 1
+        self._placement.choices += 1
         return places
 
     def _make(self, topic: Topic, places: dict[int, list[Nsqd]]) -> None:

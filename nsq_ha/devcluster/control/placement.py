@@ -65,12 +65,12 @@ class Placement:
 
     Attributes:
         topics: By name.
-        turn: How often nodes were chosen for partitions; the next choice begins with another node.
+        choices: How often nodes were chosen for partitions; the next choice begins with another node.
     """
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
-        self.turn = 0
+        self.choices = 0
         self._partitions: dict[tuple[str, int], Partition] = {}
 
     def add(self, partition: Partition) -> None:

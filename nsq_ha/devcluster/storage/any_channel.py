@@ -136,7 +136,7 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         self.in_flight: dict[_Id, _Held] = {}
         self.requeued: int = 0
         self.timed_out: int = 0
-        self._turn = 0
+        self._next = 0
         self._earliest = _NEVER
 
     def add(self, consumer: AnyConsumer[Any]) -> None:
@@ -189,10 +189,10 @@ class AnyChannel(ABC, Generic[_Id, _Held]):
         """Return the next ready consumer in turn, or None."""
         count = len(self.consumers)
         for step in range(count):
-            position = (self._turn + step) % count
+            position = (self._next + step) % count
             consumer = self.consumers[position]
             if consumer.holds < consumer.ready and consumer.tag == tag:
-                self._turn = position + 1
+                self._next = position + 1
                 return consumer
         return None
 

@@ -118,7 +118,7 @@ class Channel(AnyChannel[int, InFlight]):
     def dispatch(self, now: float) -> None:
         """Deliver as many messages as possible."""
         self._fill(asks=False)
-        # An attempt on an empty queue does not count as a turn.
+        # An attempt on an empty queue does not count as a scan.
         while self._hand is not None and not self.paused:
             consumer = self._next_consumer(self._tag_in_hand())
             if consumer is None:

@@ -29,9 +29,9 @@ NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "
 NOT_WRITABLE: Final = b"E_FAILED_ON_NOT_WRITABLE "
 EXITING: Final = b"exiting"
 DISTANCE: Final = 4
-"""The clock flushes a quarter of the partitions in each turn."""
+"""The clock flushes a quarter of the partitions at each tick."""
 ALL: Final = 30
-"""Every 30th turn flushes all partitions, including those that the node does not lead."""
+"""Every 30th tick flushes all partitions, including those that the node does not lead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +94,13 @@ class Waiting(NamedTuple):
     refuse: Callable[[bytes], None]
 
 
-def is_turn(turn: int, partition: int) -> bool:
-    """Return whether the clock flushes a partition in this turn.
+def is_flushed(tick: int, partition: int) -> bool:
+    """Return whether the clock flushes a partition at this tick.
 
     nsqd and its coordinator count separately, one behind the other, so each
-    partition is flushed in two consecutive turns of four.
+    partition is flushed in two consecutive ticks of four.
     """
-    return (partition + 1 - turn) % DISTANCE in (0, DISTANCE - 1) or turn % ALL == 0
+    return (partition + 1 - tick) % DISTANCE in (0, DISTANCE - 1) or tick % ALL == 0
 
 
 class Flushing:
@@ -109,10 +109,10 @@ class Flushing:
     A topic with ``syncdisk`` 0 or 1 flushes each message at once. On other topics a
     message stays in the writer's buffer until
 
-    * ``syncdisk`` messages arrived since the last turn of the clock,
+    * ``syncdisk`` messages arrived since the last tick of the clock,
     * a channel has confirmed everything and waits for more,
     * the reader of a channel reaches its end, or
-    * the clock flushes the partition, at most three turns later.
+    * the clock flushes the partition, at most three ticks later.
 
     A channel reads to *its own* end, and only some of these events move that end;
     messages after it wait for the next one.
@@ -138,7 +138,7 @@ class Flushing:
         if (many or any(channel.waits for channel in self._channels.values())) and self._log.flush():
             self._grow()
 
-    def turn(self) -> None:
+    def tick(self) -> None:
         """Flush because the clock reached the partition, or its role changed."""
         self._last = self._log.committed
         self._log.flush()
@@ -263,7 +263,7 @@ class Replica:
             cursor.confirmed = min(cursor.confirmed, self.log.committed)
         for name, cursor in self.cursors.items():
             self._open(name, cursor)
-        self.flushing.turn()
+        self.flushing.tick()
         self.set_followers(followers)
         self.set_writable(False)
         self.sync_registered()

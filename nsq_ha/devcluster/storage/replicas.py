@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.nodes import ClusterNode
-from nsq_ha.devcluster.storage.replica import ALL, Replica, is_turn
+from nsq_ha.devcluster.storage.replica import ALL, Replica, is_flushed
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
@@ -17,14 +17,14 @@ class StorageNode(ClusterNode):
 
     Attributes:
         replicas: By topic and partition.
-        next_turn: When the flush clock turns next.
+        next_flush: When the flush clock ticks next.
     """
 
     def __init__(self, name: str, host: Host) -> None:
         super().__init__(name, host)
         self.replicas: dict[tuple[str, int], Replica] = {}
-        self._turn = 0
-        self.next_turn: float = 0.0
+        self._ticks = 0
+        self.next_flush: float = 0.0
         self._next_scan = self._next_refresh = 0.0
 
     def replica_of(self, partition: TopicPartition) -> Replica:
@@ -57,8 +57,8 @@ class StorageNode(ClusterNode):
             replica.update_refusal()
 
     def start_clock(self) -> None:
-        """Start the flush clock with its first turn."""
-        self._turn, self.next_turn = 0, self.host.now() + self.host.timing.flush
+        """Start the flush clock with its first tick."""
+        self._ticks, self.next_flush = 0, self.host.now() + self.host.timing.flush
 
     def _tick(self, now: float) -> None:
         """Flush and scan the replicas that are due."""
@@ -72,16 +72,16 @@ class StorageNode(ClusterNode):
             for replica in self.replicas.values():
                 if replica.channels:
                     replica.tick(now)
-        while now >= self.next_turn:
-            self.next_turn += timing.flush
-            self._turn += 1
+        while now >= self.next_flush:
+            self.next_flush += timing.flush
+            self._ticks += 1
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """Flush the led partitions whose turn it is; in every 30th turn flush all replicas."""
+        """Flush the led partitions that are due; at every 30th tick flush all replicas."""
         for (_, number), replica in self.replicas.items():
-            if is_turn(self._turn, number) and (replica.leads or self._turn % ALL == 0):
-                replica.flushing.turn()
+            if is_flushed(self._ticks, number) and (replica.leads or self._ticks % ALL == 0):
+                replica.flushing.tick()
                 replica.dispatch(now)
                 if replica.leads and self.host.retain_bytes is not None:
                     replica.clean_finished(self.host.retain_bytes)

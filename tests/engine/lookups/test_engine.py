@@ -245,9 +245,9 @@ async def test_few_topics_are_looked_up_one_by_one(fake: Fake, plain: Servers) -
 
 async def test_a_topic_that_no_nsqd_has_is_created_by_those_that_may(fake: Fake, plain: Servers) -> None:
     (new,) = (await plain.look_up("new", "w")).answers
-    assert (new.nodes, [node.tcp_port for node in new.spare], new.exists) == ((), [4150, 4160], True)
+    assert (new.nodes, [node.tcp_port for node in new.candidates], new.exists) == ((), [4150, 4160], True)
     (gone,) = (await plain.look_up("gone", "w")).answers
-    assert (gone.nodes, [node.tcp_port for node in gone.spare]) == ((), [4160])
+    assert (gone.nodes, [node.tcp_port for node in gone.candidates]) == ((), [4160])
     assert fake.count("/lookup") == 1
     await plain.look_up("new", "r")  # only the nsqlookupd knows whether it exists
     assert fake.count("/lookup") == 2

@@ -76,7 +76,7 @@ async def test_nobody_has_a_new_topic_of_a_plain_cluster(respx_mock: respx.MockR
     respx_mock.get(f"{URL}/lookup").respond(404, json={"message": "TOPIC_NOT_FOUND"})
     async with LookupClient(URL) as client:
         answer = await client.lookup("orders")
-    assert (answer.nodes, answer.spare, answer.exists) == ((), (), False)
+    assert (answer.nodes, answer.candidates, answer.exists) == ((), (), False)
 
 
 async def test_every_nsqd_of_a_plain_cluster_takes_a_new_topic(respx_mock: respx.MockRouter) -> None:
@@ -89,9 +89,9 @@ async def test_every_nsqd_of_a_plain_cluster_takes_a_new_topic(respx_mock: respx
         without_marked = await client.lookup("orders", "w")
         nodes.respond(json={"producers": []})
         without_any = await client.lookup("orders", "w")
-    assert (answer.nodes, answer.spare, answer.exists) == ((), (NODE, SPARE), True)
-    assert all(node.is_plain for node in answer.spare)
-    assert (without_marked.spare, without_any.spare, without_any.exists) == ((NODE,), (), False)
+    assert (answer.nodes, answer.candidates, answer.exists) == ((), (NODE, SPARE), True)
+    assert all(node.is_plain for node in answer.candidates)
+    assert (without_marked.candidates, without_any.candidates, without_any.exists) == ((NODE,), (), False)
 
 
 async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> None:
