@@ -101,6 +101,7 @@ class Connection:
 
     Attributes:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
+        is_recalled: Whether to leave it once its requests are answered, since another nsqd needs its place.
         tls_server: What this process knows about the nsqd's TLS. None without TLS.
     """
 
@@ -110,6 +111,7 @@ class Connection:
         self.name: str = f"c{next(_numbers)} {node.address}"
         self.identity: Identity = Identity()
         self.is_open: bool = False
+        self.is_recalled: bool = False
         self._lifetime: Lifetime | None = None
         self.tls_server: TlsServer | None = None
         self._callbacks = callbacks

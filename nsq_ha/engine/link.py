@@ -467,15 +467,16 @@ class Link(Generic[C]):
         life, role, lifetime = self.life, self._role, connection.lifetime
         use = Use.IN_USE if role.was_used(self.used_since) else Use.UNUSED
         act = Renewal.USE if lifetime is None else ACTS[use, lifetime.phase(self._clock())]
+        is_moved = self.is_moved(connection.node)
         life.look(
-            is_moved=self.is_moved(connection.node),
+            is_moved=is_moved or connection.is_recalled,
             is_unused=role.is_unused(),
             is_due=act is Renewal.REPLACE and role.has_room(),
             is_expiring=act is not Renewal.USE,
         )
         if life.state is State.IDLE:
             self._leave(ConnectionLostError("closed the idle connection"))
-        elif life.state in (State.LEAVING, State.MOVING):
+        elif life.state in (State.LEAVING, State.MOVING) and is_moved:
             role.log.info("%s: the leader moved from %s", self.name, connection.name)
         elif life.state is State.IN_USE:
             await role.looked(connection)
@@ -492,11 +493,15 @@ class Link(Generic[C]):
         connection, life = self.connection, self.life
         is_leaving = life.state is State.LEAVING
         if connection is not None:
-            lifetime = connection.lifetime
-            until = self._clock() + MOVE_GRACE if is_leaving or lifetime is None else lifetime.stale_at
+            lifetime, is_recalled = connection.lifetime, connection.is_recalled and not self.is_moved(connection.node)
+            until = None if lifetime is None else lifetime.stale_at
+            if is_leaving and not is_recalled:
+                until = self._clock() + MOVE_GRACE
             await self._role.settle(connection, until)
             if self.connection is connection and life.act is Act.SETTLE:
-                text = "another node leads now" if is_leaving else "nsqd can no longer write to this connection"
+                text = "nsqd can no longer write to this connection"
+                if is_leaving:
+                    text = "another nsqd needs its place (max_connections)" if is_recalled else "another node leads now"
                 if lifetime is not None and self._role.is_outstanding(connection, self._clock()):
                     self._retire(connection, lifetime)
                 reason = ConnectionLostError(f"closed the connection to {connection.node.address}: {text}")

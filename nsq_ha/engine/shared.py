@@ -16,20 +16,25 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import open_while
-from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.policy.suspects import Suspects
 from nsq_ha.policy.tls_renewal import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.errors import NsqError, ServerError
+    from nsq_ha.errors import ServerError
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
 
-_CLOSED_SHARE: Final = 32
-"""One of so many connections is closed at a time at the limit, at least one in any case: looking for them takes long
-with many topics."""
+TURN: Final = 0.25
+"""Seconds that a connection may be used while an attempt waits for a place: long beside a handshake, short beside the
+time limit of a publish."""
+
+
+class WaitedForPlaceError(ConnectError):
+    """No connection was opened, since ``max_connections`` of them were in use."""
 
 
 class Share:
@@ -59,6 +64,11 @@ class Share:
     def is_open(self) -> bool:
         """Whether it can be written to."""
         return not self._ended.done() and self.connection.is_open
+
+    @property
+    def is_recalled(self) -> bool:
+        """Whether to leave the connection once its requests are answered."""
+        return self.connection.is_recalled
 
     @property
     def lifetime(self) -> Lifetime | None:
@@ -113,15 +123,16 @@ class Trunk:
     """One connection that senders share.
 
     Args:
-        opening: Opens the connection with the given callbacks.
+        opening: Opens the connection with the given callbacks, for this trunk.
         over: Called when no sender may join any more.
 
     Attributes:
         answered_at: When nsqd last answered a request, in the loop's time.
         ask_at: When a sender may next ask over another connection whether nsqd still answers, in the loop's time.
+        placed_at: When connecting began, in the loop's time. None while it waits for a place.
     """
 
-    def __init__(self, opening: Callable[[Callbacks], Awaitable[Connection]], over: Callable[[], None]) -> None:
+    def __init__(self, opening: Callable[[Callbacks, Trunk], Awaitable[Connection]], over: Callable[[], None]) -> None:
         self._shares: dict[Share, None] = {}
         self._unanswered: deque[tuple[Share, int]] = deque()
         self.answered_at: float = 0.0
@@ -130,8 +141,9 @@ class Trunk:
         self._over = over
         self._connection: Connection | None = None
         self._waiting = 0
+        self.placed_at: float | None = None
         callbacks = Callbacks(self._lost, answers=self._answers, stored=self._stored)
-        self._opened = asyncio.ensure_future(opening(callbacks))
+        self._opened = asyncio.ensure_future(opening(callbacks, self))
         self._opened.add_done_callback(self._has_opened)
 
     async def join(self, callbacks: Callbacks) -> Share:
@@ -181,8 +193,11 @@ class Trunk:
     @property
     def may_be_joined(self) -> bool:
         """Whether there is time left to use the connection, or it is being opened."""
-        lifetime = None if self._connection is None else self._connection.lifetime
-        return lifetime is None or lifetime.phase(self._clock()) is Phase.FRESH
+        connection = self._connection
+        if connection is None:
+            return True
+        lifetime = connection.lifetime
+        return not connection.is_recalled and (lifetime is None or lifetime.phase(self._clock()) is Phase.FRESH)
 
     def _has_opened(self, opened: asyncio.Future[Connection]) -> None:
         if opened.cancelled() or opened.exception() is not None:
@@ -236,23 +251,27 @@ class Trunk:
 class Connections:
     """The connections of one producer.
 
-    A connection has its place from the beginning of the attempt until its socket has closed.
+    A connection has its place from the beginning of the attempt until its socket has closed. If none is free, attempts
+    wait in their order, and connections are recalled for them: unused ones at once, others after a turn. A recalled
+    connection gets the rest of its answers and closes, so that every nsqd has its turn.
 
     Args:
         config: The producer's options.
-        close_idle: Closes up to the given number of connections, the longest idle ones first; returns how many.
+        recall: Recalls up to the given number of connections: unused ones, or ones in use since a time of the loop.
 
     Attributes:
         count: Number of places in use.
+        suspects: The nsqds of a plain cluster that failed.
     """
 
-    def __init__(self, config: ProducerConfig, close_idle: Callable[[int], int]) -> None:
+    def __init__(self, config: ProducerConfig, recall: Callable[[int, float], object]) -> None:
         self.count: int = 0
+        self.suspects: Suspects = Suspects()
         self._config = config
         self._most = config.max_connections
-        self._close_idle = close_idle
+        self._recall = recall
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._closing = 0  # idle connections whose places are not free yet, or fewer than there are
+        self._turn: asyncio.TimerHandle | None = None
         self._trunks: dict[str, Trunk] = {}
 
     @property
@@ -260,10 +279,29 @@ class Connections:
         """Whether a place is free."""
         return self.count < self._most
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether an attempt waits for a place."""
+        return bool(self._waiting)
+
     def has(self, node: Node) -> bool:
         """Return whether a sender may join a connection to ``node``."""
         trunk = self._trunks.get(node.address)
         return trunk is not None and trunk.may_be_joined
+
+    def placed_at(self, node: Node) -> float | None:
+        """Return when connecting to ``node`` began, for a connection that may be joined. None if there is none."""
+        trunk = self._trunks.get(node.address)
+        return trunk.placed_at if trunk is not None and trunk.may_be_joined else None
+
+    def wait_for(self, node: Node) -> WaitedForPlaceError | None:
+        """Return why connecting to ``node`` must wait. None if it need not."""
+        if self.has_room or self.placed_at(node) is not None:
+            return None
+        return WaitedForPlaceError(
+            f"waited for a connection to {node.address}, since max_connections={self._most} of them were in use. Raise"
+            " max_connections"
+        )
 
     async def open(
         self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
@@ -273,31 +311,39 @@ class Connections:
         Args and errors are those of :func:`nsq_ha.engine.waiting.open_while`.
         """
         if not node.is_plain and self.has_room:
-            return await self.open_own(node, callbacks, news=news, is_wanted=is_wanted)
+            return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
         trunk = self._trunks.get(node.address)
         if trunk is None or not trunk.may_be_joined:
             trunk = self._trunks[node.address] = Trunk(
-                lambda answers: self._open(node, answers), lambda: self._forget(node.address, trunk)
+                lambda answers, own: self._open(node, answers, own), lambda: self._forget(node.address, trunk)
             )
         return await open_while(trunk.join(callbacks), node, news=news, is_wanted=is_wanted)
 
     async def open_own(
         self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
     ) -> Connection:
-        """Open a connection that nobody shares."""
+        """Open a connection that nobody shares, if a place is free.
+
+        Raises:
+            WaitedForPlaceError: None is.
+        """
+        if not self.has_room:
+            raise WaitedForPlaceError(f"max_connections={self._most} connections are in use")
         return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
 
-    async def _open(self, node: Node, callbacks: Callbacks) -> Connection:
-        if not await self.take():
-            raise ConnectError(
-                f"cannot connect to {node.address}: max_connections={self._most} connections are open"
-                " and none is idle. Raise max_connections"
-            )
+    async def _open(self, node: Node, callbacks: Callbacks, trunk: Trunk | None = None) -> Connection:
+        await self.take()
+        clock = asyncio.get_running_loop().time
+        if trunk is not None:
+            trunk.placed_at = clock()
         try:
             connection = await Connection.open(self._config, node, callbacks)
-        except BaseException:
+        except BaseException as error:
             self.give_back()
+            if node.is_plain and isinstance(error, NsqError):
+                self.suspects.failed(node.address, clock())
             raise
+        self.suspects.works(node.address)
         connection.when_ended(self.give_back)
         return connection
 
@@ -305,37 +351,38 @@ class Connections:
         if self._trunks.get(address) is trunk:
             del self._trunks[address]
 
-    async def take(self) -> bool:
-        """Take a place; close an idle connection if none is free, and wait until it has ended.
+    async def take(self) -> None:
+        """Take a place; if none is free, have a connection recalled and wait.
 
-        Call :meth:`give_back` when the connection has ended, or could not be opened.
-
-        Returns:
-            False if no place is free and no connection is idle.
-
-        If cancelled, no place is taken.
+        Call :meth:`give_back` when the connection has ended, or could not be opened. If cancelled, no place is taken.
         """
         if self.has_room:
             self.count += 1
-            return True
-        if self._closing <= len(self._waiting):
-            self._closing += self._close_idle(1 + self._most // _CLOSED_SHARE)
-        if self._closing <= len(self._waiting):
-            return False
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return
+        loop = asyncio.get_running_loop()
+        place: asyncio.Future[None] = loop.create_future()
         self._waiting[place] = None
+        self._recall(1, loop.time() - TURN)
+        if self._turn is None:
+            self._turn = loop.call_later(TURN, self._next_turn)
         try:
             await place
         except asyncio.CancelledError:
             self._waiting.pop(place, None)
-            if not place.cancelled():  # it was given the place at the same moment
+            if place.done() and not place.cancelled():  # it was given the place at the same moment
                 self.give_back()
             raise
-        return True
+
+    def _next_turn(self) -> None:
+        """Recall connections for those who still wait."""
+        self._turn = None
+        if self._waiting:
+            loop = asyncio.get_running_loop()
+            self._recall(len(self._waiting), loop.time() - TURN)
+            self._turn = loop.call_later(TURN, self._next_turn)
 
     def give_back(self) -> None:
         """Free a place; the attempt that has waited the longest takes it."""
-        self._closing = max(0, self._closing - 1)
         while self._waiting:
             place, _ = self._waiting.popitem(last=False)
             if not place.done():

@@ -104,7 +104,7 @@ async def open_while(
                 break
             news.clear()
             if not is_wanted():
-                raise ConnectError(f"stopped connecting to {node.address}: another node leads now")  # noqa: TRY301 - cleaned up below
+                raise ConnectError(f"stopped connecting to {node.address}: the connection is no longer needed")  # noqa: TRY301 - cleaned up below
         return attempt.result()
     except BaseException:
         attempt.cancel()

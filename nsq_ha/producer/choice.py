@@ -20,9 +20,10 @@ from nsq_ha.policy.topology import TopicMeta
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.policy.topology import TopicView
+    from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.sender import Sender
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
@@ -36,13 +37,22 @@ class PartitionChoice:
         config: The producer's options.
         repartition: Knows how many partitions are in use.
         senders: The topic's senders, by partition. A partition without a sender counts as healthy.
+        connections: The producer's connections.
+        try_to_connect: Has a partition's sender try whether its nsqd works again.
 
     Attributes:
         routes: The partitions in use that accept writes.
     """
 
     def __init__(
-        self, topic: str, config: ProducerConfig, repartition: Repartition, senders: Mapping[int, Sender]
+        self,
+        topic: str,
+        config: ProducerConfig,
+        repartition: Repartition,
+        senders: Mapping[int, Sender],
+        *,
+        connections: Connections,
+        try_to_connect: Callable[[int], None],
     ) -> None:
         self.routes: tuple[int, ...] = ()
         self._topic = topic
@@ -50,6 +60,8 @@ class PartitionChoice:
         self._hash = sharding.hasher(config.sharding)
         self._repartition = repartition
         self._senders = senders
+        self._connections = connections
+        self._try_to_connect = try_to_connect
         self._turn = random.randrange(1024)  # noqa: S311 - spreads the first messages of many producers
         self._view: TopicView | None = None
         self._meta = TopicMeta(1)
@@ -128,18 +140,48 @@ class PartitionChoice:
             return turn % self._used
         chosen = self._pick(routes) if self._picks_by_load else routes[turn % len(routes)]
         sender = self._senders.get(chosen)
-        if sender is None or sender.trouble is None:
+        if sender is not None and sender.trouble is None and sender.link.connection is not None:
             return chosen
-        healthy = [each for each in routes if self.is_healthy(each)]
-        if not healthy or sender.may_probe():
-            return chosen
-        return self._pick(healthy)
+        best = self._best(routes)
+        return chosen if chosen in best or self._is_worth_a_try(chosen) else self._pick(best)
 
     def other_partition(self, avoid: int) -> int:
         """Choose another partition than ``avoid``, if possible a healthy one."""
         self._turn += 1
         others = [each for each in self.routes if each != avoid]
-        return self._pick([each for each in others if self.is_healthy(each)] or others or range(self._used))
+        return self._pick(self._best(others) or range(self._used))
+
+    def _best(self, routes: Sequence[int]) -> Sequence[int]:
+        """Return the healthy ones; those of them that are connected if no more connections are allowed; all if none."""
+        healthy = [each for each in routes if self.is_healthy(each)] or routes
+        return healthy if self._connections.has_room else [each for each in healthy if self.is_near(each)] or healthy
+
+    def _is_worth_a_try(self, partition: int) -> bool:
+        """Return whether a publish may try a partition that others are preferred to.
+
+        An nsqd of a plain cluster that is not connected is tried without a publish.
+        """
+        sender = self._senders.get(partition)
+        if self._meta.is_partitioned:
+            return sender is not None and not self.is_healthy(partition) and sender.may_probe()
+        node, connections = self._node(partition), self._connections
+        if node is None or self.is_healthy(partition) or not connections.has_room:
+            return False
+        if not connections.suspects.may_try(node.address, asyncio.get_running_loop().time()):
+            return False
+        if sender is not None and sender.link.connection is not None:
+            return True
+        self._try_to_connect(partition)
+        return False
+
+    def _node(self, partition: int) -> Node | None:
+        return None if self._view is None else self._view.leaders.get(partition)
+
+    def is_near(self, partition: int) -> bool:
+        """Return whether a connection to the nsqd of a partition is open, or being opened."""
+        sender, node = self._senders.get(partition), self._node(partition)
+        is_connected = sender is not None and sender.link.connection is not None
+        return is_connected or (node is not None and self._connections.placed_at(node) is not None)
 
     def _pick(self, candidates: Sequence[int]) -> int:
         """Return the one whose turn it is; by load, the next one if that is less loaded.
@@ -153,7 +195,10 @@ class PartitionChoice:
     def is_healthy(self, partition: int) -> bool:
         """Return whether a partition has no known problem."""
         sender = self._senders.get(partition)
-        return sender is None or sender.trouble is None
+        if sender is not None and sender.trouble is not None:
+            return False
+        node = None if self._meta.is_partitioned else self._node(partition)
+        return node is None or node.address not in self._connections.suspects
 
     def _load(self, partition: int) -> int:
         sender = self._senders.get(partition)

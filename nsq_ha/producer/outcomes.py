@@ -64,6 +64,7 @@ class Outcomes:
 
     Attributes:
         counts: Counts of the partition's publishes.
+        nsqd: The address of the nsqd that was connected last.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Outcomes:
         self._partition = partition
         self._pending = pending
         self._buffer = buffer
-        self._nsqd = ""
+        self.nsqd: str = ""
         self._shared: list[Receipt] = []
         self.counts: PublishCounts = PublishCounts()
         self._loop = pending.loop
@@ -87,7 +88,7 @@ class Outcomes:
 
     def connected(self, nsqd: str) -> None:
         """Set the nsqd address for receipts."""
-        self._nsqd = nsqd
+        self.nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
     def all_stored(self, count: int) -> Request:
@@ -174,7 +175,7 @@ class Outcomes:
             self.fail(entry, error)
 
     def _stored(self, entry: Request, answer: bytes) -> None:
-        receipts = entry.receipts(answer, self._partition, self._nsqd)
+        receipts = entry.receipts(answer, self._partition, self.nsqd)
         self._pending.stored(entry.original or entry, receipts)
         self.counts.published += entry.count - 1
         if answer != OK and observe.watched.is_any:
@@ -193,7 +194,7 @@ class Outcomes:
             partition=self._partition,
             attempts=entry.attempts,
             maybe_stored=entry.maybe_stored,
-            nsqd=self._nsqd if entry.attempts else None,
+            nsqd=self.nsqd if entry.attempts else None,
         )
         failed.__cause__ = error
         entry.fail(failed)

@@ -8,7 +8,6 @@ writes.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
 from asyncio import get_running_loop
@@ -93,7 +92,7 @@ class Producer(SingleUseClient):
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
-        self._connections = Connections(self.config, self._close_idle)
+        self._connections = Connections(self.config, self._recall)
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -487,14 +486,29 @@ class Producer(SingleUseClient):
                 if sender in self._sender_tasks:
                     self._sender_tasks[sender].cancel()
 
-    def _close_idle(self, count: int) -> int:
-        """Close up to ``count`` unused connections, the longest idle ones first; return how many were closed."""
+    def _recall(self, count: int, used_since: float) -> None:
+        """Recall up to ``count`` connections: the longest unused ones first, then those that are used the longest.
+
+        Args:
+            count: How many.
+            used_since: A connection in use is recalled if it has been since this time of the loop.
+        """
         users: dict[Connection, list[Sender]] = {}
         for sender in self._senders():
             if (connection := sender.link.connection) is not None:
                 users.setdefault(connection.connection, []).append(sender)
-        unused = [senders for senders in users.values() if all(sender.is_idle for sender in senders)]
-        unused.sort(key=lambda senders: max(sender.last_used for sender in senders))
-        for sender in itertools.chain.from_iterable(unused[:count]):
-            sender.close_idle()
-        return len(unused[:count])
+            elif not sender.is_needed:
+                sender.link.news.set()  # an attempt that nobody needs makes room, too
+
+        def order(senders: list[Sender]) -> tuple[bool, float]:
+            if all(sender.is_idle for sender in senders):
+                return False, max(sender.last_used for sender in senders)
+            return True, min(sender.link.used_since for sender in senders)
+
+        ordered = sorted((*order(senders), connection.name, connection) for connection, senders in users.items())
+        for is_used, since, _, connection in ordered[:count]:
+            if is_used and since > used_since:
+                break
+            connection.is_recalled = True
+            for sender in users[connection]:
+                sender.recalled()

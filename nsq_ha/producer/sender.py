@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.fixed import explained
 from nsq_ha.engine.link import Link, Role
-from nsq_ha.engine.shared import Share
+from nsq_ha.engine.shared import Share, WaitedForPlaceError
 from nsq_ha.errors import (
     ClosedError,
+    ConnectError,
     ConnectionLostError,
     NoLeaderError,
     NsqError,
@@ -68,7 +69,8 @@ class Sender(Role["Connection | Share"]):
         partition: The partition.
         config: The producer's options.
         connections: The producer's connections.
-        on_trouble: Called when publishes without a key should move to another partition.
+        on_trouble: Called when publishes without a key should move to another partition. The second argument says
+            whether only to one that is connected already.
         pending: Holds the pending publishes.
 
     Attributes:
@@ -93,7 +95,7 @@ class Sender(Role["Connection | Share"]):
         config: ProducerConfig,
         *,
         connections: Connections,
-        on_trouble: Callable[[Sender], None],
+        on_trouble: Callable[[Sender, bool], None],
         pending: PendingPublishes,
     ) -> None:
         self.lane: Lane[Request] = Lane()
@@ -119,6 +121,9 @@ class Sender(Role["Connection | Share"]):
         self._probe_at = 0.0
         self._number: int | None = _number_for_commands(partition, watch.view)
         self._callers = 0  # of connect()
+        self._is_trying = False
+        self._slow: asyncio.TimerHandle | None = None
+        self._waited: NsqError | None = None  # set while the limit of connections delays connecting
         self._connected = asyncio.Event()
         self.link: Link[Connection | Share] = Link(self, watch, partition, config.backoff, life=Life(), reports=reports)
 
@@ -167,6 +172,11 @@ class Sender(Role["Connection | Share"]):
             self._callers -= 1
         if self.link.life.state is State.ENDED:
             raise ClosedError(_CLOSED)
+
+    def try_to_connect(self) -> None:
+        """Connect once, though no publish waits, to learn whether the leader works again."""
+        self._is_trying = True
+        self.link.need()
 
     # ------------------------------------------------------------ writing
 
@@ -276,6 +286,7 @@ class Sender(Role["Connection | Share"]):
             self._log.recovered(self._silence.answered_at)
         if self.trouble is not None and self._silence.answered_at - request.sent_at < STALLED_AFTER:
             self.trouble = None
+            self._connections.suspects.works(self._outcomes.nsqd)
 
     def _refused(self, error: ServerError) -> None:
         self.link.refused(error)
@@ -336,7 +347,7 @@ class Sender(Role["Connection | Share"]):
         if self._config.on_unreachable == "fail" or not error.retriable:
             self._outcomes.fail_all(error, written=False)
         else:
-            self._on_trouble(self)
+            self._on_trouble(self, False)
 
     def _stalled_at(self) -> float | None:
         oldest = self.lane.oldest
@@ -371,11 +382,13 @@ class Sender(Role["Connection | Share"]):
         # stored twice.
         self.trouble = ResponseTimeoutError(f"{self._leader_name()} has not answered for {STALLED_AFTER} s or more")
         self._log.failed(now, self.trouble)
+        if connection.node.is_plain:
+            self._connections.suspects.stalled(connection.node.address, now)
         if now >= self._silence.refresh_at:
             self._silence.refresh_at = now + _REFRESHED_EVERY
             self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
-            self._on_trouble(self)
+            self._on_trouble(self, False)
         if state is Answering.DOUBTED:
             self._doubt(reason)
 
@@ -460,8 +473,8 @@ class Sender(Role["Connection | Share"]):
 
     @property
     def is_needed(self) -> bool:
-        """Whether a publish or a caller of :meth:`connect` waits."""
-        return bool(self.lane.waiting or self._callers)
+        """Whether a publish or a caller of :meth:`connect` waits, or whether to try the leader."""
+        return bool(self.lane.waiting or self._callers or self._is_trying)
 
     def leader(self) -> Node:
         """Return the node that accepts publishes."""
@@ -475,9 +488,39 @@ class Sender(Role["Connection | Share"]):
     async def open(
         self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]
     ) -> Connection | Share:
-        """Open a connection, or join a shared one."""
+        """Open a connection, or join a shared one; if it must wait, move what may be published elsewhere now."""
+        connections = self._connections
+        self._waited = connections.wait_for(node)
+        if self._waited is not None:
+            self._on_trouble(self, True)
+            if not self.is_needed:
+                raise self._waited
         callbacks = Callbacks(lost, answers=self._answers, stored=self._all_stored)
-        return await self._connections.open(node, callbacks, news=self.link.news, is_wanted=is_wanted)
+        if node.is_plain and self._config.on_unreachable == "retry":
+            self._slow = self._loop.call_later(STALLED_AFTER, self._connects_slowly, node)
+        try:
+            return await connections.open(
+                node,
+                callbacks,
+                news=self.link.news,
+                is_wanted=lambda: is_wanted() and (self.is_needed or not connections.is_waited_for),
+            )
+        finally:
+            self._waited = None
+            if self._slow is not None:
+                self._slow.cancel()
+
+    def _connects_slowly(self, node: Node) -> None:
+        """Move what may be published elsewhere if nsqd has been silent for too long since connecting began."""
+        now, placed_at = self._clock(), self._connections.placed_at(node)
+        late_at = (now if placed_at is None else placed_at) + STALLED_AFTER
+        if now < late_at:
+            self._slow = self._loop.call_at(late_at, self._connects_slowly, node)
+            return
+        self._waited = None
+        self._connections.suspects.failed(node.address, now)
+        self.in_trouble(ConnectError(f"{node.address} has not completed the handshake for {STALLED_AFTER} s or more"))
+        self.link.news.set()
 
     def has_room(self) -> bool:
         """Return whether the limit of connections permits one more to the leader."""
@@ -494,8 +537,11 @@ class Sender(Role["Connection | Share"]):
 
     def use(self, connection: Connection | Share) -> None:
         """Write to ``connection`` from now on."""
-        if self._callers:
+        if self._callers or self._is_trying:
             self.last_used = self._clock()  # or it would be closed at once as unused
+        self._is_trying = False
+        if connection.is_recalled:
+            self.link.news.set()
         connection.on_resume(self.kick)
         self._connected.set()
         self.pump()
@@ -541,17 +587,21 @@ class Sender(Role["Connection | Share"]):
 
     def failed(self, error: NsqError, node: Node | None) -> None:
         """Record a failure."""
-        self.in_trouble(error)
+        self._is_trying = False
+        if not isinstance(error, WaitedForPlaceError) or self.load:
+            self.in_trouble(error)
 
     @property
     def is_idle(self) -> bool:
         """Whether there is a connection, and no publish is queued or unanswered."""
         return self.link.connection is not None and not self.load
 
-    def close_idle(self) -> None:
-        """Close the connection, because another partition needs one."""
+    def recalled(self) -> None:
+        """Leave the connection, because another partition or nsqd needs one: at once if it is unused."""
         if self.is_idle:
             self.link.give_up(ConnectionLostError("closed the connection because another partition needs one"))
+        else:
+            self.link.news.set()
 
     def _take_back(self, reason: NsqError) -> None:
         for request in self.lane.lost():
@@ -581,10 +631,14 @@ class Sender(Role["Connection | Share"]):
             full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"
             self._outcomes.give_up(request, ResponseTimeoutError(full))
             return
-        self._outcomes.give_up(
-            request, self.trouble or ResponseTimeoutError(f"{self._leader_name()} did not answer in time")
-        )
+        self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late()))
         self.kick()
+
+    def _late(self) -> str:
+        target = self.link.life.target
+        if target is not None:
+            return f"{target.address} did not complete the handshake in time"
+        return f"{self._leader_name()} did not answer in time"
 
     def _leader_name(self) -> str:
         node = self.link.life.node

@@ -84,7 +84,14 @@ class TopicPublisher:
         self._was_known = False
         self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
         self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
-        self.choice: PartitionChoice = PartitionChoice(watch.topic, config, self._repartition, self.senders)
+        self.choice: PartitionChoice = PartitionChoice(
+            watch.topic,
+            config,
+            self._repartition,
+            self.senders,
+            connections=connections,
+            try_to_connect=lambda partition: self.sender(partition).try_to_connect(),
+        )
         watch.add_listener(self._view_changed)
         if watch.view is not None:
             self._repartition.view_changed(watch.view)
@@ -329,12 +336,18 @@ class TopicPublisher:
             self._start(sender)
         return sender
 
-    def _move_elsewhere(self, sender: Sender) -> None:
-        """Move publishes that may go to any partition to a healthy one."""
-        view = self.watch.view
+    def _move_elsewhere(self, sender: Sender, is_near: bool) -> None:
+        """Move publishes that may go to any partition to a healthy one.
+
+        Args:
+            sender: The sender that has them.
+            is_near: Only to a partition that is connected already.
+        """
+        view, choice = self.watch.view, self.choice
         if view is None or view.meta is None:
             return
-        if not any(p != sender.partition and self.choice.is_healthy(p) for p in view.publishable):
+        others = (p for p in view.publishable if p != sender.partition and choice.is_healthy(p))
+        if not any(choice.is_near(p) or not is_near for p in others):
             return
         self.choice.follow(view)
         for request in sender.take_movable():

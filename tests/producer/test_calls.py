@@ -628,7 +628,7 @@ async def test_each_connection_is_left_for_a_reason_that_is_named(
         link = sender.link
         assert len(link) == 1
         for _ in range(2):
-            sender.close_idle()
+            sender.recalled()
             assert len(link) == 0
         await producer.publish(TOPIC, b"x")
         stage.lead({0: two})

@@ -5,97 +5,102 @@ import asyncio
 import pytest
 
 from nsq_ha import ProducerConfig
-from nsq_ha.engine.shared import Connections
+from nsq_ha.engine.shared import TURN, Connections
 from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command
 from tests.support.nsqd import LIMIT, Holding, Peer
 from tests.support.stage import TOPIC, Stage
 from tests.support.virtual import VirtualLoop
-from tests.support.waiting import turn
+from tests.support.waiting import dawdle, turn
 
 PARTITIONS = 24
 
 
-class Idle:
-    """Idle connections that a limit may close."""
+class Recalls:
+    """What was asked to make room: the number of connections, and since when one in use must be used."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.asked: list[int] = []
-        self.closing = 0
+        self.asked: list[tuple[int, float]] = []
 
-    def close(self, count: int) -> int:
-        self.asked.append(count)
-        closed = min(count, self.count)
-        self.count -= closed
-        self.closing += closed
-        return closed
-
-
-def limit_of(most: int, idle: Idle) -> Connections:
-    return Connections(ProducerConfig(max_connections=most), idle.close)
+    def __call__(self, count: int, used_since: float) -> None:
+        self.asked.append((count, used_since))
 
 
 @pytest.fixture
-def idle() -> Idle:
-    return Idle()
+def recalls() -> Recalls:
+    return Recalls()
 
 
-async def test_there_are_places_up_to_the_limit(idle: Idle) -> None:
-    limit = limit_of(2, idle)
-    assert await limit.take()
-    assert limit.has_room
-    assert await limit.take()
-    assert not limit.has_room
-    assert not await limit.take()
+async def limit_of(most: int, recalls: Recalls) -> Connections:
+    """Connections whose places are all taken."""
+    limit = Connections(ProducerConfig(max_connections=most), recalls)
+    for number in range(most):
+        assert (limit.has_room, limit.count) == (True, number)
+        await limit.take()
+    assert (limit.has_room, limit.count) == (False, most)
+    return limit
+
+
+async def test_a_free_place_is_taken_at_once(recalls: Recalls) -> None:
+    limit = await limit_of(2, recalls)
     limit.give_back()
     assert limit.has_room
-    assert await limit.take()
-    assert limit.count == 2
+    await limit.take()
+    assert (limit.count, recalls.asked) == (2, [])
 
 
-async def test_a_place_is_free_when_a_closed_connection_has_ended(idle: Idle) -> None:
-    limit = limit_of(2, idle)
-    for _ in range(2):
-        await limit.take()
-    idle.count = 1
+async def test_a_place_is_free_when_a_recalled_connection_has_ended(recalls: Recalls) -> None:
+    limit = await limit_of(2, recalls)
+    now = asyncio.get_running_loop().time()
     waiting = asyncio.create_task(limit.take())
     await turn(3)
-    assert (idle.closing, waiting.done(), limit.count) == (1, False, 2)
-    assert not await limit.take()  # the place that comes is another's
+    assert (waiting.done(), limit.count, limit.is_waited_for) == (False, 2, True)
+    (asked,) = recalls.asked
+    assert asked == pytest.approx((1, now - TURN), abs=0.01)
     limit.give_back()
-    assert await waiting
-    assert limit.count == 2
+    await waiting
+    assert (limit.count, limit.is_waited_for) == (2, False)
 
 
-async def test_those_who_wait_are_served_in_their_order(idle: Idle) -> None:
-    limit = limit_of(3, idle)
-    for _ in range(3):
-        await limit.take()
-    idle.count = 3
+async def test_connections_are_recalled_until_nobody_waits(recalls: Recalls) -> None:
+    limit = await limit_of(2, recalls)
+    waiting = [asyncio.create_task(limit.take()) for _ in range(2)]
+    await turn(3)
+    recalls.asked.clear()
+    await dawdle(TURN * 1.5)
+    now = asyncio.get_running_loop().time()
+    (asked,) = recalls.asked
+    assert asked == pytest.approx((2, now - 1.5 * TURN), abs=0.01)
+    limit.give_back()
+    await dawdle(TURN)
+    assert [count for count, _ in recalls.asked] == [2, 1]
+    limit.give_back()
+    await asyncio.gather(*waiting)
+    await dawdle(TURN * 3)
+    assert len(recalls.asked) == 2
+
+
+async def test_those_who_wait_are_served_in_their_order(recalls: Recalls) -> None:
+    limit = await limit_of(3, recalls)
     order: list[int] = []
 
     async def take(number: int) -> None:
-        assert await limit.take()
+        await limit.take()
         order.append(number)
 
-    tasks = [asyncio.create_task(take(number)) for number in range(3)]
+    tasks = [asyncio.create_task(take(number)) for number in range(4)]
     await turn(3)
-    assert idle.closing == 3
-    for _ in range(3):
+    for number in range(4):
+        assert order == list(range(number))
         limit.give_back()
-    assert not await limit.take()  # none passes those who wait
+        await turn(3)
     await asyncio.gather(*tasks)
-    assert order == [0, 1, 2]
     assert limit.count == 3
 
 
 @pytest.mark.parametrize("is_given", [False, True], ids=["still waiting", "place just given"])
-async def test_whoever_stops_waiting_leaves_the_place_to_the_next(idle: Idle, is_given: bool) -> None:
-    limit = limit_of(2, idle)
-    for _ in range(2):
-        await limit.take()
-    idle.count = 2
+async def test_whoever_stops_waiting_leaves_the_place_to_the_next(recalls: Recalls, is_given: bool) -> None:
+    limit = await limit_of(2, recalls)
     first, second = (asyncio.create_task(limit.take()) for _ in range(2))
     await turn(3)
     if is_given:
@@ -105,23 +110,9 @@ async def test_whoever_stops_waiting_leaves_the_place_to_the_next(idle: Idle, is
     assert first.cancelled()
     if not is_given:
         limit.give_back()
-    assert await second
+    await second
     assert limit.count == 2
     limit.give_back()
-    assert limit.has_room
-
-
-async def test_of_many_connections_several_are_closed_at_once(idle: Idle) -> None:
-    limit = limit_of(320, idle)
-    for _ in range(320):
-        await limit.take()
-    idle.count = 320
-    waiting = asyncio.create_task(limit.take())
-    await turn(3)
-    assert idle.asked == [11]
-    for _ in range(11):
-        limit.give_back()
-    assert await waiting
     assert limit.has_room
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, ProducerConfig, tracelog
+from nsq_ha.engine.shared import Connections
 from nsq_ha.errors import (
     ConfigError,
     ConnectionLostError,
@@ -320,6 +321,7 @@ class FakeSender:
         self.load = load
         self.trouble = trouble
         self.probes = probes
+        self.link = SimpleNamespace(connection=object())
 
     def may_probe(self) -> bool:
         return self.probes
@@ -340,7 +342,14 @@ def choice_of(
     **options: Any,  # noqa: ANN401 - of a producer
 ) -> PartitionChoice:
     config = ProducerConfig(lookupd=("http://a:1",), **options)
-    choice = PartitionChoice(TOPIC, config, count or Count(), senders)  # type: ignore[arg-type]
+    choice = PartitionChoice(
+        TOPIC,
+        config,
+        count or Count(),  # type: ignore[arg-type]
+        senders,
+        connections=Connections(config, lambda *_: None),
+        try_to_connect=lambda _: None,
+    )
     choice._turn = 0
     choice.follow(view)
     return choice

@@ -25,6 +25,7 @@ class FakeConnection:
         self.callbacks = callbacks
         self.node, self.name = NODE, "c1 10.0.0.1:4150"
         self.is_open = self.takes_more = True
+        self.is_recalled = False
         self.heartbeat_age = 0.5
         self.lifetime = None
         self.written: list[object] = []
@@ -77,7 +78,7 @@ class Case:
         self.may_open = asyncio.Event()
         self.may_open.set()
         self.error: NsqError | None = None
-        self.shared = self.limit = Connections(ProducerConfig(max_connections=most), lambda _: 0)
+        self.shared = self.limit = Connections(ProducerConfig(max_connections=most), lambda *_: None)
         case = self
 
         class Opens:
@@ -190,8 +191,38 @@ async def test_an_attempt_that_nobody_waits_for_ends(case: Case) -> None:
     assert not case.shared.has(NODE)
 
 
-async def test_the_limit_of_connections_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recalled_connection_is_not_joined(case: Case) -> None:
+    share = await case.open(User())
+    assert case.shared.has(NODE)
+    case.opened[0].is_recalled = True
+    assert share.is_recalled
+    assert not case.shared.has(NODE)
+    assert case.shared.placed_at(NODE) is None
+    await case.open(User())
+    assert len(case.opened) == 2
+
+
+async def test_whether_to_wait_for_a_place_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case(monkeypatch, most=1)
-    assert await case.limit.take()
-    with pytest.raises(ConnectError, match="max_connections=1 connections are open and none is idle"):
-        await case.open(User())
+    assert case.shared.wait_for(NODE) is None
+    await case.limit.take()
+    assert case.shared.placed_at(NODE) is None
+    waited = case.shared.wait_for(NODE)
+    assert isinstance(waited, ConnectError)
+    assert str(waited) == (
+        "waited for a connection to 10.0.0.1:4150, since max_connections=1 of them were in use. Raise max_connections"
+    )
+    opening = asyncio.ensure_future(case.open(User()))
+    await turn(3)
+    assert case.shared.placed_at(NODE) is None
+    case.limit.give_back()
+    await opening
+    assert case.shared.placed_at(NODE) is not None
+    assert case.shared.wait_for(NODE) is None
+
+
+async def test_a_question_does_not_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(monkeypatch, most=1)
+    await case.limit.take()
+    with pytest.raises(ConnectError, match="max_connections=1 connections are in use"):
+        await case.shared.open_own(NODE, User().callbacks, news=asyncio.Event(), is_wanted=lambda: True)

@@ -78,6 +78,6 @@ async def test_one_that_is_not_wanted_any_more_is_given_up(nsqd: FakeNsqd) -> No
     task = asyncio.create_task(opening(nsqd, news, is_wanted=False))
     await nsqd.until(lambda: nsqd.commands)
     news.set()
-    with pytest.raises(ConnectError, match="another node leads"):
+    with pytest.raises(ConnectError, match="the connection is no longer needed"):
         await asyncio.wait_for(task, LIMIT)
     await nobody_is_connected(nsqd)
