@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from pathlib import Path
 from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
+from nsq_ha.engine.loops import PerLoop
 from nsq_ha.events import LoopBlocked
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.liveness import Blocks
@@ -68,7 +67,7 @@ class LoopClock:
     def start(self) -> None:
         """Start checking."""
         self._ticked = self._turned = monotonic()
-        self._ticks = _here.ticks.setdefault(asyncio.get_running_loop(), _Ticks())
+        self._ticks = _ticks.here()
         self._ticks.add(self)
 
     def stop(self) -> None:
@@ -150,14 +149,7 @@ class _Ticks:
             clock.tick(now, by_code, by_others)
 
 
-class _Here(threading.local):
-    """The timers of this thread's event loops."""
-
-    def __init__(self) -> None:
-        self.ticks: WeakKeyDictionary[asyncio.AbstractEventLoop, _Ticks] = WeakKeyDictionary()
-
-
-_here: Final = _Here()
+_ticks: Final = PerLoop(_Ticks)
 
 
 def cpu_times() -> tuple[float, float]:

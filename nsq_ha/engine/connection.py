@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from nsq_ha._version import __version__
+from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
 from nsq_ha.engine.tcp import REACHABLE, TcpStream
-from nsq_ha.engine.timers import looks
 from nsq_ha.engine.tls_limits import tls_server
 from nsq_ha.errors import (
     ConnectError,
@@ -122,7 +122,7 @@ class Connection:
         self._stopping: asyncio.Future[bytes] | None = None  # CLS, which nsqd takes only once
         self._stream: TcpStream | None = None
         self._asks_for_secret = False
-        self._looks = looks()
+        self._looks = looks.here()
         self._last_heartbeat = self._identified_at = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
 

@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from nsq_ha.checks import check_topic
 from nsq_ha.engine.fixed import FixedNodes
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
+from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.observe import SILENT
@@ -83,7 +82,7 @@ class Engine:
             config: Options; the addresses, ``lookupd_tls``, ``local_addr`` and ``lookup_*`` decide who shares.
             client: Gets the events, and is ended if the engine ends because of a bug in this library.
         """
-        engines = _here.engines.setdefault(asyncio.get_running_loop(), {})
+        engines = _engines.here()
         addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
         pace = (config.lookup_timeout, config.lookup_jitter, config.lookup_interval, config.max_lookup_interval)
         key = (*addresses, *pace)
@@ -171,14 +170,7 @@ class Engine:
             del self._engines[self._key]
 
 
-class _Here(threading.local):
-    """The engines of this thread's event loops."""
-
-    def __init__(self) -> None:
-        self.engines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, Engine]] = WeakKeyDictionary()
-
-
-_here: Final = _Here()
+_engines: Final[PerLoop[dict[Hashable, Engine]]] = PerLoop(dict)
 
 
 class Lookups:

@@ -1,4 +1,4 @@
-"""One timer for each event loop that looks whether its connections are silent.
+"""What exists once for each event loop, such as the timer that looks whether connections are silent.
 
 A timer for each connection would often wake a process that has many of them.
 
@@ -10,14 +10,35 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
+
+T = TypeVar("T")
 
 TOGETHER: Final = 0.25
 """Seconds between two looks at least. What is due in between is looked at together."""
 
 Look = Callable[[float], float]
 """Looks at a connection. It gets the time at which that was due, and returns when the next look is due."""
+
+
+class PerLoop(threading.local, Generic[T]):
+    """One object for each event loop, made when it is first asked for: loops must not share sockets or timers.
+
+    Args:
+        new: Makes it.
+    """
+
+    def __init__(self, new: Callable[[], T]) -> None:
+        self._new = new
+        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, T] = WeakKeyDictionary()
+
+    def here(self) -> T:
+        """Return that of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._made:
+            self._made[loop] = self._new()
+        return self._made[loop]
 
 
 class Looks:
@@ -56,16 +77,4 @@ class Looks:
             self._plan(max(min(self._due.values()), now + TOGETHER))
 
 
-class _Here(threading.local):
-    """The looks of this thread's event loops."""
-
-    def __init__(self) -> None:
-        self.looks: WeakKeyDictionary[asyncio.AbstractEventLoop, Looks] = WeakKeyDictionary()
-
-
-_here: Final = _Here()
-
-
-def looks() -> Looks:
-    """Return those of the running event loop."""
-    return _here.looks.setdefault(asyncio.get_running_loop(), Looks())
+looks: Final = PerLoop(Looks)
