@@ -12,7 +12,7 @@ from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import clean, print_fitting, print_json, wants_json
+from nsq_ha.cli.output import clean, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
 from nsq_ha.errors import ChannelNotFoundError
@@ -20,7 +20,7 @@ from nsq_ha.errors import ChannelNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
+    from nsq_ha.admin import AdminClient, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.start_from import StartFrom
 
@@ -53,15 +53,8 @@ def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> N
     found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
     _warn_about_silence(found)
     now = time.time()
-    if wants_json(as_json):
-        for each in found.totals:
-            print_json(_as_dict(each, now))
-        return
-    if not found.totals:
-        click.echo(f"{topic} has no channels")
-        return
     rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]
-    print_fitting([CHANNEL_COLUMN, *FIGURES], rows)
+    print_rows(rows, _as_dict, [CHANNEL_COLUMN, *FIGURES], as_json=as_json, empty=f"{topic} has no channels")
 
 
 @channel.command()
@@ -212,6 +205,7 @@ def _warn_about_silence(found: TopicDescription) -> None:
         click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
 
 
-def _as_dict(each: ChannelStats, now: float) -> dict[str, object]:
-    counts = {name: getattr(each, name) for name in ("depth", "in_flight", "deferred", "clients")}
-    return {"channel": each.name, **counts, "lag": each.lag(now), "paused": each.paused, "skipped": each.skipped}
+def _as_dict(row: FigureRow) -> dict[str, object]:
+    counts = {name: getattr(row.channel, name) for name in ("depth", "in_flight", "deferred", "clients")}
+    states = {name: getattr(row.channel, name) for name in ("paused", "skipped")}
+    return {"channel": row.name, **counts, "lag": row.lag, **states}

@@ -12,7 +12,7 @@ from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.figures import age, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.errors import ConfigError
 
@@ -83,13 +83,8 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
     an nsqd does not answer, or says that it is not healthy.
     """
     nsqds = run(cluster.ask(_nsqds))
-    if wants_json(as_json):
-        for each in nsqds:
-            print_json(_as_dict(each))
-    elif nsqds:
-        print_fitting(_columns(nsqds, time.time()), nsqds)
-    else:
-        click.echo("no nsqd is registered at the nsqlookupds")
+    empty = "no nsqd is registered at the nsqlookupds"
+    print_rows(nsqds, _as_dict, _columns(nsqds, time.time()), as_json=as_json, empty=empty)
     _report(nsqds)
 
 
@@ -164,17 +159,11 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     if each is None:
         known = ", ".join(clean(other.address) for other in nsqds) or "none"
         raise click.ClickException(f"the cluster has no nsqd {clean(nsqd)}; it has {known}")
-    held = held_by(each)
-    if wants_json(as_json):
-        for entry in held:
-            print_json(entry)
-    elif held:
-        left_out = {"leads", "follows"} if each.said.node.is_plain else set()
-        left_out |= set() if each.tombstoned else {"tombstoned"}
-        columns = [column for column in _HELD if column.name not in left_out]
-        print_fitting(columns, held, title=f"{nsqd}: {each.version}, {each.health}")
-    else:
-        click.echo(f"{nsqd} has no topics")
+    left_out = {"leads", "follows"} if each.said.node.is_plain else set()
+    left_out |= set() if each.tombstoned else {"tombstoned"}
+    columns = [column for column in _HELD if column.name not in left_out]
+    title = f"{nsqd}: {each.version}, {each.health}"
+    print_rows(held_by(each), dict, columns, as_json=as_json, title=title, empty=f"{nsqd} has no topics")
     _report([each])
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
     from rich.table import Table
+
+_Row = TypeVar("_Row")
 
 
 def clean(text: str) -> str:
@@ -213,6 +215,36 @@ def print_fitting(
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
         say(f"not shown, for want of room: {', '.join(hidden)}; -o json has all")
+
+
+def print_rows(
+    rows: Sequence[_Row],
+    as_dict: Callable[[_Row], object],
+    columns: Sequence[FigureColumn],
+    *,
+    as_json: bool | None,
+    title: str | None = None,
+    empty: str = "",
+    says_hidden: bool = True,
+) -> None:
+    """Print rows as JSON lines or as a table, as the user chose.
+
+    Args:
+        rows: The rows.
+        as_dict: Returns what a JSON line has of a row.
+        columns: What a table shows of it.
+        as_json: What the user chose.
+        title: Stands above a table.
+        empty: Stands instead of a table without rows. An empty text prints the empty table.
+        says_hidden: Name the columns for which there is no room.
+    """
+    if wants_json(as_json):
+        for row in rows:
+            print_json(as_dict(row))
+    elif rows or not empty:
+        print_fitting(columns, rows, title=title, says_hidden=says_hidden)
+    else:
+        click.echo(empty)
 
 
 def say(text: str) -> None:

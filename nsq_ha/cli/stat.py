@@ -13,7 +13,7 @@ import click
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, print_rows, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.errors import NsqError, TopicNotFoundError
 
@@ -152,17 +152,16 @@ def _as_dict(row: FigureRow) -> dict[str, object]:
 
 def _print(rows: Sequence[FigureRow], options: StatOptions) -> None:
     now = datetime.now(UTC)
-    if options.as_json:
-        for row in rows:
-            at = {"at": now.isoformat(timespec="milliseconds")} if options.watch else {}
-            print_json(at | _as_dict(row))
-        return
-    if not rows:
-        click.echo("no topics" if options.channel is None else "no channels")
-        return
-    title = now.astimezone().strftime("%H:%M:%S") if options.watch else None
-    columns = columns_of(rows, by_partition=options.by_partition, rates=options.watch)
-    print_fitting(columns, rows, title=title, says_hidden=not options.watch)
+    at = {"at": now.isoformat(timespec="milliseconds")} if options.watch else {}
+    print_rows(
+        rows,
+        lambda row: at | _as_dict(row),
+        columns_of(rows, by_partition=options.by_partition, rates=options.watch),
+        as_json=options.as_json,
+        title=now.astimezone().strftime("%H:%M:%S") if options.watch else None,
+        empty="no topics" if options.channel is None else "no channels",
+        says_hidden=not options.watch,
+    )
 
 
 class _Connection(NamedTuple):
@@ -179,16 +178,16 @@ def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
         for channel in entry.channels
         for client in channel.connections
     ]
-    if as_json:
-        plain = {each.node.address for each in found.nodes if each.node.is_plain}
-        for entry, channel, client in connections:
-            number = None if entry.nsqd in plain else entry.partition
-            place = {"topic": entry.topic, "channel": channel.name, "partition": number, "nsqd": entry.nsqd}
-            print_json(place | dataclasses.asdict(client))
-    elif connections:
-        print_fitting(_client_columns(time.time()), connections)
-    else:
-        click.echo("no connection consumes")
+    plain = {each.node.address for each in found.nodes if each.node.is_plain}
+
+    def as_dict(each: _Connection) -> dict[str, object]:
+        entry = each.entry
+        number = None if entry.nsqd in plain else entry.partition
+        place = {"topic": entry.topic, "channel": each.channel.name, "partition": number, "nsqd": entry.nsqd}
+        return place | dataclasses.asdict(each.client)
+
+    columns = _client_columns(time.time())
+    print_rows(connections, as_dict, columns, as_json=as_json, empty="no connection consumes")
 
 
 def _client_columns(now: float) -> list[FigureColumn]:
