@@ -16,7 +16,7 @@ from nsq_ha.errors import NsqError
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
     from typing import Any
 
     from nsq_ha.admin import AdminClient, TopicDescription
@@ -41,23 +41,13 @@ class Poller:
         history: Takes the readings.
         interval: Seconds from the beginning of a poll to that of the next.
         limit: Seconds for one poll.
-        clock: Returns the time in Unix seconds.
     """
 
-    def __init__(
-        self,
-        admin: AdminClient,
-        history: History,
-        *,
-        interval: float,
-        limit: float = 5.0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, admin: AdminClient, history: History, *, interval: float, limit: float) -> None:
         self._admin = admin
         self._history = history
         self._interval = interval
         self._limit = limit
-        self._clock = clock
         self._watched: dict[str, float] = {}
         self._clients_until = 0.0
         self._next = asyncio.Event()
@@ -66,7 +56,7 @@ class Poller:
 
     def watch(self, topic: str | None = None, *, clients: bool = False) -> None:
         """Read more in the next polls: details of a topic, the connections of channels."""
-        until = self._clock() + _KEPT * max(self._interval, 1.0)
+        until = time.time() + _KEPT * max(self._interval, 1.0)
         if topic is not None:
             self._watched.pop(topic, None)
             self._watched[topic] = until
@@ -99,7 +89,7 @@ class Poller:
 
     async def once(self) -> None:
         """Poll once, add the reading to the history, and wake all that wait."""
-        began = self._clock()
+        began = time.time()
         before = self._history.latest or Reading(began)
         errors: dict[str, str] = {}
         watched = self._still_watched(began)
@@ -123,7 +113,7 @@ class Poller:
             part("cluster", self._admin.cluster(timeout=limit), before.cluster),
             asyncio.gather(*(part(name, self._describe(name), before.details.get(name)) for name in watched)),
         )
-        ended = self._clock()
+        ended = time.time()
         self._history.add(
             Reading(
                 at=ended,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard.actions import ACTIONS
 from nsq_ha.dashboard.markup import Html, join, path, tag
+from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Page
 
 if TYPE_CHECKING:
@@ -17,11 +18,7 @@ def sign_in(problem: str = "") -> Page:
     """Return the page that asks for the token."""
     form = tag(
         "form",
-        tag(
-            "label",
-            tag("span", "Token"),
-            tag("input", type="password", name="token", required=True, autocomplete="off", autofocus=True),
-        ),
+        ui.labelled("Token", type="password", name="token", required=True, autocomplete="off", autofocus=True),
         tag("button", "Sign in"),
         method="post",
         action="/sign-in",
@@ -77,13 +74,8 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
     else:
         fields.append(_hidden(channel=target.channel))
     if action.is_lossy:
-        fields.append(
-            tag(
-                "label",
-                tag("span", "To confirm, type ", tag("b", target.channel)),
-                tag("input", type="text", name="typed", required=True, autocomplete="off", autofocus=True),
-            )
-        )
+        label = join("To confirm, type ", tag("b", target.channel))
+        fields.append(ui.labelled(label, type="text", name="typed", required=True, autocomplete="off", autofocus=True))
     form = tag(
         "form",
         fields,

@@ -63,21 +63,17 @@ def search_page(board: Board, answer: Answer | None, problem: str = "") -> Page:
 
 
 def _field(arguments: Mapping[str, str], name: str, label: str, hint: str) -> Html:
-    return tag(
-        "label",
-        tag("span", label),
-        tag(
-            "input",
-            type="text",
-            name=name,
-            value=arguments.get(name, ""),
-            required=name == "topic",
-            placeholder=hint or None,
-            maxlength=64 if name != "topic" else 100,
-            inputmode=None if name == "topic" else "numeric",
-            list="topics" if name == "topic" else None,
-            autocomplete="off",
-        ),
+    return ui.labelled(
+        label,
+        type="text",
+        name=name,
+        value=arguments.get(name, ""),
+        required=name == "topic",
+        placeholder=hint or None,
+        maxlength=64 if name != "topic" else 100,
+        inputmode=None if name == "topic" else "numeric",
+        list="topics" if name == "topic" else None,
+        autocomplete="off",
     )
 
 

@@ -133,32 +133,8 @@ def table(
     listed = list(rows)
     if not listed:
         return tag("p", empty, class_="empty", id=name)
-    head = [
-        tag(
-            "th",
-            _heading(column, sorting),
-            scope="col",
-            class_="n" if column.is_number else None,
-            aria_sort=_sorted(column, sorting),
-        )
-        for column in columns
-    ]
-    body = [
-        tag(
-            "tr",
-            [
-                tag(
-                    "td",
-                    None if cell in ("", None) else tag("div", cell),
-                    class_="n" if column.is_number else None,
-                    data_label=column.title,
-                )
-                for column, cell in ((each, each.cell(row)) for each in columns)
-            ],
-            data_key=key(row),
-        )
-        for row in listed[:MAX_ROWS]
-    ]
+    head = [_head(column, sorting) for column in columns]
+    body = [tag("tr", [_cell(column, row) for column in columns], data_key=key(row)) for row in listed[:MAX_ROWS]]
     more = f"{len(listed) - MAX_ROWS:,} more rows are not shown." if len(listed) > MAX_ROWS else None
     return tag(
         "div",
@@ -169,17 +145,21 @@ def table(
     )
 
 
-def _heading(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> Child:
-    if sorting is None or not column.key:
-        return column.title
-    kept = {name: value for name, value in sorting[1].items() if name != "sort"}
-    return tag("a", column.title, href=query(**kept, sort=column.key))
+def _head(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> Html:
+    title: Child = column.title
+    order = None
+    if sorting is not None and column.key:
+        kept = {name: value for name, value in sorting[1].items() if name != "sort"}
+        title = tag("a", title, href=query(**kept, sort=column.key))
+        if column.key == sorting[0]:
+            order = "descending" if column.is_number else "ascending"
+    return tag("th", title, scope="col", class_="n" if column.is_number else None, aria_sort=order)
 
 
-def _sorted(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> str | None:
-    if sorting is None or not column.key or column.key != sorting[0]:
-        return None
-    return "descending" if column.is_number else "ascending"
+def _cell(column: TableColumn, row: object) -> Html:
+    content = column.cell(row)
+    shown = None if content in ("", None) else tag("div", content)
+    return tag("td", shown, class_="n" if column.is_number else None, data_label=column.title)
 
 
 def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
@@ -273,9 +253,9 @@ def badge(text: str, level: str = "info") -> Html:
     return tag("span", text, class_=f"badge {level}")
 
 
-def section(title: str, *content: Child | Iterable[Child], name: str = "") -> Html:
+def section(title: str, *content: Child | Iterable[Child]) -> Html:
     """Return a section with a heading."""
-    return tag("section", tag("h2", title), *content, id=name or None)
+    return tag("section", tag("h2", title), *content)
 
 
 def stamp(at: float) -> Html:
@@ -293,9 +273,9 @@ def topic_link(name: str) -> Html:
     return link(name, "topics", name)
 
 
-def channel_link(topic: str, channel: str, text: str = "") -> Html:
+def channel_link(topic: str, channel: str) -> Html:
     """Return a link to a channel."""
-    return link(text or channel, "topics", topic, channel)
+    return link(channel, "topics", topic, channel)
 
 
 def crumbs(*steps: tuple[str, Sequence[str]]) -> Html:
@@ -327,6 +307,11 @@ def events_list(events: Iterable[ClusterEvent], *, empty: str) -> Html:
 def found(text: str, needle: str) -> bool:
     """Return whether a filter lets a text through."""
     return needle.lower() in text.lower()
+
+
+def labelled(label: Child | Iterable[Child], **attributes: str | float | bool | None) -> Html:
+    """Return a field of a form with its label; the attributes are those of the input."""
+    return tag("label", tag("span", label), tag("input", **attributes))
 
 
 def filter_form(action: Sequence[str], board: Board, label: str) -> Html:
