@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -350,48 +350,81 @@ def _longest(latencies: Sequence[Latency]) -> Latency | None:
 _NS: Final = 1_000_000_000
 
 
+def _named(name: str, default: Any) -> Any:  # noqa: ANN401 - as msgspec.field
+    """Return a field that has another name in nsqd's answer."""
+    return msgspec.field(default=default, name=name)
+
+
 class _Latency(msgspec.Struct):
     count: int = 0
     percentiles: list[dict[str, float]] | None = None
 
 
 class _Client(msgspec.Struct):
+    """What becomes a :class:`ClientStats`, field by field."""
+
     client_id: str = ""
     hostname: str = ""
-    remote_address: str = ""
+    address: str = _named("remote_address", "")
     user_agent: str = ""
-    ready_count: int = 0
-    in_flight_count: int = 0
-    message_count: int = 0
-    finish_count: int = 0
-    requeue_count: int = 0
-    connect_ts: int = 0
+    ready: int = _named("ready_count", 0)
+    in_flight: int = _named("in_flight_count", 0)
+    messages: int = _named("message_count", 0)
+    finished: int = _named("finish_count", 0)
+    requeued: int = _named("requeue_count", 0)
+    connected_at: int = _named("connect_ts", 0)
     tls: bool = False
     deflate: bool = False
     snappy: bool = False
-    desired_tag: str = ""
+    tag: str = _named("desired_tag", "")
     sample_rate: int = 0
     tls_version: str = ""
     auth_identity: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.tls:
+            self.tls_version = ""
+
+    @property
+    def compression(self) -> str:
+        return "deflate" if self.deflate else "snappy" if self.snappy else ""
+
 
 class _Channel(msgspec.Struct):
-    channel_name: str
+    """What becomes a :class:`ChannelStats`, field by field."""
+
+    name: str = msgspec.field(name="channel_name")
     depth: int = 0
-    depth_size: int = 0
+    depth_bytes: int = _named("depth_size", 0)
     depth_ts_nano: int = 0
-    backend_depth: int = 0
-    in_flight_count: int = 0
-    deferred_count: int = 0
-    requeue_count: int = 0
-    timeout_count: int = 0
+    on_disk: int = _named("backend_depth", 0)
+    in_flight: int = _named("in_flight_count", 0)
+    deferred: int = _named("deferred_count", 0)
+    requeued: int = _named("requeue_count", 0)
+    timed_out: int = _named("timeout_count", 0)
     client_num: int = 0
     client_count: int = 0
     paused: bool = False
     skipped: bool = False
-    message_count: int = 0
-    clients: list[_Client] | None = None
+    messages: int = _named("message_count", 0)
+    listed: list[_Client] | None = _named("clients", None)
     e2e_processing_latency: _Latency | None = None
+
+    @property
+    def clients(self) -> int:
+        return self.client_num or self.client_count
+
+    @property
+    def connections(self) -> list[_Client]:
+        return self.listed or []
+
+    @property
+    def oldest_at(self) -> float | None:
+        return self.depth_ts_nano / _NS if self.depth > 0 and self.depth_ts_nano > 0 else None
+
+    @property
+    def latency(self) -> Latency | None:
+        return _latency(self.e2e_processing_latency)
 
 
 class _Partition(msgspec.Struct):
@@ -444,21 +477,21 @@ def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None
     found: Unfinished | None = None
     for entry in content.topics or []:
         for each in entry.channels or []:
-            if (entry.topic_name, each.channel_name) != (topic, channel):
+            if (entry.topic_name, each.name) != (topic, channel):
                 continue
             # On an upstream nsqd a topic passes its messages to the channels. On a partitioned nsqd the channels read
             # the flushed part of the partition's log, and count deferred messages as waiting.
             is_log = bool(entry.topic_partition)
-            unflushed = max(0, entry.message_count - each.message_count)
-            waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
-            held = sum(client.in_flight_count for client in each.clients or [])
-            delivered = each.in_flight_count - (each.deferred_count if is_log else 0)
+            unflushed = max(0, entry.message_count - each.messages)
+            waiting = each.depth - each.deferred + unflushed if is_log else each.depth + entry.depth
+            held = sum(client.in_flight for client in each.connections)
+            delivered = each.in_flight - (each.deferred if is_log else 0)
             before = found or Unfinished(0, 0, 0, 0, paused=False)
             found = Unfinished(
                 waiting=before.waiting + max(0, waiting),
                 held=before.held + held,
                 orphaned=before.orphaned + max(0, delivered - held),
-                clients=before.clients + len(each.clients or []),
+                clients=before.clients + len(each.connections),
                 paused=before.paused or each.paused,
             )
     return found
@@ -470,26 +503,9 @@ def _is_partition(text: str) -> bool:
 
 def _partition_stats(entry: _Partition) -> PartitionStats:
     is_plain = not entry.topic_partition
-    channels = (
-        ChannelStats(
-            name=channel.channel_name,
-            depth=channel.depth,
-            depth_bytes=channel.depth_size,
-            in_flight=channel.in_flight_count,
-            deferred=channel.deferred_count,
-            requeued=channel.requeue_count,
-            timed_out=channel.timeout_count,
-            clients=channel.client_num or channel.client_count,
-            paused=channel.paused,
-            skipped=channel.skipped,
-            messages=channel.message_count,
-            oldest_at=channel.depth_ts_nano / _NS if channel.depth > 0 and channel.depth_ts_nano > 0 else None,
-            latency=_latency(channel.e2e_processing_latency),
-            connections=tuple(_client(client) for client in channel.clients or []),
-            on_disk=channel.backend_depth if is_plain else 0,
-        )
-        for channel in entry.channels or []
-    )
+    channels = msgspec.convert(entry.channels or [], list[ChannelStats], from_attributes=True)
+    if not is_plain:  # the others have all messages on disk
+        channels = [dataclasses.replace(channel, on_disk=0) for channel in channels]
     return PartitionStats(
         topic=entry.topic_name,
         partition=int(entry.topic_partition or 0),
@@ -505,27 +521,6 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
         paused=entry.paused,
         publishers=entry.client_num,
         latency=_latency(entry.e2e_processing_latency),
-    )
-
-
-def _client(client: _Client) -> ClientStats:
-    return ClientStats(
-        client_id=client.client_id,
-        hostname=client.hostname,
-        address=client.remote_address,
-        user_agent=client.user_agent,
-        ready=client.ready_count,
-        in_flight=client.in_flight_count,
-        messages=client.message_count,
-        finished=client.finish_count,
-        requeued=client.requeue_count,
-        connected_at=client.connect_ts,
-        tls=client.tls,
-        compression="deflate" if client.deflate else "snappy" if client.snappy else "",
-        tag=client.desired_tag,
-        sample_rate=client.sample_rate,
-        tls_version=client.tls_version if client.tls else "",
-        auth_identity=client.auth_identity,
     )
 
 
