@@ -15,7 +15,6 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.description import PartitionDescription, TopicDescription
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
@@ -120,14 +119,6 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         await asyncio.sleep(PAUSE)
 
 
-async def describe(leading: Leading, view: TopicView, *, clients: bool = False) -> TopicDescription:
-    """Return what each nsqd of the topic says; ``stats`` is None for those that do not answer."""
-    nsqds = await asyncio.gather(
-        *(_describe(leading, view.topic, slot, node, clients=clients) for slot, node in view.leaders.items())
-    )
-    return TopicDescription(view, tuple(nsqds), view.note)
-
-
 async def tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
     """Send a change to one nsqlookupd. Return why it failed; empty if it did not."""
     try:
@@ -164,18 +155,6 @@ def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
             tombstoned=(known.tombstoned | info.tombstoned) - found,
         )
     return tuple(merged.values())
-
-
-async def _describe(leading: Leading, topic: str, slot: int, node: Node, *, clients: bool) -> PartitionDescription:
-    stats, failure = None, ""
-    try:
-        found = await leading.nsqd(node).stats(topic, clients=clients)
-    except NsqError as error:
-        failure = str(error)
-    else:
-        own = (entry for entry in found if entry.topic == topic)
-        stats = next((dataclasses.replace(entry, partition=slot, nsqd=node.address) for entry in own), None)
-    return PartitionDescription(slot, node, writable=True, replicas=(), stats=stats, error=failure)
 
 
 async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:

@@ -93,14 +93,10 @@ class StatsAdmin(AdminBase):
         """
         async with Bounded(f"describing topic {check_topic(topic)}", timeout, changes=False):
             readable = await self._leading.existing(topic)
-            if readable.is_plain:
-                return await plain.describe(self._leading, readable, clients=clients)
-            writable = await self._leading.view(topic, "w")
+            writable = readable if readable.is_plain else await self._leading.view(topic, "w")
+            numbers = readable.leaders if readable.is_plain else range(readable.partition_num)
             partitions = await asyncio.gather(
-                *(
-                    self._describe(topic, number, readable, writable, clients=clients)
-                    for number in range(readable.partition_num)
-                )
+                *(self._describe(number, readable, writable, clients=clients) for number in numbers)
             )
             return TopicDescription(readable, tuple(partitions), writable.note)
 
@@ -155,16 +151,19 @@ class StatsAdmin(AdminBase):
                 raise
 
     async def _describe(
-        self, topic: str, partition: int, readable: TopicView, writable: TopicView, *, clients: bool
+        self, number: int, readable: TopicView, writable: TopicView, *, clients: bool
     ) -> PartitionDescription:
-        leader = readable.leaders.get(partition)
+        """Return what the leader of a partition, or an nsqd of a plain topic, says."""
+        topic, leader = readable.topic, readable.leaders.get(number)
         replicas: tuple[str, ...] = ()
         stats: PartitionStats | None = None
         error = ""
         if leader is not None:
             nsqd = self._leading.nsqd(leader)
             members, entries = await asyncio.gather(
-                nsqd.replicas(topic, partition), nsqd.stats(topic, clients=clients), return_exceptions=True
+                _none() if readable.is_plain else nsqd.replicas(topic, number),
+                nsqd.stats(topic, clients=clients),
+                return_exceptions=True,
             )
             for outcome in (members, entries):
                 if isinstance(outcome, BaseException) and not isinstance(outcome, NsqError):
@@ -174,11 +173,16 @@ class StatsAdmin(AdminBase):
             if isinstance(entries, BaseException):
                 error = str(entries)
             else:
-                own = (entry for entry in entries if (entry.topic, entry.partition) == (topic, partition))
-                stats = next((dataclasses.replace(entry, nsqd=leader.address) for entry in own), None)
-        return PartitionDescription(
-            partition, leader, writable=partition in writable.leaders, replicas=replicas, stats=stats, error=error
-        )
+                # The number of a plain nsqd is ours: it has one part of each topic, 0.
+                own = (topic, 0 if readable.is_plain else number)
+                found = (entry for entry in entries if (entry.topic, entry.partition) == own)
+                stats = next((dataclasses.replace(e, partition=number, nsqd=leader.address) for e in found), None)
+        is_writable = number in writable.leaders
+        return PartitionDescription(number, leader, is_writable, replicas=replicas, stats=stats, error=error)
+
+
+async def _none() -> tuple[str, ...]:
+    return ()
 
 
 def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats:
