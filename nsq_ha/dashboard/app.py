@@ -83,7 +83,7 @@ class Dashboard:
         self._extra = extra
         self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
         self._history = History(max(2, round(options.history / options.interval)))
-        self.poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
+        self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
         self._streams = 0
         self._searches = 0
