@@ -57,11 +57,13 @@ class LookupdState:
         url: Base URL of its HTTP.
         leads: It leads the cluster; False on a plain one, where none leads.
         error: Why it gave no usable answer; empty if it did.
+        nsqds: ``host:port`` of the nsqds that it lists, sorted.
     """
 
     url: str
     leads: bool
     error: str
+    nsqds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +114,11 @@ class ClusterAdmin(AdminBase):
             await leading.servers.refresh_lists()
             leading.servers.check()
             urls = leading.servers.urls
-            answers = await asyncio.gather(*(self._answers(url) for url in urls))
-            if all(answers):
-                causes = tuple((url, error) for url, error in zip(urls, answers, strict=True))
+            lookupds = await asyncio.gather(*(self._lookupd(url) for url in urls))
+            if all(each.error for each in lookupds):
+                causes = tuple((each.url, each.error) for each in lookupds)
                 raise LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
             leader = leading.servers.leader
-            lookupds = tuple(LookupdState(u, leads=u == leader, error=e) for u, e in zip(urls, answers, strict=True))
             state = None if leader is None else await self._state(leader)
             loads = (
                 (f"{load.broadcast_address}:{load.tcp_port}", load.leader_load_factor, load.node_load_factor)
@@ -126,17 +127,17 @@ class ClusterAdmin(AdminBase):
             return ClusterState(
                 is_plain=not leading.servers.has_lists,
                 stable=None if state is None else state.stable,
-                lookupds=lookupds,
+                lookupds=tuple(lookupds),
                 loads=tuple(NodeLoad(*load) for load in sorted(loads)),
             )
 
-    async def _answers(self, url: str) -> str:
-        """Return why an nsqlookupd gives no usable answer; empty if it does."""
+    async def _lookupd(self, url: str) -> LookupdState:
+        leading, leads = self._leading, url == self._leading.servers.leader
         try:
-            await LookupClient(url, timeout=self._leading.timeout, client=self._leading.http).nodes()
+            infos = await LookupClient(url, timeout=leading.timeout, client=leading.http).nodes()
         except LookupUnavailableError as error:
-            return "; ".join(text for _, text in error.causes)
-        return ""
+            return LookupdState(url, leads, "; ".join(text for _, text in error.causes))
+        return LookupdState(url, leads, "", tuple(sorted(info.node.address for info in infos)))
 
     async def _state(self, leader: str) -> _State | None:
         """Return what the leading nsqlookupd says. None if it does not answer, or leads no longer."""

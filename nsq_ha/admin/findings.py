@@ -85,7 +85,6 @@ class Facts:
         reading: The nsqlookupds, the nsqds, and descriptions of the topics that were looked at.
         left_out: Number of topics that were not.
         differing: Topics about which the nsqlookupds differ, with the partitions; empty for the whole topic.
-        registered: On a plain cluster, the nsqds that each nsqlookupd lists.
         unreachable: Why no connection to a node was possible, by its address.
         clocks: By how many seconds the clock of a server is ahead of ours (or behind, negative), by its URL.
     """
@@ -93,7 +92,6 @@ class Facts:
     reading: Reading
     left_out: int = 0
     differing: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    registered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     unreachable: Mapping[str, str] = field(default_factory=dict)
     clocks: Mapping[str, float] = field(default_factory=dict)
 
@@ -149,14 +147,13 @@ def _one_leads(facts: Facts) -> _Outcome:
 
 def _registered(facts: Facts) -> _Outcome:
     """Check a plain cluster, whose nsqlookupds only know what registers at each."""
-    everyone = frozenset[str]().union(*facts.registered.values()) if facts.registered else frozenset()
-    missing = [
-        f"{node} at {url}" for url, nodes in sorted(facts.registered.items()) for node in sorted(everyone - nodes)
-    ]
+    answering = sorted((each for each in facts.reading.lookupds if not each.error), key=lambda each: each.url)
+    everyone = {nsqd for each in answering for nsqd in each.nsqds}
+    missing = [f"{nsqd} at {each.url}" for each in answering for nsqd in sorted(everyone - {*each.nsqds})]
     if missing:
         remedy = "start each nsqd with -lookupd-tcp-address for every nsqlookupd"
         return "warning", f"not registered: {_some(missing)}", remedy
-    return "ok", f"{counted(len(everyone), 'nsqd')} at {counted(len(facts.registered), 'nsqlookupd')}"
+    return "ok", f"{counted(len(everyone), 'nsqd')} at {counted(len(answering), 'nsqlookupd')}"
 
 
 def _lookupds_agree(facts: Facts) -> _Outcome:

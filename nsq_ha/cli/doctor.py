@@ -135,7 +135,6 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
     views = (
         {} if state.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
     )
-    registered = await _registered(cluster) if state.is_plain else {}
     return Facts(
         reading=Reading(time.time(), stats=stats, cluster=state, details=details),
         left_out=len(names) - len(chosen),
@@ -144,7 +143,6 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             for name, found in views.items()
             if not agree([each for each in found if each.error is None])
         },
-        registered=registered,
         unreachable=await _unreachable(stats),
         clocks=await _clocks(cluster, stats, [each.url for each in state.lookupds if not each.error]),
     )
@@ -169,20 +167,6 @@ async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:
             return await question
 
     return list(await asyncio.gather(*map(ask, questions)))
-
-
-async def _registered(cluster: ClusterAccess) -> dict[str, frozenset[str]]:
-    """Return the nsqds that each plain nsqlookupd lists."""
-
-    async def ask(url: str) -> frozenset[str] | None:
-        async with cluster.lookup_client(url, timeout=_LIMIT) as client:
-            try:
-                return frozenset(info.node.address for info in await client.nodes())
-            except LookupUnavailableError:
-                return None
-
-    answers = await _limited(map(ask, cluster.lookupd))
-    return {url: nodes for url, nodes in zip(cluster.lookupd, answers, strict=True) if nodes is not None}
 
 
 async def _unreachable(stats: ClusterStats) -> dict[str, str]:

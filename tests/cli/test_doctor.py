@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
 
 A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
-LOOKUPDS = (LookupdState("http://a:4161", leads=True, error=""), LookupdState("http://b:4161", leads=False, error=""))
+LISTED = (A.address, B.address)
+LOOKUPDS = (LookupdState("http://a:4161", True, "", LISTED), LookupdState("http://b:4161", False, "", LISTED))
 STATE = ClusterState(is_plain=False, stable=True, lookupds=LOOKUPDS, loads=())
 PLAIN = ClusterState(
     is_plain=True, stable=None, lookupds=tuple(dataclasses.replace(each, leads=False) for each in LOOKUPDS), loads=()
@@ -46,7 +47,6 @@ def stats(*nodes: NodeStats) -> ClusterStats:
 
 FACTS = Facts(
     reading=Reading(0.0, stats=stats(), cluster=STATE, details={"orders": described()}),
-    registered={"http://a:4161": frozenset({A.address, B.address}), "http://b:4161": frozenset({A.address, B.address})},
     clocks={"http://a:4161": 0.5},
 )
 
@@ -86,6 +86,7 @@ def with_lookupds(*lookupds: LookupdState, stable: bool | None = True) -> Cluste
     return dataclasses.replace(STATE, lookupds=lookupds, stable=stable)
 
 
+HAS_ONE, HAS_NONE = (dataclasses.replace(PLAIN.lookupds[n], nsqds=LISTED[:size]) for n, size in enumerate((1, 0)))
 SILENT = dataclasses.replace(LOOKUPDS[1], error="refused")
 LOCAL = Node("127.0.0.1", 4150, 4151)
 
@@ -107,7 +108,7 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
         ("nsqlookupds agree", {"differing": {"orders": []}}, "failed", "about orders"),
         (
             "nsqds register everywhere",
-            {"cluster": PLAIN, "registered": {"http://a:4161": frozenset({A.address}), "http://b:4161": frozenset()}},
+            {"cluster": dataclasses.replace(PLAIN, lookupds=(HAS_ONE, HAS_NONE))},
             "warning",
             "10.0.0.1:4150 at http://b:4161",
         ),

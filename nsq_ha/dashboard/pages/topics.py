@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
@@ -29,11 +29,13 @@ def topics(board: Board) -> Page:
         if row.channel is not None:
             waiting.setdefault(row.topic, []).append(row)
     rows = [_Topic(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
-    chosen = board.arguments.get("sort", "name")
-    if chosen in _ORDERS:
-        rows.sort(key=lambda row: -_ORDERS[chosen](board, row))
-    else:
+    by = {column.key: column.value for column in columns if column.value is not None}
+    chosen = board.arguments.get("sort", "")
+    value = by.get(chosen)
+    if value is None:
         chosen = "name"
+    else:
+        rows.sort(key=lambda row: -(value(row) or 0.0))
     empty = "No topic has this text in its name." if needle else "There are no topics."
     sorting = (chosen, board.arguments)
     return Page(
@@ -61,16 +63,6 @@ class _Topic(NamedTuple):
         return max((row.lag or 0.0 for row in self.rows), default=0.0)
 
 
-_ORDERS: Final[Mapping[str, Callable[[Board, _Topic], float]]] = {
-    "partitions": lambda board, row: len(board.reading.partitions(row.name)),
-    "channels": lambda _, row: len(row.rows),
-    "messages": lambda _, row: row.stats.messages if row.stats else 0,
-    "published": lambda board, row: board.history.last("topic", row.name, "published") or 0.0,
-    "depth": lambda _, row: row.depth,
-    "lag": lambda _, row: row.lag,
-}
-
-
 def _columns(board: Board) -> list[TableColumn]:
     reading = board.reading
 
@@ -80,18 +72,16 @@ def _columns(board: Board) -> list[TableColumn]:
     columns = [TableColumn("topic", lambda row: ui.topic_link(row.name), key="name"), TableColumn("kind", kind)]
     if not reading.is_plain:
         columns += [
-            ui.number("partitions", lambda row: figures.count(len(reading.partitions(row.name))), "partitions"),
+            ui.sortable("partitions", figures.count, lambda row: len(reading.partitions(row.name))),
             ui.number("replicas", lambda row: _copies(board, row.name)),
         ]
     return [
         *columns,
-        ui.number("channels", lambda row: figures.count(len(row.rows)), "channels"),
-        ui.number("messages", lambda row: figures.count(row.stats.messages if row.stats else 0), "messages"),
-        ui.number(
-            "published", lambda row: figures.rate(board.history.last("topic", row.name, "published")), "published"
-        ),
-        ui.number("depth", lambda row: figures.count(row.depth), "depth"),
-        ui.number("lag", lambda row: figures.span(row.lag if row.stats else None), "lag"),
+        ui.sortable("channels", figures.count, lambda row: len(row.rows)),
+        ui.sortable("messages", figures.count, lambda row: row.stats.messages if row.stats else 0),
+        ui.sortable("published", figures.rate, lambda row: board.history.last("topic", row.name, "published")),
+        ui.sortable("depth", figures.count, lambda row: row.depth),
+        ui.sortable("lag", figures.span, lambda row: row.lag if row.stats else None),
     ]
 
 

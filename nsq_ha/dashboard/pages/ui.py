@@ -82,12 +82,14 @@ class TableColumn:
         cell: Returns what it shows of a row.
         is_number: Its cells are aligned right.
         key: What it is sorted by; empty if it cannot be.
+        value: Returns the number by which rows are sorted, the largest first. None to sort by name.
     """
 
     title: str
     cell: Callable[[Any], Child]
     is_number: bool = False
     key: str = ""
+    value: Callable[[Any], float | None] | None = None
 
 
 class Chart(NamedTuple):
@@ -106,9 +108,14 @@ class Chart(NamedTuple):
     series: Sequence[tuple[str, Key]]
 
 
-def number(title: str, cell: Callable[[Any], Child], key: str = "") -> TableColumn:
+def number(title: str, cell: Callable[[Any], Child]) -> TableColumn:
     """Return a column of numbers."""
-    return TableColumn(title, cell, is_number=True, key=key)
+    return TableColumn(title, cell, is_number=True)
+
+
+def sortable(title: str, write: Callable[[float | None], str], value: Callable[[Any], float | None]) -> TableColumn:
+    """Return a column of numbers by which rows can be sorted."""
+    return TableColumn(title, lambda row: write(value(row)), is_number=True, key=title, value=value)
 
 
 def table(
