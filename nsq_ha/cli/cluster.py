@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 
-def _nothing() -> ClientOptions:
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
     """How to reach a cluster. It creates the clients of a command, which must be used as context managers.
@@ -38,11 +34,15 @@ class ClusterAccess:
     Attributes:
         lookupd: Base URLs of the nsqlookupds.
         context: The context of the TOML file. None for the one that the variables name, if any.
+        tls: TLS of connections to nsqds.
+        lookupd_tls: TLS of requests to https nsqlookupds.
     """
 
     lookupd: tuple[str, ...]
-    context: str | None = None
-    _given: ClientOptions = field(default_factory=_nothing, repr=False)
+    context: str | None
+    tls: TlsConfig | None
+    lookupd_tls: TlsConfig | None
+    _given: ClientOptions = field(repr=False)
 
     @classmethod
     def of(
@@ -78,7 +78,9 @@ class ClusterAccess:
         if auth_secret_file is not None:
             secret_in(auth_secret_file)
             given["auth_secret"] = lambda: secret_in(auth_secret_file)
-        return cls(urls, context, given)
+        known = {**found, **given}
+        tls, lookupd_tls = (cast("TlsConfig | None", known.get(name)) for name in ("tls", "lookupd_tls"))
+        return cls(urls, context, tls, lookupd_tls, given)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer. ``options`` win over flags, and these over the environment.
@@ -129,38 +131,12 @@ class ClusterAccess:
                     raise
                 raise TopicNotFoundError.named(topic) from error
 
-    @property
-    def tls(self) -> TlsConfig | None:
-        """TLS of connections to nsqds.
-
-        Raises:
-            ConfigError: A variable is wrong.
-        """
-        return self._tls("tls")
-
-    @property
-    def lookupd_tls(self) -> TlsConfig | None:
-        """TLS of requests to https nsqlookupds.
-
-        Raises:
-            ConfigError: A variable is wrong.
-        """
-        return self._tls("lookupd_tls")
-
     def lookup_client(self, url: str, *, timeout: float) -> LookupClient:
-        """Return a client of one nsqlookupd.
-
-        Raises:
-            ConfigError: A variable is wrong.
-        """
+        """Return a client of one nsqlookupd."""
         from nsq_ha import LookupClient
 
         tls = self.lookupd_tls if url.startswith("https:") else None
         return LookupClient(url, timeout=timeout, lookupd_tls=tls)
-
-    def _tls(self, option: str) -> TlsConfig | None:
-        found = settings_from_env(ClientConfig, self.context).options
-        return cast("TlsConfig | None", self._given.get(option, found.get(option)))
 
     def _with(self, options: Mapping[str, object]) -> dict[str, object]:
         return {**self._given, **options}
