@@ -135,24 +135,21 @@ class LivePage:
         names = self._marks()
         rates = [self._rates([sample[index] for sample in self.samples]) for index in (0, 1)]
         waiting = [[float(sample[index]) for sample in self.samples] for index in (2, 3)]
+        pictures = (
+            ("demo-rate", "Messages per second", "rate", ("acknowledged", "consumed"), rates),
+            ("demo-waiting", "Messages on the way", "count", ("without receipt", "not delivered"), waiting),
+        )
         return [
             chart(
-                "demo-rate",
-                "Messages per second",
+                name,
+                title,
                 self.times,
-                [ChartLine("acknowledged", rates[0]), ChartLine("consumed", rates[1])],
-                unit="rate",
+                [ChartLine(*line) for line in zip(labels, values, strict=True)],
+                unit=unit,
                 periods=_merged(periods),
                 names=names,
-            ),
-            chart(
-                "demo-waiting",
-                "Messages on the way",
-                self.times,
-                [ChartLine("without receipt", waiting[0]), ChartLine("not delivered", waiting[1])],
-                periods=_merged(periods),
-                names=names,
-            ),
+            )
+            for name, title, unit, labels, values in pictures
         ]
 
     def _rates(self, counts: Sequence[int]) -> list[float]:

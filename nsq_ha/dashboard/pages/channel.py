@@ -9,14 +9,13 @@ from nsq_ha.dashboard.actions import ACTIONS
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
-from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
+from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from nsq_ha.admin import ChannelStats, ClientStats
     from nsq_ha.admin.reading import FigureRow
-    from nsq_ha.dashboard.history import Key
     from nsq_ha.dashboard.markup import Child
 
 
@@ -58,27 +57,8 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
 
 
 def _charts(board: Board, topic: str, name: str) -> Html:
-    def of(figure: str) -> Key:
-        return ("channel", topic, name, figure)
-
-    return ui.charts(
-        board,
-        Chart("depth", "Waiting messages", "count", [("depth", of("depth")), ("in flight", of("in_flight"))]),
-        Chart("lag", "Lag", "seconds", [("lag", of("lag"))]),
-        Chart(
-            "speed",
-            "Messages per second",
-            "rate",
-            [("published", ("topic", topic, "published")), ("finished", of("done"))],
-        ),
-        Chart(
-            "trouble",
-            "Redeliveries per second",
-            "rate",
-            [("requeued", of("requeued")), ("timed out", of("timed_out"))],
-        ),
-        topic=topic,
-    )
+    found = ui.flow("channel", topic, name, published=("topic", topic, "published"))
+    return ui.charts(board, *(found[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic)
 
 
 def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
-from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
+from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
@@ -16,27 +16,8 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
-_CHARTS: Final = (
-    Chart(
-        "rate",
-        "Messages per second",
-        "rate",
-        [("published", ("cluster", "published")), ("finished", ("cluster", "done"))],
-    ),
-    Chart(
-        "depth",
-        "Waiting messages, all channels",
-        "count",
-        [("depth", ("cluster", "depth")), ("in flight", ("cluster", "in_flight"))],
-    ),
-    Chart("lag", "Longest lag", "seconds", [("lag", ("cluster", "lag"))]),
-    Chart(
-        "trouble",
-        "Redeliveries per second",
-        "rate",
-        [("requeued", ("cluster", "requeued")), ("timed out", ("cluster", "timed_out"))],
-    ),
-)
+_CHARTS: Final = ui.flow("cluster", published=("cluster", "published"))
+_TITLES: Final = {"depth": "Waiting messages, all channels", "lag": "Longest lag"}
 
 
 def overview(board: Board) -> Page:
@@ -45,7 +26,7 @@ def overview(board: Board) -> Page:
     content = join(
         _tiles(board),
         _wrong(board),
-        ui.charts(board, *_CHARTS),
+        ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
         ui.section("Channels with the most waiting messages", _channels(board)),
         ui.section("Busiest topics", _topics(board)),
         ui.section(

@@ -208,6 +208,24 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
     )
 
 
+def flow(*subject: str, published: Key) -> dict[str, Chart]:
+    """Return the charts of what goes through a channel, or through the whole cluster, by their names.
+
+    Args:
+        *subject: The beginning of the keys of its series.
+        published: The key of the series of what is published.
+    """
+    done, depth, in_flight, lag = ((*subject, figure) for figure in ("done", "depth", "in_flight", "lag"))
+    repeated = [("requeued", (*subject, "requeued")), ("timed out", (*subject, "timed_out"))]
+    found = (
+        Chart("rate", "Messages per second", "rate", [("published", published), ("finished", done)]),
+        Chart("depth", "Waiting messages", "count", [("depth", depth), ("in flight", in_flight)]),
+        Chart("lag", "Lag", "seconds", [("lag", lag)]),
+        Chart("trouble", "Redeliveries per second", "rate", repeated),
+    )
+    return {each.name: each for each in found}
+
+
 def _count(title: str, name: str) -> TableColumn:
     return number(title, lambda row: figures.count(getattr(row.channel, name)))
 
