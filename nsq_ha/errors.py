@@ -412,8 +412,9 @@ class PublishError(NsqError):
         attempts: int,
         maybe_stored: bool,
         nsqd: str | None = None,
+        name: str | None = None,
     ) -> None:
-        where = topic if partition is None else f"{topic}-{partition}"
+        where = name or (topic if partition is None else f"{topic}-{partition}")
         if nsqd is not None and nsqd not in message:
             where += f" at {nsqd}"
         known = "may be stored" if maybe_stored else "not stored"
@@ -446,9 +447,17 @@ class BodyError(NsqError, ValueError):
     """
 
     def __init__(
-        self, what: str, reason: str, *, topic: str, partition: int, message_id: int, field: str | None = None
+        self,
+        what: str,
+        reason: str,
+        *,
+        topic: str,
+        partition: int,
+        message_id: int,
+        field: str | None = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(f"body of message {message_id:#x} of {topic}-{partition} {what}: {reason}")
+        super().__init__(f"body of message {message_id:#x} of {name or f'{topic}-{partition}'} {what}: {reason}")
         self.topic = topic
         self.partition = partition
         self.message_id = message_id

@@ -215,7 +215,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
             partition=self.partition,
             message_id=self.internal_id,
             field=found[1] if found else None,
+            name=self._place(),
         )
+
+    def _place(self) -> str:
+        """Return the topic and the partition, as ``orders-3``; from an upstream nsqd only the topic."""
+        return self.topic if is_upstream_id(self.id) else f"{self.topic}-{self.partition}"
 
     def _header(self) -> dict[str, object]:
         if not self.ext:
@@ -341,7 +346,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     def __repr__(self) -> str:
         """Show ids and size, but not the body."""
         return (
-            f"<Message {self.topic}-{self.partition} id={self.internal_id:#x} trace_id={self.trace_id}"
+            f"<Message {self._place()} id={self.internal_id:#x} trace_id={self.trace_id}"
             f" attempts={self.attempts} {len(self.body)} bytes>"
         )
 

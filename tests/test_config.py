@@ -232,6 +232,12 @@ def test_each_name_of_another_client_stands_for_an_option() -> None:
     assert options.isdisjoint(OTHER_NAMES)
 
 
+@pytest.mark.parametrize("name", ["nsqlookupd_http_addresses", "nsqlookupd-http-address", "NSQLOOKUPD_ADDRESSES"])
+def test_the_servers_own_name_for_nsqlookupd_stands_for_lookupd(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{name}': did you mean 'lookupd'\\?"):
+        ProducerConfig.of({name: "http://a:1"})
+
+
 def test_times_have_a_unit_in_errors() -> None:
     for options in ({"connect_timeout": 0}, {"heartbeat_interval": 0}, {"msg_timeout": 0.5}, {"start_timeout": -1}):
         with pytest.raises(ConfigError, match=r"must be [0-9.]+\.\.[0-9]+ seconds(, or None)?, not "):

@@ -254,7 +254,11 @@ class Partitions:
         )
 
     def _remove(self, partition: int) -> None:
-        log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
+        view = self._watch.view
+        if view is not None and _is_plain(view):
+            log.info("%s: an nsqd that is no longer listed is not read any more", self._watch.topic)
+        else:
+            log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
         self._tasks.pop(partition).cancel()
         self.past.add(self._subscriptions.pop(partition).counts)
 

@@ -33,7 +33,7 @@ class Receiver:
 
     Args:
         topic: The topic.
-        partition: The partition.
+        name: The topic and the partition, if there are any.
         start: Checks the first messages after a start position.
         arrived: Receives the messages of one read.
         refused: Called with each error that answers no request, and the nsqd's address.
@@ -43,7 +43,7 @@ class Receiver:
     def __init__(
         self,
         topic: str,
-        partition: int,
+        name: str,
         start: Start,
         arrived: Callable[[list[Message]], None],
         refused: Callable[[ServerError, str], None] = lambda _error, _nsqd: None,
@@ -53,7 +53,7 @@ class Receiver:
         self._skipping = skipping
         self._refused = refused
         self._topic = topic
-        self._partition = partition
+        self._name = name
         self._start = start
         self._arrived = arrived
         self._loop = asyncio.get_running_loop()
@@ -97,7 +97,7 @@ class Receiver:
                 f" {granted.most} at most"
             )
             if (more := self._floods.take(self._loop.time())) is not None:
-                log.warning("%s-%d: closing the connection: %s%s", self._topic, self._partition, reason, more)
+                log.warning("%s: closing the connection: %s%s", self._name, reason, more)
             delivery.abort(reason)
             return
         if in_flight > delivery.peak:  # noqa: PLR1730 - max() would be a call for each read
@@ -131,7 +131,7 @@ class Receiver:
                 if observe.watched.is_any:
                     observe.delivered(self._topic, (message,))
                     observe.finished(self._topic, message)
-                log.debug("%s-%d: finished %r unhandled: %s", self._topic, self._partition, message, why)
+                log.debug("%s: finished %r unhandled: %s", self._name, message, why)
         return kept
 
     def _damaged(self, damaged: list[DamagedMessage], delivery: Delivery) -> None:
@@ -144,11 +144,11 @@ class Receiver:
                 level, did, lines = logging.WARNING, "requeued", self._requeued
             if (more := lines.take(self._loop.time())) is not None:
                 said = f"{did} a message that cannot be decoded: {redact(repr(message))}{more}"
-                log.log(level, "%s-%d: %s", self._topic, self._partition, said)
+                log.log(level, "%s: %s", self._name, said)
 
     def _refusals(self, refusals: list[ServerError], delivery: Delivery) -> None:
         for refusal in refusals:
-            log.info("%s-%d: %s", self._topic, self._partition, refusal)
+            log.info("%s: %s", self._name, refusal)
             if isinstance(refusal, NotInFlightError) and (unfinished := refusal.unfinished) is not None:
                 delivery.fin_refused(unfinished)
             self._refused(refusal, delivery.nsqd)

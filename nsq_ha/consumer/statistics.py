@@ -128,7 +128,7 @@ def consumer_troubles(
     for number in sorted(wanted):
         if partitions.is_subscribed(number):
             continue
-        subscription, name = subscriptions.get(number), f"{watch.topic}-{number}"
+        subscription, name = subscriptions.get(number), watch.name_of(number)
         if number in leaderless:
             found.append(Trouble(name, "has no leader", now - leaderless[number]))
             continue

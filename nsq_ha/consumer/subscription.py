@@ -115,12 +115,12 @@ class Subscription(Role[Connection]):
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
-        self._trouble = Trouble(watch.topic, partition, config, self._reports)
+        self._trouble = Trouble(watch.topic, watch.name_of(partition), config, self._reports)
         self._known: tuple[Node, TopicMeta | None] | None = None
         self._start = Start(watch, channel, partition, config)
         self._receiver = Receiver(
             watch.topic,
-            partition,
+            watch.name_of(partition),
             self._start,
             inbox.arrived,
             self._reports.refused,
@@ -284,7 +284,7 @@ class Subscription(Role[Connection]):
         node = view.leaders.get(self.partition) if view is not None and view.meta is not None else None
         if node is None:
             cause = "" if view is None else view.cause
-            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader now{cause}")
+            raise NoLeaderError(f"{self.link.name} has no leader now{cause}")
         return node
 
     async def open(self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]) -> Connection:

@@ -46,13 +46,11 @@ class Trouble:
         reason: Why the partition is not being read. None while it is.
     """
 
-    def __init__(
-        self, topic: str, partition: int, config: ConsumerConfig, reports: PartitionReports | None = None
-    ) -> None:
+    def __init__(self, topic: str, name: str, config: ConsumerConfig, reports: PartitionReports | None = None) -> None:
         self.reason: NsqError | None = None
         self._reports = reports
         self._topic = topic
-        self._name = f"{topic}-{partition}"
+        self._name = name
         self._config = config
         self._outage = Outage()
         self._since = 0.0

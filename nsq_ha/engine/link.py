@@ -200,7 +200,7 @@ class Link(Generic[C]):
     Attributes:
         connection: The connection in use. None if there is none.
         life: Where it stands.
-        name: The topic and the partition, for logs.
+        name: The topic and the partition, if there are any, for logs.
         news: Set to have the link decide again what to do with the connection.
         used_since: When the connection in use began to be used, in the loop's time.
     """
@@ -217,7 +217,7 @@ class Link(Generic[C]):
     ) -> None:
         self.connection: C | None = None
         self.life: Life[Node] = life
-        self.name: str = f"{watch.topic}-{partition}"
+        self.name: str = watch.name_of(partition)
         self._role = role
         self._watch = watch
         self._partition = partition

@@ -357,6 +357,10 @@ class TopicWatch:
         self.first_round: int = lookups.begun + 1
         lookups.add(self)
 
+    def name_of(self, partition: int) -> str:
+        """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
+        return f"{self.topic}-{partition}" if self.view is None else self.view.name_of(partition)
+
     @property
     def lookupds(self) -> tuple[str, ...]:
         """Base URLs of all nsqlookupds in use."""

@@ -13,7 +13,7 @@ _THEIRS: Final = {
     "handler_backoff": ("backoff_multiplier", "max_backoff_duration"),
     "lookup_jitter": ("lookupd_poll_jitter",),
     "lookup_timeout": ("lookupd_connect_timeout", "lookupd_request_timeout"),
-    "lookupd": ("lookupd_http_address", "lookupd_http_addresses"),
+    "lookupd": ("lookupd_address", "lookupd_addresses", "lookupd_http_address", "lookupd_http_addresses"),
     "max_attempts": ("max_tries",),
     "max_lookup_interval": ("lookupd_poll_interval",),
     "nsqd": ("nsqd_tcp_address", "nsqd_tcp_addresses"),
@@ -35,7 +35,10 @@ OTHER_NAMES: Final[Mapping[str, str]] = {their: ours for ours, theirs in _THEIRS
 
 def own_name(name: object) -> str | None:
     """Return our name for an option of another client. None if it is none."""
-    return OTHER_NAMES.get(name.lower().replace("-", "_")) if isinstance(name, str) else None
+    if not isinstance(name, str):
+        return None
+    given = name.lower().replace("-", "_")
+    return OTHER_NAMES.get(given.removeprefix("nsq") if given.startswith("nsqlookupd") else given)
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

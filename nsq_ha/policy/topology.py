@@ -187,6 +187,11 @@ class TopicView:
         """Number of partitions to hash over; 0 while unknown."""
         return 0 if self.meta is None else self.meta.partition_num
 
+    def name_of(self, partition: int) -> str:
+        """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
+        is_partitioned = self.meta is None or self.meta.is_partitioned
+        return f"{self.topic}-{partition}" if is_partitioned else self.topic
+
     @property
     def cause(self) -> str:
         """The note as the end of a message that a partition has no leader; empty if there is no note."""

@@ -61,6 +61,7 @@ class Outcomes:
         partition: The partition's number.
         pending: Holds each publish until it ends.
         buffer: Counts the partition's bytes and holds publishes that wait for space.
+        name: How errors name the partition. None for the topic and the number.
 
     Attributes:
         counts: Counts of the partition's publishes.
@@ -74,10 +75,13 @@ class Outcomes:
         partition: int,
         pending: PendingPublishes,
         buffer: PartitionBuffer,
+        *,
+        name: str | None = None,
     ) -> None:
         self._lane = lane
         self._topic = topic
         self._partition = partition
+        self._name = name
         self._pending = pending
         self._buffer = buffer
         self.nsqd: str = ""
@@ -195,6 +199,7 @@ class Outcomes:
             attempts=entry.attempts,
             maybe_stored=entry.maybe_stored,
             nsqd=self.nsqd if entry.attempts else None,
+            name=self._name,
         )
         failed.__cause__ = error
         entry.fail(failed)
@@ -224,18 +229,21 @@ class OutageLog:
 
     Args:
         topic: The topic.
-        partition: The partition.
+        partition: The partition. None for an nsqd of a plain cluster.
         reports: The partition's. None to report nothing.
 
     Attributes:
         is_on: Whether the last completed publish or the last attempt to write failed.
     """
 
-    def __init__(self, topic: str, partition: int, reports: PartitionReports | None = None) -> None:
+    def __init__(self, topic: str, partition: int | None, reports: PartitionReports | None = None) -> None:
         self.is_on: bool = False
         self._reports = reports
-        self._name = f"{topic}-{partition}"
-        self._extra = {"topic": topic, "partition": partition}
+        self._name, self._where, self._meanwhile = f"{topic}-{partition}", "", "publishes wait up to their time limit"
+        self._extra: dict[str, object] = {"topic": topic, "partition": partition}
+        if partition is None:
+            self._name, self._where, self._extra = topic, "to an nsqd ", {"topic": topic}
+            self._meanwhile = "publishes go to another one, or wait up to their time limit"
         self._outage = Outage()
 
     @property
@@ -252,11 +260,13 @@ class OutageLog:
             log.debug("%s: %s", self._name, error)
             return
         log.warning(
-            "%s: nothing published for %.0f s (%d failures): %s; publishes wait up to their time limit",
+            "%s: nothing published %sfor %.0f s (%d failures): %s; %s",
             self._name,
+            self._where,
             warned.seconds,
             warned.failures,
             error,
+            self._meanwhile,
             extra=self._extra,
         )
         if self._reports is not None:
@@ -268,8 +278,9 @@ class OutageLog:
         over = self._outage.recovered(now)
         if over is not None:
             log.warning(
-                "%s: publishing works again after %.0f s (%d failures)",
+                "%s: publishing %sworks again after %.0f s (%d failures)",
                 self._name,
+                self._where,
                 over.seconds,
                 over.failures,
                 extra=self._extra,

@@ -112,9 +112,11 @@ class Sender(Role["Connection | Share"]):
         self._connections = connections
         reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
-        self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, self.buffer)
+        self._outcomes = Outcomes(
+            self.lane, watch.topic, partition, pending, self.buffer, name=watch.name_of(partition)
+        )
         self.counts: PublishCounts = self._outcomes.counts
-        self._log = OutageLog(watch.topic, partition, reports)
+        self._log = OutageLog(watch.topic, _number_for_commands(partition, watch.view), reports)
         self._retry_pause = RetryPause(config.backoff, self.kick)
         self._silence = Silence(self._stalled_at, self._stalled)
         self._pump_is_due = False
@@ -482,7 +484,7 @@ class Sender(Role["Connection | Share"]):
         node = view.publishable.get(self.partition) if view is not None else None
         if node is None:
             cause = "" if view is None else view.cause
-            raise NoLeaderError(f"{self._watch.topic}-{self.partition} has no leader that accepts writes now{cause}")
+            raise NoLeaderError(f"{self.link.name} has no leader that accepts writes now{cause}")
         return node
 
     async def open(

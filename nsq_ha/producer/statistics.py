@@ -102,13 +102,13 @@ def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOuta
             found.append(Trouble(watch.topic, _why_absent(publisher), now - watch.absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
-            found.append(Trouble(f"{watch.topic}-{partition}", "has no leader", now - since))
+            found.append(Trouble(watch.name_of(partition), "has no leader", now - since))
         for partition, sender in tuple(publisher.senders.items()):
             trouble, since_failed = sender.trouble, sender.trouble_since
             # The failure of an idle sender is no news: the next publish may find a leader that works again.
             if trouble is None or since_failed is None or partition in leaderless or not _is_in_use(sender):
                 continue
-            found.append(Trouble(f"{watch.topic}-{partition}", str(trouble), now - since_failed))
+            found.append(Trouble(watch.name_of(partition), str(trouble), now - since_failed))
     return [*lookups.values(), *found]
 
 

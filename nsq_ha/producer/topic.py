@@ -472,7 +472,7 @@ def unready(publishers: Sequence[TopicPublisher], troubles: Sequence[Trouble]) -
         for partition in _partitions(view):
             sender = publisher.senders.get(partition)
             if sender is None or sender.link.connection is None:
-                waits.append(f"{topic}-{partition}")
+                waits.append(view.name_of(partition))
     known = {trouble.name: trouble.reason for trouble in reversed(troubles)}
     reasons = ((name, known.get(name) or known.get("") or "is not connected yet") for name in waits)
     return "; ".join(Trouble(name, reason, 0.0).text for name, reason in reasons)

@@ -376,7 +376,7 @@ async def test_the_warning_at_the_start_counts_as_one_about_the_topic(
 
 
 def trouble_of(**options: Any) -> Trouble:  # noqa: ANN401 - ConsumerConfig's
-    return Trouble(TOPIC, 3, config_of(**options))
+    return Trouble(TOPIC, f"{TOPIC}-3", config_of(**options))
 
 
 def test_an_outage_of_a_partition_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -733,7 +733,7 @@ class Arriving:
         self.start, self.wire = Checks(), Wire()
         self.arrived: list[tuple[list[bytes], bool]] = []
         start: Any = self.start
-        self.receiver = Receiver(TOPIC, 3, start, self._arrived)
+        self.receiver = Receiver(TOPIC, f"{TOPIC}-3", start, self._arrived)
         self.delivery = delivery_for(Reports(), is_ordered=is_ordered)
         wire: Any = self.wire
         self.delivery.attach(wire)
