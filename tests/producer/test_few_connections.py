@@ -21,7 +21,7 @@ TOPICS = [f"topic{number}" for number in range(20)]
 @pytest.fixture
 async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
     async with Stage(4) as stage:
-        stage.list_plain(spare=stage.nsqds)
+        stage.list_plain(candidates=stage.nsqds)
         yield stage
 
 
