@@ -175,7 +175,7 @@ class Heartbeats:
         self._observer = observer
         self._configured = configured
         self._blocks = Blocks(configured)
-        self._warned: set[bool] = set()  # of a busy machine, of code that blocks
+        self._warned: frozenset[bool] = frozenset()  # of a busy machine, of code that blocks
 
     @property
     def interval(self) -> float:
@@ -204,7 +204,7 @@ class Heartbeats:
         known = None if math.isnan(waited) else waited
         self._observer.event(LoopBlocked(topic=topic, channel=channel, seconds=seconds, handler=suspect, waited=known))
         if is_starved not in self._warned:
-            self._warned.add(is_starved)
+            self._warned |= {is_starved}
             log.warning(
                 "%s: %s. No heartbeat is answered during that time, and nsqd closes a connection after 2 or"
                 " 3 heartbeat intervals (%g s each). %s. New connections ask for heartbeats every %.1f s",

@@ -107,8 +107,8 @@ class Consumer(SingleUseClient):
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._opened_at = 0.0
-        self._over = asyncio.Event()
-        self._absent = asyncio.Event()
+        self._handling: Handling | None = None
+        self._seeking: asyncio.Task[None] | None = None
         self._lookups: Lookups | None = None
         self._watch: TopicWatch | None = None
         self._partitions: Partitions | None = None
@@ -300,7 +300,8 @@ class Consumer(SingleUseClient):
             await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
-        self._over.set()
+        if self._handling is not None:
+            self._handling.cancel()
 
     async def _cut_off(self) -> None:
         """Requeue the messages in flight that a plain nsqd would keep until their timeout."""
@@ -348,18 +349,23 @@ class Consumer(SingleUseClient):
                     self._view_changed(self._watch.view)
                 if self._partitions is not None:
                     delay = min(_QUICK, self.config.start_timeout / 5)
-                    helpers = [
-                        group.create_task(self._partitions.seek(self._absent)),
-                        group.create_task(self._partitions.create_channels(delay)),
-                    ]
+                    self._seek()
+                    creating = group.create_task(self._partitions.create_channels(delay))
                     await self._inbox.closing.wait()
-                    for task in helpers:
-                        task.cancel()
+                    for task in (self._seeking, creating):
+                        if task is not None:
+                            task.cancel()
         except BaseExceptionGroup as died:
             self._inbox.died = died
             raise
         finally:
             self._inbox.ended()
+
+    def _seek(self) -> None:
+        """Look for the topic until it exists."""
+        is_seeking = self._seeking is not None and not self._seeking.done()
+        if self._partitions is not None and self._group is not None and not is_seeking:
+            self._seeking = self._group.create_task(self._partitions.seek())
 
     def _view_changed(self, view: TopicView) -> None:
         if self._partitions is None or self._inbox.closing.is_set():
@@ -372,7 +378,7 @@ class Consumer(SingleUseClient):
         if view.meta is not None and view.meta.extend_support and self.config.decompress:
             self._inbox.look_for_compressed()
         if not view.exists:
-            self._absent.set()
+            self._seek()
         self._inbox.changed.set()
 
     # -- RDY
@@ -508,7 +514,11 @@ class Consumer(SingleUseClient):
             signals = StopSignals(asyncio.get_running_loop(), self._stop_gently, self._stop_at_once)
         with signals:
             with inbox.running(concurrency):
-                await handling.run(concurrency, self._over)
+                self._handling = handling
+                try:
+                    await handling.run(concurrency)
+                finally:
+                    self._handling = None
             await self._wait_stopped()
 
     def _stop_gently(self, signal_name: str) -> None:

@@ -109,12 +109,16 @@ class Handling:
         self._is_failing = False
         self._is_warned = False
 
-    async def run(self, concurrency: int, closed: asyncio.Event) -> None:
+    def cancel(self) -> None:
+        """Cancel the running handlers, since answers can no longer be sent; the workers that wait end by themselves."""
+        for task in tuple(self._busy):
+            task.cancel()
+
+    async def run(self, concurrency: int) -> None:
         """Run ``concurrency`` workers until the messages end.
 
         Args:
             concurrency: How many, 1..10000.
-            closed: Set when answers can no longer be sent; running handlers are cancelled then.
 
         Raises:
             NsqError: The iterator over messages raised it.
@@ -124,12 +128,8 @@ class Handling:
         self._threads = HandlerThreads(concurrency)
         try:
             async with asyncio.TaskGroup() as group:
-                workers = [group.create_task(self._work(taking)) for _ in range(concurrency)]
-                end = group.create_task(closed.wait())
-                while not end.done() and not all(worker.done() for worker in workers):
-                    await asyncio.wait({end, *workers}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (end, *self._busy):  # workers that wait for messages end by themselves
-                    task.cancel()
+                for _ in range(concurrency):
+                    group.create_task(self._work(taking))
         except BaseExceptionGroup as errors:
             ours = errors.subgroup(NsqError)
             if ours is not None:

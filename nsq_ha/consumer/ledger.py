@@ -119,7 +119,7 @@ class Ledger:
         self._observer = observer
         self._finished = Finished()
         self._expiry_check_at = 0.0
-        self._warned: set[str] = set()
+        self._warned: frozenset[str] = frozenset()
         # By id(): messages whose block was just cancelled, with the timers that requeue them.
         self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
 
@@ -399,7 +399,7 @@ class Ledger:
 
     def _warn_once(self, kind: str, text: str) -> None:
         if kind not in self._warned:
-            self._warned.add(kind)
+            self._warned |= {kind}
             log.warning("%s: %s", self._name, text)
 
 

@@ -60,7 +60,7 @@ class Partitions:
         self._inbox = inbox
         self.past: DeliveryCounts = DeliveryCounts()
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._warned: set[str] = set()  # options
+        self._warned: frozenset[str] = frozenset()  # options
         self._absence = Outage()
         self._is_absence_reported = False
 
@@ -114,36 +114,30 @@ class Partitions:
         for subscription in self._subscriptions.values():
             subscription.view_changed(view)
 
-    async def seek(self, absent: asyncio.Event) -> None:
+    async def seek(self) -> None:
         """Look up often while the topic does not exist: a new channel misses messages published before it.
-
-        Args:
-            absent: Set when the topic disappears.
 
         Raises:
             ClosedError: The watch ended.
         """
         loop, outage = asyncio.get_running_loop(), self._absence
-        while True:
-            outage.failed(loop.time())
-            while not await self._is_found(outage.warn_at):
-                warned = outage.warning(loop.time())
-                if warned is not None:
-                    self._is_absence_reported = True
-                    log.warning(
-                        "%s/%s: nothing to read for %.0f s: %s; still looking",
-                        self._watch.topic,
-                        self._channel,
-                        warned.seconds,
-                        self.why_not(),
-                    )
-                    self._reports.stalled(warned, self.why_not())
-            over = outage.recovered(loop.time())
-            if over is not None:
-                log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
-                self._reports.recovered(over)
-            absent.clear()
-            await absent.wait()
+        outage.failed(loop.time())
+        while not await self._is_found(outage.warn_at):
+            warned = outage.warning(loop.time())
+            if warned is not None:
+                self._is_absence_reported = True
+                log.warning(
+                    "%s/%s: nothing to read for %.0f s: %s; still looking",
+                    self._watch.topic,
+                    self._channel,
+                    warned.seconds,
+                    self.why_not(),
+                )
+                self._reports.stalled(warned, self.why_not())
+        over = outage.recovered(loop.time())
+        if over is not None:
+            log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
+            self._reports.recovered(over)
 
     def warn_at_start(self, now: float) -> None:
         """Warn that entering continues without all partitions, unless :meth:`seek` has just logged why."""
@@ -230,7 +224,7 @@ class Partitions:
                 f" message: remove ext_filter=, or create the topic as an extended one"
             )
         if config.skip_header is not None and not meta.extend_support and "skip_header" not in self._warned:
-            self._warned.add("skip_header")
+            self._warned |= {"skip_header"}
             log.warning(
                 "%s/%s: messages of this topic have no headers, so skip_header= skips none of them: remove it, or"
                 " create the topic as an extended one",
@@ -238,7 +232,7 @@ class Partitions:
                 self._channel,
             )
         if config.ordered is True and not meta.ordered and "ordered" not in self._warned:
-            self._warned.add("ordered")
+            self._warned |= {"ordered"}
             log.warning(
                 "%s/%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
                 " message at a time for each partition, until nsqd's /channel/setorder is called with order=false",

@@ -296,7 +296,6 @@ class Case:
     def __init__(self, handler: Callable[[Message], Any], *given: Message) -> None:
         self.owner, self.desk, self.attempts = Owner(), Desk(), Attempts()
         self.queue = deque(given)
-        self.closed = asyncio.Event()
         self.busy: dict[asyncio.Task[object], Message] = {}
         owner: Any = self.owner
         inbox: Any = SimpleNamespace(
@@ -313,12 +312,12 @@ class Case:
         return self.desk.taken_back
 
     def run(self, concurrency: int = 1) -> asyncio.Task[None]:
-        self.task = asyncio.create_task(self.handling.run(concurrency, self.closed))
+        self.task = asyncio.create_task(self.handling.run(concurrency))
         return self.task
 
     async def end(self) -> None:
         self.owner.is_closed = True
-        self.closed.set()
+        self.handling.cancel()
         assert self.task is not None
         for waiter in self.owner.arrivals:
             if not waiter.done():

@@ -330,8 +330,8 @@ async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
 async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
     make: Callable[..., Case], caplog: pytest.LogCaptureFixture
 ) -> None:
-    case, absent = make(view_of(exists=False)), asyncio.Event()
-    seeking = asyncio.create_task(case.partitions.seek(absent))
+    case = make(view_of(exists=False))
+    seeking = asyncio.create_task(case.partitions.seek())
     await dawdle(4.0)
     assert caplog.messages == []
     await dawdle(2.0)
@@ -345,7 +345,8 @@ async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
     assert caplog.messages[1:] == ["orders/ch: found the topic after 8 s"]
     caplog.clear()
     case.watch.view = view_of(exists=False)
-    absent.set()
+    assert seeking.done()
+    seeking = asyncio.create_task(case.partitions.seek())
     await dawdle(5.5)
     assert len(caplog.messages) == 1
     seeking.cancel()
@@ -355,7 +356,7 @@ async def test_the_warning_at_the_start_counts_as_one_about_the_topic(
     make: Callable[..., Case], caplog: pytest.LogCaptureFixture
 ) -> None:
     case = make(view_of(exists=False))
-    seeking = asyncio.create_task(case.partitions.seek(asyncio.Event()))
+    seeking = asyncio.create_task(case.partitions.seek())
     await dawdle(4.0)
     case.partitions.warn_at_start(now())
     assert caplog.messages == [
