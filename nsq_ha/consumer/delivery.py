@@ -15,7 +15,7 @@ import sys
 from contextvars import ContextVar
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha import observe
 from nsq_ha.policy.overrun import Granted
@@ -68,9 +68,11 @@ class DeliveryCounts:
             if name != "lag_ns":
                 setattr(self, name, getattr(self, name) + count)
 
-    def finished(self, in_flight: int) -> int:
-        """Return the number of finished messages, given the number of unanswered ones."""
-        return self.delivered - self.requeued - self.timed_out - self.returned - in_flight
+    def fields(self, in_flight: int) -> dict[str, int]:
+        """Return the counts as they are named in statistics, given the number of unanswered messages."""
+        counts = {name: count for name, count in vars(self).items() if name != "lag_ns"}
+        counts["finished"] = self.delivered - self.requeued - self.timed_out - self.returned - in_flight
+        return counts | {"in_flight": in_flight}
 
 
 class Reports(Protocol):
@@ -491,6 +493,12 @@ def warn_of_no_effect(message: Message, answer: str, why: str, advice: str = "")
 def source_of(message: Message) -> Delivery | Returned:
     """Return the source of a message that a consumer has received."""
     return message.source  # type: ignore[return-value]  # nothing else is the source of a consumer's message
+
+
+def facts(message: Message) -> dict[str, Any]:
+    """Return the fields that the events about single messages share."""
+    names = ("topic", "partition", "nsqd", "internal_id", "trace_id", "attempts")
+    return {name: getattr(message, name) for name in names} | {"channel": message.source.channel}
 
 
 def is_open(message: Message) -> bool:

@@ -14,7 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsq_ha.consumer.delivery import give_back, source_of, take_cause
+from nsq_ha.consumer.delivery import facts, give_back, source_of, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -447,20 +447,9 @@ class GivingUp:
             self._now.discard(id(message))
 
     def _report(self, message: Message, error: str | None) -> None:
-        policy, source = self._config.on_give_up, message.source
-        self._observer.event(
-            GaveUp(
-                topic=source.topic,
-                channel=source.channel,
-                partition=source.partition,
-                nsqd=source.nsqd,
-                internal_id=message.internal_id,
-                trace_id=message.trace_id,
-                attempts=message.attempts,
-                policy="function" if callable(policy) else policy or "drop",
-                error=error,
-            )
-        )
+        policy = self._config.on_give_up
+        name = "function" if callable(policy) else policy or "drop"
+        self._observer.event(GaveUp(**facts(message), policy=name, error=error))
 
     async def _apply(self, message: Message, why: Failure | None) -> None:
         policy = self._config.on_give_up

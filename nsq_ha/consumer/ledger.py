@@ -25,6 +25,7 @@ from nsq_ha.consumer.delivery import (
     CLOSED,
     Returned,
     delivery_of,
+    facts,
     finish_copy,
     give_back,
     leave_to_end,
@@ -185,18 +186,7 @@ class Ledger:
 
     def _finish_again(self, copy: Message) -> None:
         log.info("%r was handled before, but its FIN was without effect: finishing this copy unhandled", copy)
-        source = copy.source
-        self._observer.event(
-            FinishedAgain(
-                topic=source.topic,
-                channel=source.channel,
-                partition=source.partition,
-                nsqd=source.nsqd,
-                internal_id=copy.internal_id,
-                trace_id=copy.trace_id,
-                attempts=copy.attempts,
-            )
-        )
+        self._observer.event(FinishedAgain(**facts(copy)))
         finish_copy(copy)
 
     def handed_out(self, message: Message, arrived_at: float) -> None:

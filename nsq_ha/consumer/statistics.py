@@ -48,30 +48,21 @@ def consumer_stats(
     for number, subscription in sorted(inbox.subscriptions.items()):
         total.add(subscription.counts)
         partitions.append(_partition(topic, watch, subscription, waiting[number]))
-    in_flight = sum(each.in_flight for each in partitions)
     return ConsumerStats(
         topic=topic,
         channel=channel,
         partitions=tuple(partitions),
         queued=sum(waiting.values()),
-        in_flight=in_flight,
         ready=sum(each.ready for each in partitions),
         max_in_flight=inbox.pace.flow.max_in_flight,
-        delivered=total.delivered,
-        finished=total.finished(in_flight),
-        requeued=total.requeued,
-        timed_out=total.timed_out,
-        returned=total.returned,
-        skipped=total.skipped,
-        finished_unhandled=total.finished_unhandled,
         given_up=inbox.giving_up.given_up,
-        reconnects=total.reconnects,
         handled=inbox.pace.handler_calls,
         handler_seconds=inbox.pace.handler_seconds,
         lookups=lookups.lookups,
         lookup_failures=lookups.lookup_failures,
         lookup_seconds=lookups.lookup_seconds,
         leader_changes=lookups.leader_changes,
+        **total.fields(sum(each.in_flight for each in partitions)),
     )
 
 
@@ -79,26 +70,17 @@ def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription,
     view = None if watch is None else watch.view
     leader = None if view is None else view.leaders.get(subscription.partition)
     counts, trouble = subscription.counts, subscription.trouble
-    in_flight = subscription.in_flight + subscription.replaced_in_flight
     return ConsumerPartition(
         topic=topic,
         partition=subscription.partition,
         leader=None if leader is None else leader.address,
         state=STATES[subscription.state],
         queued=queued,
-        in_flight=in_flight,
         ready=subscription.ready,
-        delivered=counts.delivered,
-        finished=counts.finished(in_flight),
-        requeued=counts.requeued,
-        timed_out=counts.timed_out,
-        returned=counts.returned,
-        skipped=counts.skipped,
-        finished_unhandled=counts.finished_unhandled,
-        reconnects=counts.reconnects,
         lag=None if counts.lag_ns is None else counts.lag_ns / 1e9,
         heartbeat_age=subscription.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
+        **counts.fields(subscription.in_flight + subscription.replaced_in_flight),
     )
 
 
