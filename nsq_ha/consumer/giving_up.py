@@ -14,7 +14,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsq_ha.consumer.delivery import facts, give_back, source_of, take_cause
+from nsq_ha.consumer.delivery import delivery_of, facts, give_back, source_of, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -48,6 +48,8 @@ kills each process that handles it never fails, and must be given up, too.
 
 _MOST_THREADS: Final = 32
 """Number of plain ``on_give_up`` functions that run at the same time; others wait."""
+
+_CANCELLED: Final = "giving it up was cancelled"
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -319,7 +321,7 @@ class GivingUp:
         self._threads = HandlerThreads(_MOST_THREADS)
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
-        self._now: set[int] = set()  # id() of the messages that are being given up
+        self._now: dict[int, Message] = {}  # by id(): the messages that are being given up
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is giving up a message now."""
@@ -354,7 +356,7 @@ class GivingUp:
             await self._give_up(message, Failure.of("failed", error))
         except asyncio.CancelledError:
             if not message.answered:
-                give_back(message, "giving it up was cancelled")
+                give_back(message, _CANCELLED)
             raise
 
     def gives_up(self, message: Message) -> bool:
@@ -370,7 +372,7 @@ class GivingUp:
         again = copy.copy(message)
         again.answered = False
         self._log_last(message)
-        task = asyncio.create_task(self._give_up(again, why), name=f"nsq_ha gives up {message!r}")
+        task = asyncio.create_task(self._give_up_apart(again, why), name=f"nsq_ha gives up {message!r}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return True
@@ -378,6 +380,11 @@ class GivingUp:
     def has(self, message: Message) -> bool:
         """Return whether the message is being given up now, so that a requeue is no failure."""
         return id(message) in self._now
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages that are being given up now."""
+        return tuple(self._now.values())
 
     @property
     def is_giving_up(self) -> bool:
@@ -419,10 +426,20 @@ class GivingUp:
         else:
             log.warning("giving up %r: attempt %d of %s failed", message, message.attempts, limit)
 
+    async def _give_up_apart(self, message: Message, why: Failure | None) -> None:
+        """Give a message up in a task of its own, which only the end of the consumer cancels."""
+        try:
+            await self._give_up(message, why)
+        except asyncio.CancelledError:
+            delivery = delivery_of(message)
+            if not message.answered and delivery is not None and not delivery.is_returned_at_end:
+                give_back(message, _CANCELLED)
+            raise
+
     async def _give_up(self, message: Message, why: Failure | None) -> None:
         task = asyncio.current_task()
         self._busy.add(task)
-        self._now.add(id(message))
+        self._now[id(message)] = message
         try:
             await self._apply(message, why)
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
@@ -444,7 +461,7 @@ class GivingUp:
                 message.finish()
         finally:
             self._busy.discard(task)
-            self._now.discard(id(message))
+            del self._now[id(message)]
 
     def _report(self, message: Message, error: str | None) -> None:
         policy = self._config.on_give_up

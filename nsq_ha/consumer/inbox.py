@@ -509,7 +509,7 @@ class ConsumerInbox:
     def cut_off(self, delivery: Delivery) -> None:
         """Requeue the unanswered messages of ``delivery``, whose connection is about to end."""
         self._left += self.iterations.take(None)
-        held = (*self._left, *self._abandoned, *self._held())
+        held = (*self._left, *self._abandoned, *self.giving_up.messages, *self._held())
         for message in (*self.queue.unseen, *self.pace.backoff.parked, *self.ledger.cancelled, *held):
             if not message.answered and delivery_of(message) is delivery:
                 give_back(message, CLOSED)

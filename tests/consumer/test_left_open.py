@@ -173,6 +173,26 @@ asyncio.run(main())
     until(lambda: in_flight_and_depth(two, topic) == (0, 2 * PUBLISHED))
 
 
+def test_a_message_that_is_being_given_up_goes_back(plain: DevCluster, topic: str) -> None:
+    program = """
+async def hang(message):
+    began.set()
+    await asyncio.Event().wait()
+
+async def main():
+    consumer = Consumer(topic, "ch", lookupd=lookupd, max_in_flight=12, max_attempts=1, on_give_up=hang)
+    await consumer.__aenter__()
+    message = await anext(consumer)
+    message.requeue()
+    await began.wait()
+
+began = asyncio.Event()
+asyncio.run(main())
+"""
+    assert "giving up" in run(plain, topic, program)
+    until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
+
+
 def test_a_close_that_reaches_its_time_limit_gives_the_messages_of_handlers_back(plain: DevCluster, topic: str) -> None:
     program = """
 async def hold(message):
