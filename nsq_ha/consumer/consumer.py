@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
@@ -280,12 +281,21 @@ class Consumer(SingleUseClient):
                 async with asyncio.timeout_at(deadline):
                     await drain(self._inbox)
             except TimeoutError:
-                log.warning("%s/%s: closed with messages unanswered", self.topic, self.channel)
+                log.warning(
+                    "%s/%s: closed with messages unanswered: %s", self.topic, self.channel, self._unanswered_by_nsqd()
+                )
                 await self._cut_off()
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
         except asyncio.CancelledError:  # aclose() was cancelled: close without waiting
             return
+
+    def _unanswered_by_nsqd(self) -> str:
+        """Return how many messages of which nsqds are unanswered."""
+        counts: Counter[str] = Counter()
+        for subscription in self._subscriptions.values():
+            counts[subscription.nsqd] += subscription.unanswered
+        return ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
@@ -315,9 +325,9 @@ class Consumer(SingleUseClient):
         Returns:
             Waits for the end.
         """
-        loop, kept = self._loop, [subscription.kept for subscription in tuple(self._subscriptions.values())]
-        least, most = sum(least for least, _ in kept), sum(most for _, most in kept)
-        if not most or loop is None:
+        loop, kept = self._loop, [(each.nsqd, *each.kept) for each in tuple(self._subscriptions.values())]
+        kept = [(nsqd, least, most) for nsqd, least, most in kept if most]
+        if not kept or loop is None:
             return None
         done: concurrent.futures.Future[None] | None = None
         if loop.is_running():
@@ -331,10 +341,11 @@ class Consumer(SingleUseClient):
             if done is None or not concurrent.futures.wait([done], _AT_EXIT).done:
                 log.warning(
                     "%s/%s: the process exits without closing the consumer: %s messages stay in flight until nsqd's"
-                    " message timeout. Use the consumer with `async with`, or await aclose()",
+                    " message timeout: %s. Use the consumer with `async with`, or await aclose()",
                     self.topic,
                     self.channel,
-                    most if least == most else f"{least} to {most}",
+                    _number(sum(least for _, least, _ in kept), sum(most for _, _, most in kept)),
+                    ", ".join(f"{_number(least, most)} of {nsqd}" for nsqd, least, most in sorted(kept)),
                 )
 
         return wait
@@ -540,6 +551,10 @@ class Consumer(SingleUseClient):
     def _stop_at_once(self) -> None:
         log.warning("%s/%s: closing at once: running handlers are cancelled", self.topic, self.channel)
         self._close.hurry()
+
+
+def _number(least: int, most: int) -> str:
+    return str(most) if least == most else f"{least} to {most}"
 
 
 def begin_stop(consumer: Consumer) -> None:

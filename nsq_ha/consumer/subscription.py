@@ -184,6 +184,11 @@ class Subscription(Role[Connection]):
         return current + sum(delivery.in_flight - delivery.held for delivery, _ in self._replaced.values())
 
     @property
+    def nsqd(self) -> str:
+        """``host:port`` of the nsqd that delivers. Empty without one."""
+        return self.delivery.nsqd if self.delivery is not None else ""
+
+    @property
     def kept(self) -> tuple[int, int]:
         """The fewest and the most messages that nsqd would keep until their timeout if the connection ended now.
 

@@ -131,4 +131,4 @@ async def test_a_close_with_messages_unanswered_is_a_warning(stage: Stage, caplo
         began = asyncio.get_running_loop().time()
     assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.3)
     await running
-    assert "orders/ch: closed with messages unanswered" in caplog.messages
+    assert "orders/ch: closed with messages unanswered: 1 of 127.0.0.1:" in caplog.text

@@ -109,3 +109,53 @@ def test_all_messages_go_back_at_once(plain: DevCluster, topic: str, end: str) -
     assert "in flight" not in ended.stderr
     assert ("Traceback" in ended.stderr) is (end in {"an exception", "Ctrl-C"}), ended.stderr
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
+
+
+# -- daemon threads may answer until close_timeout
+
+HELD = {
+    "a daemon thread": """
+def hold():
+    for message in consumer:
+        held.set()
+        threading.Event().wait()
+
+threading.Thread(target=hold, daemon=True).start()
+""",
+    "a handler": """
+def hold(message):
+    held.set()
+    threading.Event().wait()
+
+threading.Thread(target=consumer.run, args=(hold,), daemon=True).start()
+""",
+}
+
+
+@pytest.mark.parametrize("holder", HELD)
+def test_what_a_thread_holds_at_the_time_limit_goes_back(plain: DevCluster, topic: str, holder: str) -> None:
+    text = HEAD.replace("3600.0", "0.2") + "held = threading.Event()" + HELD[holder] + "held.wait()\nall_in_flight()"
+    program = [sys.executable, "-c", text, plain.lookupd[0], topic]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    assert f"{topic}/ch: closed with messages unanswered: 1 of 127.0.0.1:" in ended.stderr
+    until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
+
+
+def test_what_cannot_go_back_is_counted(plain: DevCluster, topic: str) -> None:
+    """A coroutine blocks the background event loop for good."""
+    program = """
+blocked = threading.Event()
+
+async def block(message):
+    all_in_flight()
+    blocked.set()
+    threading.Event().wait()
+
+threading.Thread(target=consumer.run, args=(block,), daemon=True).start()
+blocked.wait()
+"""
+    command = [sys.executable, "-c", HEAD.replace("3600.0", "0.2") + program, plain.lookupd[0], topic]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    said = f"{topic}/ch: the process exits without closing the consumer: 10 messages stay in flight until nsqd's"
+    assert f"{said} message timeout: 10 of 127.0.0.1:" in ended.stderr
+    assert in_flight_and_depth(plain, topic) == (PUBLISHED, 0)
