@@ -65,10 +65,7 @@ class _LookupdList(msgspec.Struct):
     lookupdleader: msgspec.Raw = _NULL
 
 
-class _Producer(msgspec.Struct):
-    broadcast_address: str
-    tcp_port: int
-    http_port: int = 0
+class _Producer(_Peer):
     hostname: str = ""
     version: str = ""
     partitions: dict[str, list[str] | None] | None = None
@@ -81,7 +78,7 @@ class _Nodes(msgspec.Struct):
 
 
 class _TopicInfo(msgspec.Struct):
-    topic_name: str
+    name: str = msgspec.field(name="topic_name")
     ordered: bool = False
     extend_support: bool = False
     multi_part: bool = False
@@ -248,14 +245,8 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
     found = {name: TopicInfo(name) for name in content.topics or [] if is_valid_name(name)}
     for raw in content.meta_info or []:
         info = try_json(bytes(raw), _TopicInfo)
-        if info is not None and is_valid_name(info.topic_name):
-            found[info.topic_name] = TopicInfo(
-                info.topic_name,
-                ordered=info.ordered,
-                extend_support=info.extend_support,
-                multi_part=info.multi_part,
-                disable_channel_auto_create=info.disable_channel_auto_create,
-            )
+        if info is not None and is_valid_name(info.name):
+            found[info.name] = TopicInfo(**msgspec.structs.asdict(info))
     return tuple(found[name] for name in sorted(found))
 
 
