@@ -33,7 +33,7 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions
 from tests.engine.lookups.loopback import Fake

@@ -23,7 +23,7 @@ from nsq_ha.protocol import Command, Finish, Identity, Layout
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import SnappyCodec
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.server.answers import encode_identity
 from tests.engine.lookups.loopback import Fake, http_answer
 from tests.support.nsqd import OK, FakeNsqd, Peer, Script, message_data, message_id, response
 

@@ -301,27 +301,3 @@ class MpubExt(Command, frozen=True):
     def encode(self) -> bytes:
         """Return line, size, count and messages."""
         return encode_mpub_ext(self.topic, self.partition, self.messages)
-
-
-class InternalCreateTopic(Command, frozen=True):
-    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without a cluster; answered by ``OK``.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Its partition.
-        extended: Whether messages may have headers. None omits it, which means no.
-
-    Source: server protocol 7; ``protocol_v2.go`` ``internalCreateTopic``.
-    """
-
-    word: ClassVar[bytes] = b"INTERNAL_CREATE_TOPIC"
-    topic: str
-    partition: int
-    extended: bool | None = None
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        extended = "" if self.extended is None else f" {str(self.extended).lower()}"
-        return f"INTERNAL_CREATE_TOPIC {check_topic(self.topic)} {check_partition(self.partition)}{extended}\n".encode(
-            "ascii"
-        )

@@ -143,19 +143,8 @@ def encode_dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
     return b"DPUB %b %d\n" % (check_topic(topic).encode(), defer_ms) + _SIZE.pack(len(body)) + body
 
 
-def encode_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> bytes:
-    """Encode a ``PUB`` for each body as one run of bytes, at a third of the cost of encoding them one by one.
-
-    Raises:
-        ConfigError: As for :func:`encode_pub`.
-
-    Source: as for :func:`encode_pub`.
-    """
-    return _joined(_head("PUB", topic, partition), body_sizes(bodies, MAX_SIZE), bodies)
-
-
 def gather_pubs(topic: str, partition: int | None, bodies: Sequence[bytes]) -> list[bytes]:
-    """Encode as :func:`encode_pubs`, but do not copy large bodies.
+    """Encode a ``PUB`` for each body, at a third of the cost of encoding them one by one; do not copy large bodies.
 
     Returns:
         Parts to send one after another; a single one if the bodies are small.
@@ -234,26 +223,13 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
     Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     given = [body if type(body) is bytes else as_bytes("message body", body) for body in bodies]
-    return encode_mpub_of(topic, partition, len(given), encode_bodies(given, MAX_SIZE))
-
-
-def encode_bodies(bodies: Sequence[bytes], largest: int) -> bytes:
-    """Encode the messages of an ``MPUB`` without its head, for :func:`encode_mpub_of`; no messages give no bytes.
-
-    Args:
-        bodies: The messages.
-        largest: Maximum size of one.
-
-    Raises:
-        ConfigError: A body is not bytes, or its size is not valid.
-
-    Source: as for :func:`encode_mpub`.
-    """
-    return _joined(b"", body_sizes(bodies, largest), bodies)
+    return encode_mpub_of(topic, partition, len(given), _joined(b"", body_sizes(given, MAX_SIZE), given))
 
 
 def gather_bodies(bodies: Sequence[bytes], largest: int) -> list[bytes]:
-    """Encode as :func:`encode_bodies`, but do not copy large bodies; for :func:`gather_mpub_of`.
+    """Encode the messages of an ``MPUB`` without its head, for :func:`gather_mpub_of`; do not copy large bodies.
+
+    No messages give no bytes.
 
     Raises:
         ConfigError: A body is not bytes, or its size is not valid.

@@ -229,37 +229,6 @@ def decode_identity(data: bytes) -> Identity:
     return identity
 
 
-def encode_identity(identity: Identity) -> bytes:
-    """Encode the answer to IDENTIFY in the server's order of fields, for the server's side."""
-    order = _in_order(identity)
-    if identity.desired_tag:
-        order["desired_tag"] = identity.desired_tag
-    return msgspec.json.encode(order)
-
-
-def encode_plain_identity(identity: Identity) -> bytes:
-    """Encode the answer of an upstream nsqd to IDENTIFY, for the server's side."""
-    return msgspec.json.encode({**_in_order(identity), "topology_region": "", "topology_zone": ""})
-
-
-def _in_order(identity: Identity) -> dict[str, Any]:
-    return {
-        "max_rdy_count": identity.max_rdy_count,
-        "version": identity.version,
-        "max_msg_timeout": identity.max_msg_timeout,
-        "msg_timeout": identity.msg_timeout,
-        "tls_v1": identity.tls_v1,
-        "deflate": identity.deflate,
-        "deflate_level": identity.deflate_level,
-        "max_deflate_level": identity.max_deflate_level,
-        "snappy": identity.snappy,
-        "sample_rate": identity.sample_rate,
-        "auth_required": identity.auth_required,
-        "output_buffer_size": identity.output_buffer_size,
-        "output_buffer_timeout": identity.output_buffer_timeout,
-    }
-
-
 def decode_authorization(data: bytes) -> Authorization:
     """Decode the answer to AUTH.
 

@@ -335,8 +335,3 @@ def traced_size(body_bytes: int, ext_bytes: int | None = None) -> tuple[int, int
     """
     plain = 4 + _HEAD.size + body_bytes
     return plain, plain + 1 + (2 + ext_bytes if ext_bytes is not None else 0)
-
-
-def encode_traced(traced: Traced) -> bytes:
-    """Encode what :func:`decode_traced` reads, for the server's side."""
-    return _TRACED.pack(b"OK", traced.internal_id, traced.trace_id, traced.offset, traced.raw_size)

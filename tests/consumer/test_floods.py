@@ -17,7 +17,7 @@ from nsq_ha.protocol import Command, Finish, Identity, Ready
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import SnappyCodec
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.server.answers import encode_identity
 from tests.support.nsqd import LIMIT, OK, Peer, message_data, message_id, response
 from tests.support.recorder import subscribed
 from tests.support.stage import Stage

@@ -8,7 +8,7 @@ from nsq_ha import Receipt
 from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, PublishError, ResponseTimeoutError
 from nsq_ha.protocol import Command, Pub, Traced
 from nsq_ha.protocol.commands import PubTrace
-from nsq_ha.protocol.messages import encode_traced
+from nsq_ha.protocol.server.answers import encode_traced
 from tests.support.nsqd import LIMIT, Holding, Peer, Publish, instead, response
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn

@@ -42,7 +42,7 @@ from nsq_ha.producer.requests import (
 from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, Silence
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import GATHERED_BYTES
-from nsq_ha.protocol.messages import encode_traced
+from nsq_ha.protocol.server.answers import encode_traced
 from tests.support.waiting import dawdle, turn
 
 TOPIC = "orders"

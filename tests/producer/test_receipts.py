@@ -8,7 +8,7 @@ from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.protocol import Command, Pub, Traced
 from nsq_ha.protocol.commands import MpubExt, MpubTrace, PubExt, PubTrace
-from nsq_ha.protocol.messages import encode_traced
+from nsq_ha.protocol.server.answers import encode_traced
 from tests.support.inside import pending_of
 from tests.support.nsqd import OK, Holding, Peer, instead, response
 from tests.support.stage import TOPIC, Stage

@@ -10,7 +10,8 @@ from nsq_ha.message import Message
 from nsq_ha.protocol import ClientProtocol, Layout, Received, Sub, Traced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import encode_message, encode_traced
+from nsq_ha.protocol.messages import encode_message
+from nsq_ha.protocol.server.answers import encode_traced
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
 
 if TYPE_CHECKING:

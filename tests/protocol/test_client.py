@@ -29,9 +29,10 @@ from nsq_ha.protocol import (
     SubOrdered,
     Touch,
 )
-from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, Nop, PubTrace
+from nsq_ha.protocol.commands import Auth, Identify, Nop, PubTrace
 from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.server.command_lines import InternalCreateTopic
 from nsq_ha.protocol.state import Request, State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,

@@ -13,7 +13,6 @@ from nsq_ha.protocol.encoding import (
     GATHERED_BYTES,
     encode_mpub,
     encode_pub,
-    encode_pubs,
     gather_bodies,
     gather_mpub_of,
     gather_pubs,
@@ -147,15 +146,15 @@ def test_the_number_and_the_list_tell_the_same(frames: list[bytes], cuts: list[i
 
 def test_many_publishes_are_the_bytes_of_each() -> None:
     bodies = [b"a", b"bb" * 100, b"c"]
-    assert encode_pubs("orders", 3, bodies) == b"".join(encode_pub("orders", 3, body) for body in bodies)
-    assert encode_pubs("orders", None, []) == b""
+    assert gather_pubs("orders", 3, bodies) == [b"".join(encode_pub("orders", 3, body) for body in bodies)]
+    assert gather_pubs("orders", None, []) == [b""]
 
 
 @pytest.mark.parametrize("sizes", [(1, 200, 1), (GATHERED_BYTES,) * 3, (GATHERED_BYTES * 3, 1, 7)])
 def test_gathered_publishes_are_the_same_bytes(sizes: tuple[int, ...]) -> None:
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
     parts = gather_pubs("orders", 3, bodies)
-    assert b"".join(parts) == encode_pubs("orders", 3, bodies)
+    assert b"".join(parts) == b"".join(encode_pub("orders", 3, body) for body in bodies)
     is_large = sum(sizes) >= GATHERED_BYTES * len(sizes)
     assert [part for part in parts if any(part is body for body in bodies)] == (bodies if is_large else [])
     batch = gather_mpub_of("orders", None, len(bodies), gather_bodies(bodies, max(sizes)))
@@ -166,13 +165,13 @@ def test_gathered_publishes_are_the_same_bytes(sizes: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("wrong", [[b"fine", bytearray(b"no bytes")], [memoryview(b"no bytes")], ["text"]])
 def test_one_that_is_no_bytes_among_many_is_refused(wrong: list[bytes]) -> None:
     with pytest.raises(ConfigError, match="must all be bytes"):
-        encode_pubs("orders", 0, wrong)
+        gather_pubs("orders", 0, wrong)
 
 
 @pytest.mark.parametrize("wrong", [[b"fine", b""], [b"", b""]])
 def test_one_bad_body_among_many_is_refused(wrong: list[bytes]) -> None:
     with pytest.raises(ValueError, match="message body"):
-        encode_pubs("orders", 0, wrong)
+        gather_pubs("orders", 0, wrong)
 
 
 @pytest.mark.parametrize("data", [OK, HEARTBEAT, b"CLOSE_WAIT"])

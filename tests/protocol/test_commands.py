@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from nsq_ha import StartFrom
 from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import Close, Command, Finish, Mpub, Pub, Ready, Requeue, Sub, SubAdvanced, SubOrdered, Touch
-from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, MpubExt, MpubTrace, Nop, PubExt, PubTrace
+from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, Nop, PubExt, PubTrace
 from nsq_ha.protocol.encoding import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_TRACE_ID
+from nsq_ha.protocol.server.command_lines import InternalCreateTopic
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
 from nsq_ha.protocol.server.stream import Limits
 from tests.protocol.fakes import ID

@@ -15,7 +15,6 @@ from nsq_ha.protocol.encoding import (
     MAX_MESSAGE_BYTES,
     MAX_SIZE,
     MAX_TRACE_ID,
-    encode_bodies,
     encode_dpub,
     encode_fin,
     encode_fins,
@@ -28,6 +27,7 @@ from nsq_ha.protocol.encoding import (
     encode_ready,
     encode_req,
     encode_touch,
+    gather_bodies,
 )
 from tests.protocol.fakes import ID
 
@@ -165,9 +165,9 @@ def test_a_batch_keeps_to_its_size_word(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_bodies_keep_to_the_limit_of_the_caller() -> None:
-    assert len(encode_bodies([bytes(10), bytes(11)], 11)) == 29
+    assert len(gather_bodies([bytes(10), bytes(11)], 11)[0]) == 29
     with pytest.raises(ConfigError, match=r"^message body must have 1\.\.10 bytes, not 11$"):
-        encode_bodies([bytes(10), bytes(11)], 10)
+        gather_bodies([bytes(10), bytes(11)], 10)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
@@ -209,7 +209,7 @@ LARGEST, TRACED_LIMIT = MAX_SIZE, MAX_SIZE - 8
         (lambda: encode_pub_ext("t", 0, WRONG, b"a"), "extension header must be bytes, not str"),
         (lambda: encode_pub_ext("t", 0, b"", b"a"), "PUB_EXT needs an extension header; {} is the smallest"),
         (lambda: encode_mpub("t", 0, [b"a", WRONG]), "message body must be bytes, not str"),
-        (lambda: encode_bodies([b"a", WRONG], 9), "message bodies must all be bytes"),
+        (lambda: gather_bodies([b"a", WRONG], 9), "message bodies must all be bytes"),
         (lambda: encode_mpub_trace("t", 0, [(7, WRONG)]), "message body must be bytes, not str"),
         (lambda: encode_mpub_ext("t", 0, [(b"{}", WRONG)]), "message body must be bytes, not str"),
         (lambda: encode_mpub_ext("t", 0, [(WRONG, b"a")]), "extension header must be bytes, not str"),

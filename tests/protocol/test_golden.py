@@ -27,8 +27,9 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
-from nsq_ha.protocol.identify import Upgrade, decode_authorization, decode_identity, encode_identity, upgrades
-from nsq_ha.protocol.messages import decode_message, encode_message, encode_traced
+from nsq_ha.protocol.identify import Upgrade, decode_authorization, decode_identity, upgrades
+from nsq_ha.protocol.messages import decode_message, encode_message
+from nsq_ha.protocol.server.answers import encode_identity, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, decode_commands
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify

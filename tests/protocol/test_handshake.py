@@ -21,7 +21,7 @@ from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import MAGIC, NOP
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.handshake import MAX_HANDSHAKE_BYTES, Advice, GetSecret, Handshake, Receive, Send, StartCodec
-from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.protocol.state import State
 from tests.protocol.fakes import HEARTBEAT_FRAME, LARGEST, OK_FRAME, error, response
 

@@ -12,14 +12,8 @@ from nsq_ha.errors import ConfigError, RemoteProtocolError, server_error
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.protocol import Identity, Offer
-from nsq_ha.protocol.identify import (
-    Authorization,
-    decode_authorization,
-    decode_identity,
-    encode_identity,
-    upgrades,
-    without_secret,
-)
+from nsq_ha.protocol.identify import Authorization, decode_authorization, decode_identity, upgrades, without_secret
+from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha.protocol.identify import encode_plain_identity
+from nsq_ha.protocol.server.answers import encode_plain_identity
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, SessionSettings, read_plain_identify
 

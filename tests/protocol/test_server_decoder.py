@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Finish, Mpub, Pub, Ready, Requeue, Sub, SubAdvanced, SubOrdered, Touch
-from nsq_ha.protocol.commands import Auth, Identify, InternalCreateTopic, MpubTrace, Nop, PubTrace
+from nsq_ha.protocol.commands import Auth, Identify, MpubTrace, Nop, PubTrace
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_trace, encode_pub_trace
-from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now, refusal
+from nsq_ha.protocol.server.command_lines import Announced, InternalCreateTopic, Malformed, forbidden_now, refusal
 from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader, decode_commands
 from nsq_ha.protocol.server.stream import MAX_LINE_BYTES, Limits
 from tests.protocol.fakes import ID, events, fresh, only, size

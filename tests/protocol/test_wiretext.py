@@ -30,7 +30,8 @@ from nsq_ha.protocol import (
 from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, Nop, PubExt, PubTrace
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import Identity, encode_identity
+from nsq_ha.protocol.identify import Identity
+from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.protocol.wiretext import WireText, one_line
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,

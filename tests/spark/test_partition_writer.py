@@ -14,7 +14,7 @@ from nsq_ha.options.types import Backoff
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import encode_traced
+from nsq_ha.protocol.server.answers import encode_traced
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub

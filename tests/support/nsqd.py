@@ -30,8 +30,8 @@ from nsq_ha.protocol import (
 )
 from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, PubExt, PubTrace
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.protocol.messages import encode_message, encode_traced
+from nsq_ha.protocol.messages import encode_message
+from nsq_ha.protocol.server.answers import encode_identity, encode_traced
 from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 

@@ -13,7 +13,7 @@ from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
 from nsq_ha.devcluster.storage.queues import Queued
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.identify import encode_plain_identity
+from nsq_ha.protocol.server.answers import encode_plain_identity
 from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, read_plain_identify
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, TopicNamed
 

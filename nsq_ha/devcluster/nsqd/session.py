@@ -22,8 +22,9 @@ from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.ext_filter import Filter
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
-from nsq_ha.protocol.messages import Traced, encode_traced, layout_for
+from nsq_ha.protocol.messages import Traced, layout_for
+from nsq_ha.protocol.server.answers import encode_identity, encode_traced
+from nsq_ha.protocol.server.command_lines import InternalCreateTopic
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.gotext import byte_list
 from nsq_ha.protocol.server.headers import trace_id_of
@@ -81,7 +82,7 @@ class Session(AnySession):
             commands.Sub: self._subscribe,
             commands.SubAdvanced: self._subscribe,
             commands.SubOrdered: self._subscribe,
-            commands.InternalCreateTopic: self._create_topic,
+            InternalCreateTopic: self._create_topic,
             commands.Pub: self._publish,
             commands.PubTrace: self._pub_trace,
             commands.PubExt: self._pub_ext,
@@ -97,7 +98,7 @@ class Session(AnySession):
         identity = settings.identity(VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_identity(identity)
 
-    def _create_topic(self, command: commands.InternalCreateTopic) -> None:
+    def _create_topic(self, command: InternalCreateTopic) -> None:
         if not self._is_unauthorized("CREATE_TOPIC", command.topic):
             self.refuse(_IN_CLUSTER)
 

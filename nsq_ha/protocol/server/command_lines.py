@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
-from nsq_ha.checks import is_valid_name
+from nsq_ha.checks import check_partition, check_topic, is_valid_name
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
 
@@ -23,6 +23,30 @@ _START_TYPES: Final = frozenset((b"timestamp", b"special", b"virtual_queue", b"m
 _SUBS: Final[dict[bytes, type[commands.Sub]]] = {
     sub.word: sub for sub in (commands.Sub, commands.SubOrdered, commands.SubAdvanced)
 }
+
+
+class InternalCreateTopic(commands.Command, frozen=True):
+    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without a cluster; answered by ``OK``.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: Its partition.
+        extended: Whether messages may have headers. None omits it, which means no.
+
+    Source: server protocol 7; ``protocol_v2.go`` ``internalCreateTopic``.
+    """
+
+    word: ClassVar[bytes] = b"INTERNAL_CREATE_TOPIC"
+    topic: str
+    partition: int
+    extended: bool | None = None
+
+    def encode(self) -> bytes:
+        """Return the command line."""
+        extended = "" if self.extended is None else f" {str(self.extended).lower()}"
+        return f"INTERNAL_CREATE_TOPIC {check_topic(self.topic)} {check_partition(self.partition)}{extended}\n".encode(
+            "ascii"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +219,7 @@ def _create_topic(words: list[bytes]) -> commands.Command | Malformed:
         extended = parse_bool(words[3]) if len(words) > 3 else None
     except ValueError as error:
         return refusal(word, "E_BAD_EXT", f"topic ext is not valid: {error}")
-    return commands.InternalCreateTopic(topic, partition, extended)
+    return InternalCreateTopic(topic, partition, extended)
 
 
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | Malformed]]] = {

@@ -24,7 +24,7 @@ from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.compression import SnappyCodec
 from nsq_ha.protocol.encoding import encode_pub
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.identify import encode_identity
+from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.tls import ssl_context, trust_hint
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, instead, message_data, response
