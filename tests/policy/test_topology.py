@@ -13,6 +13,7 @@ from nsq_ha.policy.topology import (
     Node,
     Pending,
     TopicMeta,
+    TopicView,
     difference,
     merge,
     tcp_address,
@@ -20,6 +21,14 @@ from nsq_ha.policy.topology import (
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, led, rounds
 
 # ---------------------------------------------------------------- nodes and views
+
+
+@pytest.mark.parametrize(
+    ("meta", "name"),
+    [(None, "orders-3"), (TopicMeta(4), "orders-3"), (TopicMeta(4, is_partitioned=False), "orders")],
+)
+def test_only_a_topic_with_partitions_is_named_with_one(meta: TopicMeta | None, name: str) -> None:
+    assert TopicView("orders", meta, {}, complete=False, exists=True).name_of(3) == name
 
 
 @pytest.mark.parametrize(
