@@ -26,8 +26,7 @@ from nsq_ha.engine.waiting import is_foreign, pause
 from nsq_ha.errors import ConnectionLostError, NoLeaderError, NsqError, ServerError
 from nsq_ha.policy.link_life import Act, Life, State
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.policy.tls_renewal import ACTS, Use
-from nsq_ha.policy.tls_renewal import Act as Renewal
+from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConnectionLostError
-from nsq_ha.policy.tls_renewal import ACTS, Act, Use
+from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +90,7 @@ class Retired:
         now, connection = self._loop.time(), self.connection
         if self._is_witness and (connection.show_evidence() or now > self._witness_until):
             self._release()
-        if ACTS[self._use(now), self._lifetime.phase(now)] is Act.CLOSE and not self._is_witness:
+        if ACTS[self._use(now), self._lifetime.phase(now)] is Renewal.CLOSE and not self._is_witness:
             self.close()
             return
         connection.keep_alive()

@@ -66,7 +66,7 @@ class Use(enum.Enum):
     """Replaced, with nothing outstanding."""
 
 
-class Act(enum.Enum):
+class Renewal(enum.Enum):
     """What to do with a connection now."""
 
     USE = enum.auto()
@@ -84,9 +84,9 @@ class Act(enum.Enum):
 
 _P = Phase
 _U = Use
-_A = Act
+_A = Renewal
 
-ACTS: Final[Mapping[tuple[Use, Phase], Act]] = MappingProxyType(
+ACTS: Final[Mapping[tuple[Use, Phase], Renewal]] = MappingProxyType(
     {
         # The next publish opens another one; an idle producer needs no handshake every three seconds.
         (_U.UNUSED, _P.FRESH): _A.USE,

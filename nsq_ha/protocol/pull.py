@@ -145,7 +145,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class PullRefused:
     """An answer that is an error.
 
     Attributes:
@@ -156,7 +156,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """What one PUB or MPUB wrote.
 
     Attributes:
@@ -222,7 +222,7 @@ class Answers:
     def __init__(self, next_message: Callable[[], memoryview]) -> None:
         self._decoder = Decoder(next_message, {ANSWER})
 
-    def read(self) -> tuple[int, Pulled | Refused]:
+    def read(self) -> tuple[int, Pulled | PullRefused]:
         """Return the number of a request and its answer.
 
         Raises:
@@ -232,11 +232,11 @@ class Answers:
         number = wire.get("ID", 0)
         reply = wire.get("Response")
         if wire.get("Error"):
-            return number, Refused(_text(wire["Error"]))
+            return number, PullRefused(_text(wire["Error"]))
         if not isinstance(reply, Boxed) or reply.name != REPLY:
             raise wrong("no answer to a call")
         if reply.value.get("Error"):
-            return number, Refused(_text(reply.value["Error"]))
+            return number, PullRefused(_text(reply.value["Error"]))
         answer = reply.value.get("Response")
         if not isinstance(answer, Raw):
             raise wrong("an answer to another call")
@@ -261,7 +261,7 @@ class Answers:
         raise wrong("an answer of another version of nsqd")
 
 
-def entries_of(pulled: Pulled) -> list[Entry]:
+def entries_of(pulled: Pulled) -> list[LogEntry]:
     """Decode the entries of an answer, one by one.
 
     Raises:
@@ -277,7 +277,7 @@ def entries_of(pulled: Pulled) -> list[Entry]:
             named = dict(zip(pulled.fields, numbers, strict=True))
             places.append((named.get("MsgOffset", 0) >> 1, named.get("MsgSize", 0) >> 1))
         step, at = decode_uint(data, at)
-    found: list[Entry] = []
+    found: list[LogEntry] = []
     if step == 1 + (not places):
         count, at = decode_uint(data, at)
         if count != len(places):
@@ -286,7 +286,7 @@ def entries_of(pulled: Pulled) -> list[Entry]:
             given, at = decode_uint(data, at)
             if given != size or at + size > len(data):
                 raise wrong(f"{given} bytes of messages in an entry of {size}")
-            found.append(Entry(offset, data[at : at + size]))
+            found.append(LogEntry(offset, data[at : at + size]))
             at += size
         step, at = decode_uint(data, at)
     if step or at != len(data) or len(found) != len(places):

@@ -14,10 +14,10 @@ from nsq_ha.policy.tls_renewal import (
     RENEWED,
     VERDICTS,
     WRITES_FOR,
-    Act,
     Evidence,
     Lifetime,
     Phase,
+    Renewal,
     Use,
     Verdict,
     evidence,
@@ -38,17 +38,17 @@ def test_every_verdict_takes_every_evidence() -> None:
 def test_nothing_that_has_an_answer_is_asked_when_it_is_late() -> None:
     for use, phase in ACTS:
         if phase in (Phase.LATE, Phase.STALE):
-            assert ACTS[use, phase] not in (Act.USE, Act.REPLACE)
+            assert ACTS[use, phase] not in (Renewal.USE, Renewal.REPLACE)
 
 
 def test_what_came_over_a_connection_can_be_answered_at_any_age() -> None:
-    assert all(ACTS[Use.FINISHING, phase] is Act.KEEP for phase in Phase)
+    assert all(ACTS[Use.FINISHING, phase] is Renewal.KEEP for phase in Phase)
 
 
 def test_what_is_used_is_replaced_in_time_and_what_is_not_used_is_closed() -> None:
-    assert ACTS[Use.IN_USE, Phase.FRESH] is Act.USE
-    assert ACTS[Use.IN_USE, Phase.DUE] is Act.REPLACE
-    assert ACTS[Use.UNUSED, Phase.DUE] is Act.CLOSE
+    assert ACTS[Use.IN_USE, Phase.FRESH] is Renewal.USE
+    assert ACTS[Use.IN_USE, Phase.DUE] is Renewal.REPLACE
+    assert ACTS[Use.UNUSED, Phase.DUE] is Renewal.CLOSE
 
 
 @pytest.mark.parametrize(

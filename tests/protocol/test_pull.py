@@ -17,7 +17,7 @@ from nsq_ha.protocol.gob import (
     encode_message,
     encode_text,
 )
-from nsq_ha.protocol.pull import Answers, Entry, Pull, Pulled, Refused, Requests, encode_stored, entries_of
+from nsq_ha.protocol.pull import Answers, LogEntry, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
 from nsq_ha.protocol.server.pull import (
     MAX_REQUEST,
     AnswerWriter,
@@ -52,7 +52,7 @@ def source(stream: bytes) -> Callable[[], memoryview]:
     return lambda: next(found)
 
 
-def entries(answer: Pulled | Refused) -> list[tuple[int, bytes]]:
+def entries(answer: Pulled | PullRefused) -> list[tuple[int, bytes]]:
     assert isinstance(answer, Pulled)
     return [(entry.offset, bytes(entry.data)) for entry in entries_of(answer)]
 
@@ -71,7 +71,7 @@ def test_answers_are_those_of_go() -> None:
 def test_the_answers_of_go_are_understood() -> None:
     answers = Answers(source(ANSWERS))
     (one, first), second, (three, third), (four, fourth) = (answers.read() for _ in range(4))
-    assert (one, second, three, four) == (1, (2, Refused(MISSING)), 3, 4)
+    assert (one, second, three, four) == (1, (2, PullRefused(MISSING)), 3, 4)
     assert entries(first) == entries(fourth) == [(1610, bytes(33)), (1643, b"\1" * 34), (1677, b"\2" * 63)]
     assert entries(third) == []
 
@@ -79,8 +79,8 @@ def test_the_answers_of_go_are_understood() -> None:
 def test_the_answers_of_a_real_server_are_understood() -> None:
     answers = Answers(source(SERVER))
     whole, beyond, other, none, second = (answers.read()[1] for _ in range(5))
-    assert beyond == Refused("commit log offset is out of bound")
-    assert other == Refused(MISSING)
+    assert beyond == PullRefused("commit log offset is out of bound")
+    assert other == PullRefused(MISSING)
     assert entries(none) == []
     times = 0x18EA767B4B89A3B7, 0x18EA767B4EED4165, 0x18EA767B4EED6DC2
     ids = [(1 << 50) + number for number in (2, 3, 4)]
@@ -110,7 +110,7 @@ def test_entries_survive(parts: list[tuple[int, bytes]], first_id: int) -> None:
 def test_the_first_answer_may_be_an_error() -> None:
     writer = AnswerWriter()
     answers = Answers(source(writer.refuse(1, "no") + writer.answer(2, STORED)))
-    assert answers.read() == (1, Refused("no"))
+    assert answers.read() == (1, PullRefused("no"))
     assert len(entries(answers.read()[1])) == 3
 
 
@@ -146,7 +146,7 @@ def test_an_answer_that_is_none_is_refused() -> None:
     nothing = encode_message(b"\xff\x80\x02", box, encode_message(b"\0"), b"\0")
     panic = encode_message(b"\xff\x80\x03\x0cPanic\nstack:\0")
     answers = Answers(source(wire + reply + panic + nothing))
-    assert answers.read() == (0, Refused("Panic"))
+    assert answers.read() == (0, PullRefused("Panic"))
     with pytest.raises(RemoteProtocolError, match="an answer to another call"):
         answers.read()
     with pytest.raises(RemoteProtocolError, match="no answer to a call"):
@@ -177,7 +177,7 @@ def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str)
 
 def test_an_entry_begins_where_its_field_says() -> None:
     data = b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0"
-    assert entries_of(Pulled(memoryview(data), FIELDS)) == [Entry(1, memoryview(b"ab"))]
+    assert entries_of(Pulled(memoryview(data), FIELDS)) == [LogEntry(1, memoryview(b"ab"))]
 
 
 # ---------------------------------------------------------------- the server's side

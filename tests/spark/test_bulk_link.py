@@ -12,7 +12,7 @@ import pytest
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.gob import encode_uint
-from nsq_ha.protocol.pull import Pull, Pulled, Refused, entries_of
+from nsq_ha.protocol.pull import Pull, Pulled, PullRefused, entries_of
 from nsq_ha.protocol.server.pull import AnswerWriter, CallReader, StoredEntry
 from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 
@@ -85,7 +85,7 @@ def test_requests_go_out_and_answers_come_in_pieces_of_any_size(size: int) -> No
         first = link.answer(10)
         assert isinstance(first, Pulled)
         assert [len(entry.data) for entry in entries_of(first)] == [70_000]
-        assert link.answer(10) == Refused("no")
+        assert link.answer(10) == PullRefused("no")
         assert isinstance(link.answer(10), Pulled)
         assert link.answered == 3
     assert asked == [Pull("flights", 0, number, 1) for number in range(3)]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.protocol.pull import Entry
+from nsq_ha.protocol.pull import LogEntry
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.read.bulk.reader import Missing, find_entry
 
 
-def entry(offset: int, size: int) -> Entry:
-    return Entry(offset, memoryview(bytes(size)))
+def entry(offset: int, size: int) -> LogEntry:
+    return LogEntry(offset, memoryview(bytes(size)))
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Entries:
     def extent(self) -> Extent:
         return Extent(self.offsets[self.cleaned], self.offsets[-1], len(self.sizes) * self.per_entry)
 
-    def look(self, number: int) -> Entry | Missing:
+    def look(self, number: int) -> LogEntry | Missing:
         self.asked.append(number)
         if number < self.cleaned:
             return Missing.CLEANED

@@ -14,7 +14,7 @@ import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.gob import decode_uint
-from nsq_ha.protocol.pull import MAX_BYTES, Answers, Pull, Pulled, Refused, Requests
+from nsq_ha.protocol.pull import MAX_BYTES, Answers, Pull, Pulled, PullRefused, Requests
 from nsq_ha.spark.connection import Wire
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class BulkLink:
         """
         self._wire.send(self._requests.encode(pull))
 
-    def answer(self, patience: float) -> Pulled | Refused:
+    def answer(self, patience: float) -> Pulled | PullRefused:
         """Wait for the next answer.
 
         Args:

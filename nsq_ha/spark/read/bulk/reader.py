@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
-from nsq_ha.protocol.pull import MAX_ENTRIES, Entry, Pull, Pulled, Refused, entries_of
+from nsq_ha.protocol.pull import MAX_ENTRIES, LogEntry, Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
 
@@ -148,7 +148,7 @@ class BulkCopy:
     def _find(self, link: BulkLink, extent: Extent) -> tuple[int, int]:
         """Return the entry to begin with, as :func:`find_entry`."""
 
-        def look(number: int) -> Entry | Missing:
+        def look(number: int) -> LogEntry | Missing:
             link.ask(self._request(number, 1))
             answer = self._accepted(link.answer(self._options.fetch_timeout))
             entries = entries_of(answer) if isinstance(answer, Pulled) else ()
@@ -168,7 +168,7 @@ class BulkCopy:
     def _request(self, number: int, count: int) -> Pull:
         return Pull(self._asked.topic, self._asked.partition, number, count)
 
-    def _accepted(self, answer: Pulled | Refused) -> Pulled | Missing:
+    def _accepted(self, answer: Pulled | PullRefused) -> Pulled | Missing:
         """Return an answer, or why there is none.
 
         Raises:
@@ -270,7 +270,7 @@ class BulkCopy:
         self._cluster.flush(self._asked.topic, self._asked.partition, self._node, self._options.channel_prefix)
 
 
-def find_entry(position: int, extent: Extent, look: Callable[[int], Entry | Missing]) -> tuple[int, int] | None:
+def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | Missing]) -> tuple[int, int] | None:
     """Return the entry that contains ``position``, or the one that will begin there.
 
     One answer shows where one entry begins and ends, so this guesses in proportion, and halves the rest if that does
