@@ -187,9 +187,8 @@ class NsqdHttp(HttpPeer):
         Returns:
             The counts. None if the node does not have the channel.
         """
-        params = {"format": "json", "topic": check_topic(topic), "channel": check_channel(channel)}
-        params |= {"include_clients": "true", "needClients": "true", "leaderOnly": "true", "include_mem": "false"}
-        return unfinished_of(decode_json(await self._ask("GET", "/stats", params), Stats), topic, channel)
+        content = await self._stats(topic, channel, leader_only=True, clients=True)
+        return unfinished_of(content, topic, channel)
 
     async def tcp_port(self) -> int:
         """Return the node's TCP port."""

@@ -12,26 +12,11 @@ from nsq_ha.cli.groups import Group, OnDemand
 from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
 
-_MODULES: Final = {
-    "demo": "demo",
-    "dev": "dev",
-    "topic": "topic",
-    "channel": "channel",
-    "node": "node",
-    "pub": "pub",
-    "tail": "tail",
-    "lookup": "lookup",
-    "stat": "stat",
-    "top": "top",
-    "doctor": "doctor",
-    "trace": "trace",
-    "to-file": "to_file",
-    "copy": "copy",
-    "dead-letters": "letters",
-    "bench": "bench",
-    "dashboard": "dashboard",
-}
-"""All commands, with their modules in ``nsq_ha.cli``; only that of the command that runs is loaded."""
+_COMMANDS: Final = (
+    *("demo", "dev", "topic", "channel", "node", "pub", "tail", "lookup", "stat", "top", "doctor", "trace"),
+    *("to-file", "copy", "dead-letters", "bench", "dashboard"),
+)
+"""All commands; each has a module of its name, and only that of the command that runs is loaded."""
 
 
 class Commands(Group):
@@ -50,7 +35,7 @@ class Commands(Group):
 
 @click.group(
     cls=Commands,
-    commands=OnDemand(_MODULES),
+    commands=OnDemand(_COMMANDS),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output ended,"
     " 143 ended by SIGTERM.",

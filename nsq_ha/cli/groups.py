@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import UserDict
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nsq_ha.cli import INTERRUPTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _WHOLE: Final = 1000
 """Characters of a first sentence; a longer line is wrapped, not cut."""
@@ -30,17 +33,20 @@ class OnDemand(UserDict[str, Any]):
     """Commands by their names; each is loaded when it is first asked for.
 
     Args:
-        modules: By the name of each command, the module in ``nsq_ha.cli`` that has it.
+        names: The commands; each is in the module of ``nsq_ha.cli`` that has its name.
     """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__(dict.fromkeys(names))
 
     def __getitem__(self, name: str) -> click.Command:
         """Return a command."""
-        found = super().__getitem__(name)
-        if isinstance(found, str):
+        command: click.Command | None = super().__getitem__(name)
+        if command is None:
+            own = name.replace("-", "_")
             try:
-                module = import_module(f"nsq_ha.cli.{found}")
+                module = import_module(f"nsq_ha.cli.{own}")
             except KeyboardInterrupt:  # click would make it 1
                 raise click.exceptions.Exit(INTERRUPTED) from None
-            found = self[name] = getattr(module, name.replace("-", "_"))
-        command: click.Command = found
+            command = self[name] = getattr(module, own)
         return command

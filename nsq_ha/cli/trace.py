@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin.trace_lines import trace_lines
+from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
-from nsq_ha.cli.letters import MessageId
 from nsq_ha.cli.options import TOPIC, Number, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.reading import scan

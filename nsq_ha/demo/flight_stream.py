@@ -132,7 +132,7 @@ class FlightStream:
         }
         self._run_id = run_id
         self._folder = folder
-        self._changed: Callable[[StreamState], object] = _ignore
+        self._changed: Callable[[StreamState], object] = lambda _: None
         self._is_ours = session is None
         self._news = threading.Condition()
         self._query: StreamingQuery | None = None
@@ -210,10 +210,6 @@ class FlightStream:
             self.state = replace(self.state, **news)
             self._changed(self.state)
             self._news.notify_all()
-
-
-def _ignore(_: StreamState) -> None:
-    """Take a state before the query was started."""
 
 
 class Watch:

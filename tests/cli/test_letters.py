@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import sync
-from nsq_ha.cli.letters import Replayer
+from nsq_ha.cli.dead_letters import Replayer
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ async def test_an_interrupted_replay_says_that_its_last_one_may_be_stored(monkey
         if (outcome := next(outcomes)) is not None:
             raise outcome
 
-    monkeypatch.setattr("nsq_ha.cli.letters.replay", replay)
+    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
     replayer: Any = Replayer("again", dry_run=False)
     await replayer.replay(None, None, None)
     with pytest.raises(asyncio.CancelledError):
@@ -154,7 +154,7 @@ def test_a_replay_that_ends_early_says_how_far_it_came(
         os.kill(os.getpid(), signal.SIGINT)
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("nsq_ha.cli.letters.replay", interrupted)
+    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", interrupted)
     result = invoke("dead-letters", "replay", dead, "--all", "--yes")
     assert result.exit_code == 130
     assert "replayed 0 dead letters; one more was interrupted, and may be stored" in result.stderr

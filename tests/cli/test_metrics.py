@@ -142,7 +142,7 @@ def test_a_scrape_answers_while_dead_letters_are_replayed(
         if not scraper.seen.is_set():
             await asyncio.to_thread(scraper.seen.wait)
 
-    monkeypatch.setattr("nsq_ha.cli.letters.replay", replay)
+    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
     result = invoke("dead-letters", "replay", dead, "--origin", topic, "--yes", "--metrics-port", "0")
     assert (result.exit_code, len(replayed)) == (0, 2), result.output
     assert f"\n{PUBLISHED}{{" in scraper.page
