@@ -238,6 +238,25 @@ def test_the_servers_own_name_for_nsqlookupd_stands_for_lookupd(name: str) -> No
         ProducerConfig.of({name: "http://a:1"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "meant"),
+    [
+        (ConsumerConfig, "lookupd_http_adresses", "lookupd"),
+        (ConsumerConfig, "prefetch", "max_in_flight"),
+        (ConsumerConfig, "message_timeout", "msg_timeout"),
+        (ConsumerConfig, "retries", "max_attempts"),
+        (ProducerConfig, "bootstrap_servers", "lookupd"),
+        (ProducerConfig, "hosts", "lookupd"),
+        (ProducerConfig, "timeout", "publish_timeout"),
+        (ProducerConfig, "auth_token", "auth_secret"),
+        (ProducerConfig, "ssl", "tls"),
+    ],
+)
+def test_what_was_meant_is_suggested(kind: type[ConsumerConfig | ProducerConfig], name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"unknown option '{name}': did you mean '{meant}'\\?"):
+        kind.of({name: "x"})
+
+
 def test_times_have_a_unit_in_errors() -> None:
     for options in ({"connect_timeout": 0}, {"heartbeat_interval": 0}, {"msg_timeout": 0.5}, {"start_timeout": -1}):
         with pytest.raises(ConfigError, match=r"must be [0-9.]+\.\.[0-9]+ seconds(, or None)?, not "):

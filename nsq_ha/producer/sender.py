@@ -30,7 +30,7 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.observe import PartitionReports
-from nsq_ha.policy.lane import Lane
+from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.link_life import Life, State
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
@@ -633,18 +633,23 @@ class Sender(Role["Connection | Share"]):
             full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"
             self._outcomes.give_up(request, ResponseTimeoutError(full))
             return
-        self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late()))
+        self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late(request)))
         self.kick()
 
-    def _late(self) -> str:
-        target = self.link.life.target
-        if target is not None:
-            return f"{target.address} did not complete the handshake in time"
-        return f"{self._leader_name()} did not answer in time"
+    def _late(self, request: Request) -> str:
+        life = self.link.life
+        if request.stage is Stage.SENT:
+            return f"{self._leader_name()} did not answer in time"
+        if life.target is not None:
+            return f"connecting to {life.target.address} was not complete in time"
+        if life.node is None:
+            return f"there was no connection to {self._leader_name()} in time"
+        return f"the publish still waited behind earlier ones to {self._leader_name()}"
 
     def _leader_name(self) -> str:
         node = self.link.life.node
-        return "the leader" if node is None else f"the leader {node.address}"
+        name = "nsqd" if self._number is None else "the leader"
+        return name if node is None else f"{name} {node.address}"
 
 
 def _number_for_commands(partition: int, view: TopicView | None) -> int | None:

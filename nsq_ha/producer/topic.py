@@ -187,10 +187,7 @@ class TopicPublisher:
             async with asyncio.timeout_at(deadline), self._queue.front(is_quick=is_quick):
                 yield
         except TimeoutError:
-            # A large batch at the front may delay others even if the topic works.
-            reason = self.trouble or ResponseTimeoutError(
-                "timed out waiting behind a large batch to the same topic: raise timeout= or publish smaller batches"
-            )
+            reason = self.trouble or ResponseTimeoutError(self._late())
             raise self.not_sent(reason) from reason
         except (ConfigError, PublishError):
             raise
@@ -199,6 +196,15 @@ class TopicPublisher:
         finally:
             self.queued -= 1
             self.used_at = asyncio.get_running_loop().time()
+
+    def _late(self) -> str:
+        if self.watch.view is None:
+            return "nsqlookupd did not answer in time"
+        # Those before this one wait for room or a lookup; a large batch is admitted in parts, even if the topic works.
+        return (
+            "timed out waiting behind earlier publishes to the same topic: raise timeout=, "
+            "or publish smaller batches if a large one is before it"
+        )
 
     def not_sent(self, error: NsqError) -> PublishError:
         """Return the error of a publish that was never queued at a partition."""

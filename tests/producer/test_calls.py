@@ -533,7 +533,8 @@ async def test_who_waits_behind_a_large_batch_is_told_so(stage: Stage) -> None:
         assert publisher.usable_view() is not None
         assert isinstance(caught.value.__cause__, ResponseTimeoutError)
         assert str(caught.value.__cause__) == (
-            "timed out waiting behind a large batch to the same topic: raise timeout= or publish smaller batches"
+            "timed out waiting behind earlier publishes to the same topic: raise timeout=, "
+            "or publish smaller batches if a large one is before it"
         )
         assert publisher.queued == 0
         assert publisher.used_at == asyncio.get_running_loop().time()
@@ -587,9 +588,17 @@ async def test_a_publish_that_is_not_answered_in_time_names_the_leader(stage: St
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", partition=0, timeout=0.5)
         assert str(caught.value.__cause__) == f"the leader {stage.nsqd.node.address} did not answer in time"
-        sender = topics_of(producer)[TOPIC].senders[0]
-        sender.link.life.node = None
-        assert sender._leader_name() == "the leader"
+
+
+async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
+    stage.nsqd.script = Holding()
+    async with stage.producer(close_timeout=0.01) as producer:
+        first = asyncio.create_task(producer.publish(TOPIC, b"x", key="k", timeout=0.6))
+        second = asyncio.create_task(producer.publish(TOPIC, b"y", key="k", timeout=0.5))
+        with pytest.raises(PublishError, match="not sent: the publish still waited behind earlier ones to the leader"):
+            await second
+        with pytest.raises(PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"):
+            await first
 
 
 async def test_a_lost_connection_is_the_reason_that_callers_get(stage: Stage) -> None:

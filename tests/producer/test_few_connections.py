@@ -127,6 +127,14 @@ async def test_a_handshake_without_an_answer_leaves_its_connection_to_another_ns
     assert stored(stage) == {(topic, b"x") for topic in TOPICS}
 
 
+async def test_what_no_nsqd_was_connected_for_says_so(stage: Stage) -> None:
+    for nsqd in stage.nsqds:
+        nsqd.is_silent = True
+    async with stage.producer(connect_timeout=60.0) as producer:
+        with pytest.raises(PublishError, match=r"not sent: connecting to [0-9.:]+ was not complete in time"):
+            await producer.publish("orders", b"x", timeout=0.5)
+
+
 # ---------------------------------------------------------------- an nsqd that is silent
 
 
