@@ -194,7 +194,7 @@ class Lookups:
         self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
     ) -> None:
         if not config.lookupd and not config.nsqd:
-            raise ConfigError("give lookupd=, the address of an nsqlookupd")
+            raise ConfigError("give lookupd=, the address of an nsqlookupd, or nsqd=, those of plain nsqds")
         self._config = config
         self.counts: LookupCounts = LookupCounts()
         self.observer: Observer = observer

@@ -47,7 +47,7 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
         raise ConfigError(f"config must be a {kind.__name__}, not {type(config).__name__}")
     config = config or kind.of(options)
     if not config.lookupd and not config.nsqd:
-        raise ConfigError("give lookupd=, the address of an nsqlookupd")
+        raise ConfigError("give lookupd=, the address of an nsqlookupd, or nsqd=, those of plain nsqds")
     if config.tls is not None:
         ssl_context(config.tls)
     if config.lookupd_tls is not None:
