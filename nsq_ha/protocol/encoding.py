@@ -262,7 +262,7 @@ def body_sizes(bodies: Sequence[bytes], largest: int) -> list[int]:
 
 
 def encode_mpub_of(topic: str, partition: int | None, count: int, encoded: bytes) -> bytes:
-    """Encode ``MPUB`` of ``count`` messages that :func:`encode_bodies` encoded.
+    """Encode ``MPUB`` of ``count`` messages that are encoded already, each as its size and its body.
 
     Raises:
         ConfigError: As for :func:`encode_mpub`.
