@@ -597,7 +597,9 @@ async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
         second = asyncio.create_task(producer.publish(TOPIC, b"y", key="k", timeout=0.5))
         with pytest.raises(PublishError, match="not sent: the publish still waited behind earlier ones to the leader"):
             await second
-        with pytest.raises(PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"):
+        with pytest.raises(
+            PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"
+        ):
             await first
 
 

@@ -432,7 +432,9 @@ async def test_a_cancelled_future_inside_does_not_end_the_lookups(
 
 
 async def test_each_way_to_misuse_them_has_its_text() -> None:
-    with pytest.raises(ConfigError, match=r"^give lookupd=, the address of an nsqlookupd, or nsqd=, those of plain nsqds$"):
+    with pytest.raises(
+        ConfigError, match=r"^give lookupd=, the address of an nsqlookupd, or nsqd=, those of plain nsqds$"
+    ):
         Lookups(ClientConfig(), access="r")
     lookups = Lookups(ClientConfig(nsqd=("127.0.0.1:4150",)), access="r")
     with pytest.raises(ClosedError) as caught:
