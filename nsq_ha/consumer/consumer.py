@@ -403,7 +403,7 @@ class Consumer(SingleUseClient):
         """Change ``max_in_flight`` while running; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is not an int of 0 or more, or this is another event loop than the one that
+            ConfigError: ``count`` is out of the option's range, or this is another event loop than the one that
                 entered it.
         """
         self._check_loop()

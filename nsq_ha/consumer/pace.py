@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.giving_up import checked_from
-from nsq_ha.errors import ConfigError
 from nsq_ha.observe import SILENT
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.language import declared
 from nsq_ha.policy import ready
 from nsq_ha.policy.backlog import Speed
 from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Rotation
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.observe import Observer
-    from nsq_ha.options.config import ConsumerConfig
 
 _WINDOW: Final = 0.01
 """Seconds of quick iteration that are measured together."""
@@ -84,12 +84,9 @@ class Flow:
         """Change ``max_in_flight``; 0 pauses.
 
         Raises:
-            ConfigError: ``count`` is not an int of 0 or more.
+            ConfigError: ``count`` is out of the option's range.
         """
-        given: object = count
-        if isinstance(given, bool) or not isinstance(given, int) or given < 0:
-            raise ConfigError(f"max_in_flight must be an int of 0 or more, not {given!r}")
-        self.max_in_flight = count
+        self.max_in_flight = declared(ConsumerConfig)["max_in_flight"].check(count)
         self._fit()
         self.share()
 

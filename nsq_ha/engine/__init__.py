@@ -1,1 +1,1 @@
-"""What the clients of one event loop share: lookups, known nsqds, and connections to them."""
+"""What clients share, and what they connect with: lookups, the life of a connection, and its bytes."""

@@ -131,7 +131,15 @@ def partition_for(key: Key, partition_num: int, sharding: Sharding = "murmur3") 
     """
     if partition_num < 1:
         raise ConfigError(f"partition_num must be positive, not {partition_num}: take it from the lookup's meta")
-    number: object = hasher(sharding)(key)
+    return partition_of(hasher(sharding)(key), partition_num)
+
+
+def partition_of(number: object, partition_num: int) -> int:
+    """Return the partition of a key whose hash is ``number``, on a topic with ``partition_num`` partitions.
+
+    Raises:
+        ConfigError: ``number`` is not an int of 0 or more, as custom functions must return.
+    """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
     return number % partition_num

@@ -106,12 +106,9 @@ class PartitionChoice:
                     f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
                 )
             return partition
-        number: object = self._hash(key)
-        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
         if (refusal := self._repartition.refusal) is not None:
             raise PublishError(refusal, topic=self._topic, partition=None, attempts=0, maybe_stored=False)
-        return number % self._used
+        return sharding.partition_of(self._hash(key), self._used)
 
     def bound_to(self, key: Key | None, partition: int | None) -> int | None:
         """Return the only partition that a message may go to. None if it may go to any.
