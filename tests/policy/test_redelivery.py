@@ -151,8 +151,8 @@ def test_on_an_ordered_channel_a_message_that_was_finished_comes_again(
     arrives: MessageIdentity, attempts: int, after: float, is_again: bool
 ) -> None:
     fins = Unsettled()
-    fins.sent(ONE, 0.0)
-    assert fins.arrived(arrives, attempts, after) is is_again
+    fins.sent(ONE, 512.0)  # times of a loop do not begin with 0
+    assert fins.arrived(arrives, attempts, 512.0 + after) is is_again
     assert fins.refused(ONE.id) is None
 
 
