@@ -26,7 +26,7 @@ def spread(mark: bytes, count: int, partitions: int) -> list[OutgoingMessage]:
 @pytest.fixture(autouse=True)
 def quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let partitions take turns sooner, where there are more of them than may be in flight."""
-    monkeypatch.setattr("nsq_ha.policy.ready.FULL_TURN", 0.3)
+    monkeypatch.setattr("nsq_ha.policy.ready.LONGEST_CHOSEN", 0.3)
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 30])
