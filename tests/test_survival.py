@@ -52,12 +52,12 @@ PRODUCER: Final[dict[str, tuple[object, str]]] = {
     "encoding": (sender, "encode_run"),
     "writing": (connection.Connection, "write_publishes"),
     "a run of answers": (Outcomes, "all_stored"),
-    "serving": (link.Link, "_use"),
+    "serving": (link.Link, "_look_in"),
 }
 CONSUMER: Final[dict[str, tuple[object, str]]] = {
     **BOTH,
     "another leader": (link.Link, "is_moved"),
-    "serving": (link.Link, "_use"),
+    "serving": (link.Link, "_look_in"),
     "subscribing": (connection.Connection, "subscribe"),
     "answering through a connection": (Delivery, "attach"),
     "handing out": (ConsumerInbox, "arrived"),
@@ -158,7 +158,7 @@ async def test_a_consumer_survives_it(
 
 OURS: Final = {
     "opening a stream": (TcpStream, "open"),
-    "serving": (link.Link, "_use"),
+    "serving": (link.Link, "_look_in"),
     "a round of lookups": (servers.Servers, "look_up"),
 }
 
