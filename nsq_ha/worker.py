@@ -28,7 +28,7 @@ from nsq_ha.stats import Health, WorkerStats
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.consumer.giving_up import Publisher
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
 
@@ -78,7 +78,7 @@ class Worker:
     def __init__(
         self,
         *,
-        producer: Publisher | None = None,
+        producer: Publishes[Awaitable[object]] | None = None,
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
@@ -92,7 +92,9 @@ class Worker:
         self._failure: BaseException | None = None
 
     @classmethod
-    def from_env(cls, *, producer: Publisher | None = None, **overrides: Unpack[ConsumerOptions]) -> Self:
+    def from_env(
+        cls, *, producer: Publishes[Awaitable[object]] | None = None, **overrides: Unpack[ConsumerOptions]
+    ) -> Self:
         """Create a worker with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
 
         Args:
@@ -117,7 +119,7 @@ class Worker:
         handler: Callable[[Message], Awaitable[object] | object],
         *,
         concurrency: int = 1,
-        producer: Publisher | None = None,
+        producer: Publishes[Awaitable[object]] | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Consumer:
         """Add a handler for one channel of one topic.
@@ -153,7 +155,9 @@ class Worker:
         self._jobs[topic, channel] = _Job(consumer, handler, concurrency)
         return consumer
 
-    def _new_consumer(self, topic: str, channel: str, producer: Publisher | None, config: ConsumerConfig) -> Consumer:
+    def _new_consumer(
+        self, topic: str, channel: str, producer: Publishes[Awaitable[object]] | None, config: ConsumerConfig
+    ) -> Consumer:
         return Consumer(topic, channel, producer=producer, config=config)
 
     def handler(
@@ -162,7 +166,7 @@ class Worker:
         channel: str,
         *,
         concurrency: int = 1,
-        producer: Publisher | None = None,
+        producer: Publishes[Awaitable[object]] | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Callable[[_Handler], _Handler]:
         """Return a decorator that adds a handler, and returns it unchanged; see :meth:`add`.

@@ -100,8 +100,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "lane-table": lane_rows,
         "lane-standings": _meanings(lane_table.Standing, "Standing"),
         "lane-events": _meanings(lane_table.LaneEvent, "Event"),
-        "link-table": _rows(link_life.State, link_life.TRANSITIONS),
-        "link-states": _meanings(link_life.State, "State"),
+        "link-table": _rows(link_life.LinkState, link_life.TRANSITIONS),
+        "link-states": _meanings(link_life.LinkState, "State"),
         "link-events": _meanings(link_life.LinkEvent, "Event"),
         "link-acts": _meanings(link_life.Act, "What is done"),
     }

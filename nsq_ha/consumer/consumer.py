@@ -18,7 +18,7 @@ from nsq_ha.checks import check_channel, check_partition, check_timeout, check_t
 from nsq_ha.clients import clients
 from nsq_ha.consumer.closing import drain, supervisor_ended
 from nsq_ha.consumer.delivery import DeliveryCounts
-from nsq_ha.consumer.giving_up import GiveUpPublisher, Publisher
+from nsq_ha.consumer.giving_up import GiveUpPublisher
 from nsq_ha.consumer.handlers import Batches, Handling, check_batches, check_concurrency, check_handler
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.handlers import Batch
     from nsq_ha.consumer.inbox import Messages
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
@@ -87,7 +88,7 @@ class Consumer(SingleUseClient):
         topic: str,
         channel: str,
         *,
-        producer: Publisher | None = None,
+        producer: Publishes[Awaitable[object]] | None = None,
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
@@ -119,7 +120,12 @@ class Consumer(SingleUseClient):
 
     @classmethod
     def from_env(
-        cls, topic: str, channel: str, *, producer: Publisher | None = None, **overrides: Unpack[ConsumerOptions]
+        cls,
+        topic: str,
+        channel: str,
+        *,
+        producer: Publishes[Awaitable[object]] | None = None,
+        **overrides: Unpack[ConsumerOptions],
     ) -> Self:
         """Create a consumer with the options of ``NSQ_HA_*`` variables and of the TOML file of ``NSQ_HA_CONFIG``.
 

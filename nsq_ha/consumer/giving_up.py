@@ -12,7 +12,7 @@ import copy
 import inspect
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.consumer.delivery import delivery_of, facts, give_back, source_of, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
@@ -29,9 +29,10 @@ from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable
 
     from nsq_ha.consumer.backoff import HandlerBackoff
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -54,23 +55,6 @@ _CANCELLED: Final = "giving it up was cancelled"
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 
-class Publisher(Protocol):
-    """The part of :class:`~nsq_ha.Producer` that the give-up policies need."""
-
-    async def publish(
-        self,
-        topic: str,
-        body: bytes,
-        *,
-        key: str | None = None,
-        partition: int | None = None,
-        trace_id: int | None = None,
-        headers: Mapping[str, object] | None = None,
-        tag: str | None = None,
-    ) -> object:
-        """Publish one message."""
-
-
 class GiveUpPublisher:
     """Publishes given-up messages, for ``on_give_up="republish"`` and ``"dead_letter"``.
 
@@ -84,7 +68,7 @@ class GiveUpPublisher:
             letters.
     """
 
-    def __init__(self, config: ConsumerConfig, topic: str, producer: Publisher | None) -> None:
+    def __init__(self, config: ConsumerConfig, topic: str, producer: Publishes[Awaitable[object]] | None) -> None:
         policy = config.on_give_up
         self._is_needed = policy in ("republish", "dead_letter")
         _check_type(producer)
@@ -240,7 +224,12 @@ class GiveUpPublisher:
         await self._producer.publish(message.topic, message.body, **options)
 
     async def _publish_letter(
-        self, producer: Publisher, topic: str, message: Message, why: Failure | None, options: dict[str, Any]
+        self,
+        producer: Publishes[Awaitable[object]],
+        topic: str,
+        message: Message,
+        why: Failure | None,
+        options: dict[str, Any],
     ) -> None:
         """Publish a dead letter in the first form that the topic accepts."""
         origin = Provenance.of(message, why or Failure("redelivered"), time.time())

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
-from nsq_ha.consumer.trouble import Trouble
+from nsq_ha.consumer.trouble import PartitionTrouble
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.link import Link, Role
 from nsq_ha.engine.waiting import open_while, uninterrupted
 from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
-from nsq_ha.policy.link_life import Life, State, settle_time
+from nsq_ha.policy.link_life import Life, LinkState, settle_time
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
@@ -115,7 +115,7 @@ class Subscription(Role[Connection]):
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         self._reports = PartitionReports(watch.observer, watch.topic, channel, partition)
-        self._trouble = Trouble(watch.topic, watch.name_of(partition), config, self._reports)
+        self._trouble = PartitionTrouble(watch.topic, watch.name_of(partition), config, self._reports)
         self._known: tuple[Node, TopicMeta | None] | None = None
         self._start = Start(watch, channel, partition, config)
         self._receiver = Receiver(
@@ -148,7 +148,7 @@ class Subscription(Role[Connection]):
         return self._trouble.since
 
     @property
-    def state(self) -> State:
+    def state(self) -> LinkState:
         """Where it stands."""
         return self.link.life.state
 

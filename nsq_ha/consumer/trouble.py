@@ -39,7 +39,7 @@ _PERMANENT: Final = (
 )
 
 
-class Trouble:
+class PartitionTrouble:
     """The failures of one partition, from the first one until a subscription has lasted for a while.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 Spark reads the topic as a stream, drops repeated flights, and adds each micro-batch to its
 sums. :class:`FlightStream` starts that query and keeps its newest table and lag; the sums are
-those of ``spark_step``, so a batch read of the same topic must give the same. :class:`Watch` is the
+those of ``spark_step``, so a batch read of the same topic must give the same. :class:`StreamWatch` is the
 event loop's side: it runs the query beside the job, waits for it, and reports its result.
 It needs the extra ``nsq_ha[spark]`` and Java.
 """
@@ -212,7 +212,7 @@ class FlightStream:
             self._news.notify_all()
 
 
-class Watch:
+class StreamWatch:
     """What a run knows of its streaming query.
 
     Args:
@@ -279,7 +279,7 @@ class Watch:
 @contextlib.asynccontextmanager
 async def watching(
     stream: FlightStream, audit: Audit, *, tell: Callable[[str], None], show: Callable[[StreamState], None]
-) -> AsyncIterator[Watch]:
+) -> AsyncIterator[StreamWatch]:
     """Run a streaming query while the block runs.
 
     Args:
@@ -292,7 +292,7 @@ async def watching(
         SparkUnavailableError: Spark cannot run here.
     """
     loop = asyncio.get_running_loop()
-    watch = Watch(stream, audit, tell=tell)
+    watch = StreamWatch(stream, audit, tell=tell)
 
     def take(state: StreamState) -> None:
         show(state)

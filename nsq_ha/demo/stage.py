@@ -22,7 +22,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.delays import by_carrier
 from nsq_ha.demo.faults import DemoEvent, FaultScript
-from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, Watch, described, watching
+from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, StreamWatch, described, watching
 from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
 from nsq_ha.threads import in_thread
@@ -289,7 +289,7 @@ class Demo:
             self._tell(f"topic {topic} was not deleted, delete it later: {error}")
 
     async def _read_back(
-        self, report: Report, lookupd: tuple[str, ...], trace_log: Path, run_id: str, watch: Watch | None
+        self, report: Report, lookupd: tuple[str, ...], trace_log: Path, run_id: str, watch: StreamWatch | None
     ) -> None:
         self._tell("Spark reads the topic back")
         session = watch.stream.session if watch is not None else self._session

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from nsq_ha.engine.retired import Retired
 from nsq_ha.engine.waiting import is_foreign, pause
 from nsq_ha.errors import ConnectionLostError, NoLeaderError, NsqError, ServerError
-from nsq_ha.policy.link_life import Act, Life, State
+from nsq_ha.policy.link_life import Act, Life, LinkState
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
 from nsq_ha.unexpected import report_unexpected
@@ -49,21 +49,21 @@ MOVE_GRACE: Final = 0.2
 
 _SHORTEST_LOOK: Final = 0.01
 
-STATES: Final[Mapping[State, PartitionState]] = MappingProxyType(
+STATES: Final[Mapping[LinkState, PartitionState]] = MappingProxyType(
     {
-        State.IDLE: "idle",
-        State.CONNECTING: "connecting",
-        State.JOINING: "connecting",
-        State.IN_USE: "connected",
-        State.REPLACING: "connected",
-        State.SWITCHING: "connected",
-        State.MOVING: "connected",
-        State.MOVE_PAUSED: "connected",
-        State.LEAVING: "connected",
-        State.EXPIRING: "connected",
-        State.DRAINING: "closing",
-        State.PAUSED: "waiting",
-        State.ENDED: "closed",
+        LinkState.IDLE: "idle",
+        LinkState.CONNECTING: "connecting",
+        LinkState.JOINING: "connecting",
+        LinkState.IN_USE: "connected",
+        LinkState.REPLACING: "connected",
+        LinkState.SWITCHING: "connected",
+        LinkState.MOVING: "connected",
+        LinkState.MOVE_PAUSED: "connected",
+        LinkState.LEAVING: "connected",
+        LinkState.EXPIRING: "connected",
+        LinkState.DRAINING: "closing",
+        LinkState.PAUSED: "waiting",
+        LinkState.ENDED: "closed",
     }
 )
 """What ``stats()`` calls the states."""
@@ -263,7 +263,7 @@ class Link(Generic[C]):
     def lost(self, reason: NsqError) -> None:
         """Close the connection in use after a failure."""
         life, node = self.life, self.life.node
-        if life.act is not Act.SETTLE and life.state is not State.DRAINING:
+        if life.act is not Act.SETTLE and life.state is not LinkState.DRAINING:
             self._failure = reason, node
         if life.act is not Act.END:  # else it is lost while it is cut off
             life.lost(self._clock())
@@ -389,7 +389,7 @@ class Link(Generic[C]):
         try:
             node = self._role.leader()
             life.aim(node)
-            if life.state is State.IN_USE:
+            if life.state is LinkState.IN_USE:
                 return  # the node that is connected to leads again
             connection = await self._opened(node)
         except (Exception, asyncio.CancelledError) as error:
@@ -457,11 +457,11 @@ class Link(Generic[C]):
     async def _use(self) -> None:
         """Wait until there may be something to decide, and decide."""
         connection = self.connection
-        if connection is None or self.life.state is State.DRAINING:
+        if connection is None or self.life.state is LinkState.DRAINING:
             await pause(self.news, None)
             return
         await pause(self.news, self._look_in(connection))
-        if self.connection is not connection or self.life.state is not State.IN_USE:
+        if self.connection is not connection or self.life.state is not LinkState.IN_USE:
             return
         life, role, lifetime = self.life, self._role, connection.lifetime
         use = Use.IN_USE if role.was_used(self.used_since) else Use.UNUSED
@@ -473,11 +473,11 @@ class Link(Generic[C]):
             is_due=act is Renewal.REPLACE and role.has_room(),
             is_expiring=act is not Renewal.USE,
         )
-        if life.state is State.IDLE:
+        if life.state is LinkState.IDLE:
             self._leave(ConnectionLostError("closed the idle connection"))
-        elif life.state in (State.LEAVING, State.MOVING) and is_moved:
+        elif life.state in (LinkState.LEAVING, LinkState.MOVING) and is_moved:
             role.log.info("%s: the leader moved from %s", self.name, connection.name)
-        elif life.state is State.IN_USE:
+        elif life.state is LinkState.IN_USE:
             await role.looked(connection)
 
     def _look_in(self, connection: C) -> float | None:
@@ -490,7 +490,7 @@ class Link(Generic[C]):
     async def _settle(self) -> None:
         """Let outstanding answers arrive for a limited time, then close the connection."""
         connection, life = self.connection, self.life
-        is_leaving = life.state is State.LEAVING
+        is_leaving = life.state is LinkState.LEAVING
         if connection is not None:
             lifetime, is_recalled = connection.lifetime, connection.is_recalled and not self.is_moved(connection.node)
             until = None if lifetime is None else lifetime.stale_at
@@ -516,7 +516,7 @@ class Link(Generic[C]):
         lifetime = None if old is None else old.lifetime
 
         def is_wanted() -> bool:
-            is_active = life.state in (State.REPLACING, State.SWITCHING)
+            is_active = life.state in (LinkState.REPLACING, LinkState.SWITCHING)
             return is_active and old is not None and self.connection is old and not self.is_moved(old.node)
 
         try:
@@ -539,7 +539,7 @@ class Link(Generic[C]):
             self._role.log.debug("%s: the connection could not be replaced yet: %s", self.name, error)
             self._not_replaced += 1
             await self.wait(delay_after(self._backoff, self._not_replaced, random.random))
-            if life.state in (State.REPLACING, State.SWITCHING):
+            if life.state in (LinkState.REPLACING, LinkState.SWITCHING):
                 life.not_replaced()
             return
         finally:

@@ -32,7 +32,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 N = TypeVar("N")
 
 
-class State(enum.Enum):
+class LinkState(enum.Enum):
     """Where a connection stands. Only ``ENDED`` is final."""
 
     IDLE = enum.auto()
@@ -133,11 +133,11 @@ class Act(enum.Enum):
 class Step(NamedTuple):
     """A row of the table: the next state, and what to do in it."""
 
-    state: State
+    state: LinkState
     act: Act
 
 
-_S = State
+_S = LinkState
 _E = LinkEvent
 _WAIT: Final = Step(_S.IDLE, Act.WAIT)
 _CONNECT: Final = Step(_S.CONNECTING, Act.CONNECT)
@@ -159,7 +159,7 @@ READABLE: Final = frozenset(
 )
 """States in which a subscriber's connection delivers messages."""
 
-TRANSITIONS: Final[Mapping[tuple[State, LinkEvent], Step]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[tuple[LinkState, LinkEvent], Step]] = MappingProxyType(
     {
         (_S.IDLE, _E.NEEDED): _CONNECT,
         (_S.CONNECTING, _E.OPENED): _JOIN,
@@ -264,7 +264,7 @@ class Life(Generic[N]):
     __slots__ = ("_settling", "act", "failures", "may_write", "node", "settled_at", "short_lives", "state", "target")
 
     def __init__(self, settling: float | None = None) -> None:
-        self.state: State = State.IDLE
+        self.state: LinkState = LinkState.IDLE
         self.act: Act = Act.WAIT
         self.may_write: bool = False
         self.node: N | None = None
@@ -298,7 +298,7 @@ class Life(Generic[N]):
 
     def joined(self, now: float) -> None:
         """Record that the opened connection may be used."""
-        is_first = self.state is State.JOINING
+        is_first = self.state is LinkState.JOINING
         self._take(LinkEvent.JOINED)
         if is_first and self._settling is not None:
             self.failures = self.short_lives
@@ -356,7 +356,7 @@ class Life(Generic[N]):
         """Record that the connection in use is lost."""
         if self._settling is not None:
             self.short_lives = self.short_lives + 1 if now < self.settled_at else 0
-            if self.state not in (State.MOVING, State.MOVE_PAUSED):
+            if self.state not in (LinkState.MOVING, LinkState.MOVE_PAUSED):
                 self.failures = self.short_lives
         self._take(LinkEvent.LOST)
 

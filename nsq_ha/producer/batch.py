@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.choice import PartitionChoice
-    from nsq_ha.producer.limits import PendingPublishes, Request
+    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
     from nsq_ha.producer.requests import MpubRequest
     from nsq_ha.producer.topic import TopicPublisher
 
@@ -75,7 +75,7 @@ class Part(NamedTuple):
         partition: The partition. None if it is chosen when the command is queued.
     """
 
-    request: Request
+    request: PendingPublish
     positions: Sequence[int]
     partition: int | None
 
@@ -269,7 +269,7 @@ class BatchPlan:
 
     def _part(self, chunk: _Chunk, partition: int | None) -> Part:
         new_future, messages = asyncio.get_running_loop().create_future, chunk.messages
-        request: Request
+        request: PendingPublish
         if self._is_alone(messages[0].wire_bytes - 4):
             request = single_pub(self.topic, messages[0], new_future(), began_ns=time.time_ns())
         elif chunk.kind == "plain":
@@ -330,7 +330,7 @@ class BatchCall:
         self._limit = limit
         self._clock = pending.loop.time
         self._deadline = self._clock() + limit
-        self._queued: deque[Request] = deque()
+        self._queued: deque[PendingPublish] = deque()
         self._turn_ends = time.monotonic() + TURN
 
     async def publish(self) -> list[Receipt | PublishError]:
@@ -356,7 +356,7 @@ class BatchCall:
             for request in self._queued:
                 self._forget(request)
 
-    def _forget(self, request: Request) -> None:
+    def _forget(self, request: PendingPublish) -> None:
         if request.future.done() and not request.future.cancelled():
             request.future.exception()  # mark it as retrieved: the caller may be gone
         self._pending.let_go(request)
@@ -429,7 +429,7 @@ class BatchCall:
         self._queued.append(part.request)
 
 
-async def _outcome(request: Request) -> list[Receipt] | PublishError:
+async def _outcome(request: PendingPublish) -> list[Receipt] | PublishError:
     try:
         return await request.future
     except PublishError as error:

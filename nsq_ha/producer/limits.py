@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from nsq_ha.policy.sharding import Key
 
 
-class Request(Entry, eq=False, kw_only=True):
+class PendingPublish(Entry, eq=False, kw_only=True):
     """A publish: what ``producer.requests`` sends as a PUB or an MPUB. It is also the entry of its partition's lane.
 
     Attributes:
@@ -139,18 +139,18 @@ class PendingPublishes:
         self.total_bytes: int = 0
         self.max_bytes = max_bytes
         self.full_buffers: dict[PartitionBuffer, None] = {}
-        self.usual: dict[Request, None] = {}
+        self.usual: dict[PendingPublish, None] = {}
         self.is_open = True
         self.is_closed: bool = False
         self._clock = self.loop.time
         self._usual_timeout = usual_timeout
-        self._others: dict[Request, None] = {}
+        self._others: dict[PendingPublish, None] = {}
         self._check: asyncio.TimerHandle | None = None
         self._check_at = 0.0
         self._admit_is_due = False
         self._buffer_moved = asyncio.Event()
 
-    def add(self, request: Request, timeout: float | None) -> None:
+    def add(self, request: PendingPublish, timeout: float | None) -> None:
         """Add a publish; its bytes count once it is queued.
 
         Args:
@@ -167,25 +167,25 @@ class PendingPublishes:
             request.deadline = self._clock() + timeout
             request.timer = self.loop.call_at(request.deadline, _expire, request)
 
-    def stored(self, request: Request, receipts: list[Receipt]) -> None:
+    def stored(self, request: PendingPublish, receipts: list[Receipt]) -> None:
         """Return ``receipts`` to the caller, if it still waits, and remove the publish."""
         if not request.future.done():
             request.future.set_result(receipts)
             self._remove(request)
 
-    def let_go(self, request: Request) -> None:
+    def let_go(self, request: PendingPublish) -> None:
         """Remove a publish whose caller has stopped waiting, for any reason; it may have been removed before."""
         if not request.future.done() or request.future.cancelled():
             request.give_up()
         if request in (self.usual if request.timer is None else self._others):
             self._remove(request)
 
-    def _remove(self, request: Request) -> None:
+    def _remove(self, request: PendingPublish) -> None:
         self.forget(request)
         if request.buffer is not None and not request.waits_for_room:
             request.buffer.free(request.size)
 
-    def forget(self, request: Request) -> None:
+    def forget(self, request: PendingPublish) -> None:
         """Let a publish expire no more; the caller frees its bytes."""
         if request.timer is None:
             del self.usual[request]
@@ -213,7 +213,7 @@ class PendingPublishes:
         """Wake the callers of :meth:`until_queued`."""
         self._buffer_moved.set()
 
-    async def until_queued(self, request: Request) -> None:
+    async def until_queued(self, request: PendingPublish) -> None:
         """Wait until ``request`` has space, or until :meth:`close`. Cancelling leaves nothing behind."""
         while request.waits_for_room and not request.future.done() and not self.is_closed:
             self._buffer_moved.clear()
@@ -240,7 +240,7 @@ class PendingPublishes:
         """Expire those whose time is over."""
         self._check = None
         now = max(self._clock(), self._check_at)  # timers may fire a tick of the clock early
-        expired: list[Request] = []
+        expired: list[PendingPublish] = []
         for request in self.usual:
             if request.deadline > now:
                 self._check_later(request.deadline)
@@ -250,7 +250,7 @@ class PendingPublishes:
             _expire(request)
 
 
-def _expire(request: Request) -> None:
+def _expire(request: PendingPublish) -> None:
     if request.buffer is not None and not request.future.done():
         request.buffer.expire(request)  # without a buffer it waits in its topic's queue, which checks the limit itself
 
@@ -278,18 +278,18 @@ class PartitionBuffer:
         self,
         pending: PendingPublishes,
         *,
-        submit: Callable[[Request], None],
-        give_up: Callable[[Request], None],
-        expire: Callable[[Request], None],
+        submit: Callable[[PendingPublish], None],
+        give_up: Callable[[PendingPublish], None],
+        expire: Callable[[PendingPublish], None],
     ) -> None:
         self.held_bytes: int = 0
-        self.waiting: OrderedDict[Request, None] = OrderedDict()  # they leave from anywhere in it
-        self.expire: Callable[[Request], None] = expire
+        self.waiting: OrderedDict[PendingPublish, None] = OrderedDict()  # they leave from anywhere in it
+        self.expire: Callable[[PendingPublish], None] = expire
         self._pending = pending
         self._submit = submit
         self._give_up = give_up
 
-    def take_in(self, request: Request, *, is_first: bool = False) -> bool:
+    def take_in(self, request: PendingPublish, *, is_first: bool = False) -> bool:
         """Queue a publish if there is space; return whether it was queued.
 
         Args:
@@ -305,7 +305,7 @@ class PartitionBuffer:
         self._submit(request)
         return True
 
-    def admit(self, request: Request) -> None:
+    def admit(self, request: PendingPublish) -> None:
         """Queue a publish if there is space and none waits; else let it wait."""
         request.waits_for_room = False
         if not self.take_in(request):
@@ -327,26 +327,26 @@ class PartitionBuffer:
                 return
         self._pending.full_buffers.pop(self, None)
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: PendingPublish) -> None:
         """Record that the caller of ``request`` has stopped waiting."""
         if request.waits_for_room:
             self.remove(request)
         else:
             self._give_up(request)
 
-    def move(self, request: Request, target: PartitionBuffer) -> None:
+    def move(self, request: PendingPublish, target: PartitionBuffer) -> None:
         """Count a queued publish for ``target`` instead; the caller moves it to that lane."""
         self.held_bytes -= request.size
         target.held_bytes += request.size
         request.buffer = target
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: PendingPublish) -> None:
         """Remove a waiting publish that ends. ``waits_for_room`` stays set, since its bytes were never counted."""
         if request in self.waiting:
             del self.waiting[request]
             self._pending.buffer_moved()
 
-    def withdraw(self) -> list[Request]:
+    def withdraw(self) -> list[PendingPublish]:
         """Remove and return all waiting publishes without keys; the caller queues them at another partition."""
         out = [request for request in self.waiting if not request.keys]
         for request in out:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.observe import PartitionReports
     from nsq_ha.policy.lane import Lane
-    from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
+    from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
     from nsq_ha.resuming import Waiting
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
@@ -70,7 +70,7 @@ class Outcomes:
 
     def __init__(
         self,
-        lane: Lane[Request],
+        lane: Lane[PendingPublish],
         topic: str,
         partition: int,
         pending: PendingPublishes,
@@ -95,7 +95,7 @@ class Outcomes:
         self.nsqd = nsqd
         self._shared = [Receipt(self._topic, self._partition, nsqd)]
 
-    def all_stored(self, count: int) -> Request:
+    def all_stored(self, count: int) -> PendingPublish:
         """End the ``count`` (at least one) oldest unanswered publishes, answered by ``OK``; return the last.
 
         Call :meth:`resume` soon: some of their callers wait for that.
@@ -146,7 +146,7 @@ class Outcomes:
         for waiting in stored_for:
             resume(waiting)
 
-    def stored(self, answer: bytes) -> Request:
+    def stored(self, answer: bytes) -> PendingPublish:
         """End the oldest unanswered publish with ``answer``; return it.
 
         Raises:
@@ -162,7 +162,7 @@ class Outcomes:
         self.counts.published += 1
         return entry
 
-    def stored_elsewhere(self, entry: Request, answer: bytes) -> None:
+    def stored_elsewhere(self, entry: PendingPublish, answer: bytes) -> None:
         """End ``entry``, which is unanswered in the lane, with the answer over another connection.
 
         Raises:
@@ -173,12 +173,12 @@ class Outcomes:
             self.counts.published += 1
             entry.give_up()  # it is not written again
 
-    def _fail_in_doubt(self, entry: Request, error: RemoteProtocolError) -> None:
+    def _fail_in_doubt(self, entry: PendingPublish, error: RemoteProtocolError) -> None:
         entry.maybe_stored = True
         if not entry.is_ghost:
             self.fail(entry, error)
 
-    def _stored(self, entry: Request, answer: bytes) -> None:
+    def _stored(self, entry: PendingPublish, answer: bytes) -> None:
         receipts = entry.receipts(answer, self._partition, self.nsqd)
         self._pending.stored(entry.original or entry, receipts)
         self.counts.published += entry.count - 1
@@ -188,7 +188,7 @@ class Outcomes:
             # It was stored here after all: it need not be written again if it is still queued.
             entry.original.give_up()
 
-    def fail(self, entry: Request, error: NsqError) -> None:
+    def fail(self, entry: PendingPublish, error: NsqError) -> None:
         """Fail ``entry``; the error says whether it may be stored."""
         if not entry.future.done():
             self.counts.failure(entry.count, maybe_stored=entry.maybe_stored)
@@ -215,7 +215,7 @@ class Outcomes:
             if not entry.given_up and written in (None, entry.stage is Stage.SENT):
                 self.give_up(entry, error)
 
-    def give_up(self, entry: Request, error: NsqError) -> None:
+    def give_up(self, entry: PendingPublish, error: NsqError) -> None:
         """Fail a publish that is in the lane or waits for space."""
         if entry.waits_for_room:
             self._buffer.remove(entry)

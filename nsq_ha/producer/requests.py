@@ -14,7 +14,7 @@ import msgspec
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, Receipt
-from nsq_ha.producer.limits import Request
+from nsq_ha.producer.limits import PendingPublish
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
 from nsq_ha.protocol.encoding import (
@@ -244,7 +244,7 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_m
         )
 
 
-def suit(request: Request, view: TopicView) -> None:
+def suit(request: PendingPublish, view: TopicView) -> None:
     """Give a request the header for extended topics on such a topic; check that the topic accepts what it has.
 
     Raises:
@@ -285,7 +285,7 @@ def lane_key(key: Key | None) -> Hashable:
 # ---------------------------------------------------------------- commands
 
 
-class PubRequest(Request, eq=False, kw_only=True):
+class PubRequest(PendingPublish, eq=False, kw_only=True):
     """One message."""
 
     def encode(self, partition: int | None) -> bytes:
@@ -310,7 +310,7 @@ class PubRequest(Request, eq=False, kw_only=True):
         return [Receipt(self.topic, partition, nsqd, self.attempts, *stored)]
 
 
-class MpubRequest(Request, eq=False, kw_only=True):
+class MpubRequest(PendingPublish, eq=False, kw_only=True):
     """Many messages of one kind: all plain, all traced, or all with headers.
 
     Attributes:
@@ -428,7 +428,7 @@ def _check_ok(answer: bytes, command: str) -> None:
         raise RemoteProtocolError(f"the answer to {command} must be OK, not {excerpt(answer)}")
 
 
-def encode_run(topic: str, partition: int | None, requests: Sequence[Request]) -> bytes | list[bytes]:
+def encode_run(topic: str, partition: int | None, requests: Sequence[PendingPublish]) -> bytes | list[bytes]:
     """Return the bytes of one or more requests; if bodies are large, as parts to send one after another.
 
     A run of plain PUBs takes a third of the time of others.

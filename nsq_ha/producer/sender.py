@@ -31,7 +31,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.lane import Lane, Stage
-from nsq_ha.policy.link_life import Life, State
+from nsq_ha.policy.link_life import Life, LinkState
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.producer.limits import PartitionBuffer
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import Node, TopicView
-    from nsq_ha.producer.limits import PendingPublishes, Request
+    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
     from nsq_ha.producer.outcomes import PublishCounts
 
 PROBE_INTERVAL: Final = 1.0
@@ -98,7 +98,7 @@ class Sender(Role["Connection | Share"]):
         on_trouble: Callable[[Sender, bool], None],
         pending: PendingPublishes,
     ) -> None:
-        self.lane: Lane[Request] = Lane()
+        self.lane: Lane[PendingPublish] = Lane()
         self.buffer: PartitionBuffer = PartitionBuffer(
             pending, submit=self.submit, give_up=self._give_up, expire=self._expire
         )
@@ -172,7 +172,7 @@ class Sender(Role["Connection | Share"]):
             await self._connected.wait()
         finally:
             self._callers -= 1
-        if self.link.life.state is State.ENDED:
+        if self.link.life.state is LinkState.ENDED:
             raise ClosedError(_CLOSED)
 
     def try_to_connect(self) -> None:
@@ -182,7 +182,7 @@ class Sender(Role["Connection | Share"]):
 
     # ------------------------------------------------------------ writing
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: PendingPublish) -> None:
         """Queue a publish and write it in this iteration of the event loop if possible."""
         self.lane.submit(request)
         if self._pump_is_due:
@@ -279,7 +279,7 @@ class Sender(Role["Connection | Share"]):
             # in one write.
             self.kick()
 
-    def _recovered(self, request: Request) -> None:
+    def _recovered(self, request: PendingPublish) -> None:
         """End the trouble: ``request`` was stored."""
         self._retry_pause.refusals = 0
         if self.link.life.failures:
@@ -329,7 +329,7 @@ class Sender(Role["Connection | Share"]):
         self._probe_at = now + PROBE_INTERVAL
         return True
 
-    def take_movable(self) -> list[Request]:
+    def take_movable(self) -> list[PendingPublish]:
         """Remove and return publishes that may move: not written, or written to a stalled leader."""
         now, limit = self._clock(), self._stalled_at()
         diverted = self.lane.divert(now - STALLED_AFTER) if limit is not None and limit <= now else []
@@ -620,12 +620,12 @@ class Sender(Role["Connection | Share"]):
         """Fail all queued and unanswered publishes; unanswered ones may be stored."""
         self._outcomes.fail_all(error)
 
-    def _give_up(self, request: Request) -> None:
+    def _give_up(self, request: PendingPublish) -> None:
         """Record that the caller of a queued publish has stopped waiting."""
         self.lane.give_up(request)
         self.kick()
 
-    def _expire(self, request: Request) -> None:
+    def _expire(self, request: PendingPublish) -> None:
         """Fail a publish whose time limit has passed."""
         self.counts.timed_out += request.count
         if request.waits_for_room:
@@ -636,7 +636,7 @@ class Sender(Role["Connection | Share"]):
         self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late(request)))
         self.kick()
 
-    def _late(self, request: Request) -> str:
+    def _late(self, request: PendingPublish) -> str:
         life = self.link.life
         if request.stage is Stage.SENT:
             return f"{self._leader_name()} did not answer in time"

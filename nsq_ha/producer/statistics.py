@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
-from nsq_ha.policy.link_life import State
+from nsq_ha.policy.link_life import LinkState
 from nsq_ha.producer.outcomes import PublishCounts
 from nsq_ha.stats import ProducerPartition, ProducerStats
 
@@ -120,4 +120,4 @@ def _why_absent(publisher: TopicPublisher) -> str:
 
 
 def _is_in_use(sender: Sender) -> bool:
-    return sender.is_busy or sender.link.life.state in (State.CONNECTING, State.PAUSED)
+    return sender.is_busy or sender.link.life.state in (LinkState.CONNECTING, LinkState.PAUSED)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Receipt
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
-    from nsq_ha.producer.limits import PendingPublishes, Request
+    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
 
 UNKNOWN_KEPT: Final = 10.0
 """Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
@@ -103,7 +103,7 @@ class TopicPublisher:
         view = self.watch.view
         return view if not self.queued and self.is_usable(view) else None
 
-    async def publish(self, request: Request, timeout: float | None) -> list[Receipt]:
+    async def publish(self, request: PendingPublish, timeout: float | None) -> list[Receipt]:
         """Queue a request at its partition; return what the leader answers.
 
         Args:
@@ -123,7 +123,7 @@ class TopicPublisher:
             self._pending.let_go(request)
             raise
 
-    def _try_admit(self, request: Request, *, is_first: bool = False) -> bool:
+    def _try_admit(self, request: PendingPublish, *, is_first: bool = False) -> bool:
         """Choose the partition of a request and queue it there, if it need not wait; return whether it was queued.
 
         Args:
@@ -151,7 +151,7 @@ class TopicPublisher:
             self._wait_for_room(request, sender)
         return True
 
-    async def _wait_and_admit(self, request: Request) -> None:
+    async def _wait_and_admit(self, request: PendingPublish) -> None:
         """Queue a request at its partition as soon as the topic is known and no earlier publish waits."""
         try:
             async with self.admitted(request.deadline, is_quick=True):
@@ -210,13 +210,13 @@ class TopicPublisher:
         """Return the error of a publish that was never queued at a partition."""
         return PublishError(str(error), topic=self.watch.topic, partition=None, attempts=0, maybe_stored=False)
 
-    def submit(self, request: Request, partition: int) -> None:
+    def submit(self, request: PendingPublish, partition: int) -> None:
         """Queue a request at ``partition``, which was chosen for it; its keys are set."""
         sender = self.sender(partition)
         if not sender.buffer.take_in(request):
             self._wait_for_room(request, sender)
 
-    def _wait_for_room(self, request: Request, sender: Sender) -> None:
+    def _wait_for_room(self, request: PendingPublish, sender: Sender) -> None:
         """Queue a request at another partition than the full one of ``sender`` if possible; else let it wait."""
         if not request.keys:
             for partition in self.choice.routes:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from nsq_ha._portal import Portal
-    from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.consumer.handlers import Batch
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
 
@@ -59,7 +59,7 @@ class Consumer(Facade[ThreadedConsumer]):
         topic: str,
         channel: str,
         *,
-        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
@@ -89,7 +89,7 @@ class Consumer(Facade[ThreadedConsumer]):
         topic: str,
         channel: str,
         *,
-        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Self:
         """Create a consumer from the environment, see :meth:`nsq_ha.Consumer.from_env`."""

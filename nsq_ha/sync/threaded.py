@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.consumer.giving_up import Publisher
     from nsq_ha.consumer.handlers import Batch
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
 
@@ -29,7 +29,9 @@ _here: Final = threading.local()
 class ThreadedConsumer(nsq_ha.Consumer):
     """A consumer whose messages threads take, and whose functions know which consumer calls them."""
 
-    def __init__(self, topic: str, channel: str, *, producer: Publisher | None, config: ConsumerConfig) -> None:
+    def __init__(
+        self, topic: str, channel: str, *, producer: Publishes[Awaitable[object]] | None, config: ConsumerConfig
+    ) -> None:
         """Take the arguments of :class:`nsq_ha.Consumer`."""
         if callable(config.on_give_up) and not is_async(config.on_give_up):
             check_handler(config.on_give_up, "on_give_up")

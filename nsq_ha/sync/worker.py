@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nsq_ha._portal import Portal
-    from nsq_ha.consumer.giving_up import Publisher
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.stats import Health, WorkerStats
@@ -55,12 +55,12 @@ class WorkerConsumer(Consumer):
 class _Engine(nsq_ha.Worker):
     """The async worker; its consumers are those of clients for threads."""
 
-    def __init__(self, *, producer: Publisher | None, config: ConsumerConfig) -> None:
+    def __init__(self, *, producer: Publishes[Awaitable[object]] | None, config: ConsumerConfig) -> None:
         super().__init__(producer=producer, config=config)
         self.facades: list[WorkerConsumer] = []
 
     def _new_consumer(
-        self, topic: str, channel: str, producer: Publisher | None, config: ConsumerConfig
+        self, topic: str, channel: str, producer: Publishes[Awaitable[object]] | None, config: ConsumerConfig
     ) -> nsq_ha.Consumer:
         facade = WorkerConsumer(topic, channel, producer=producer, config=config)
         self.facades.append(facade)
@@ -101,19 +101,22 @@ class Worker:
     def __init__(
         self,
         *,
-        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
         config: ConsumerConfig | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         checked = options_of(ConsumerConfig, config, options)
         # The engine only passes producers on, to the consumers of this module.
-        self._engine = _Engine(producer=cast("Publisher | None", producer), config=checked)
+        self._engine = _Engine(producer=cast("Publishes[Awaitable[object]] | None", producer), config=checked)
         self._portal: Portal | None = None
         self._over = asyncio.Event()
 
     @classmethod
     def from_env(
-        cls, *, producer: nsq_ha.sync.producer.Producer | Publisher | None = None, **overrides: Unpack[ConsumerOptions]
+        cls,
+        *,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
+        **overrides: Unpack[ConsumerOptions],
     ) -> Self:
         """Create a worker from the environment, see :meth:`nsq_ha.Worker.from_env`."""
         return cls(producer=producer, config=config_from_env(ConsumerConfig, overrides))
@@ -135,11 +138,11 @@ class Worker:
         handler: Callable[[Message], Awaitable[object] | object],
         *,
         concurrency: int = 1,
-        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Consumer:
         """See :meth:`nsq_ha.Worker.add`."""
-        publisher = cast("Publisher | None", producer)
+        publisher = cast("Publishes[Awaitable[object]] | None", producer)
         self._engine.add(topic, channel, handler, concurrency=concurrency, producer=publisher, **overrides)
         return self._engine.facades[-1]
 
@@ -149,11 +152,11 @@ class Worker:
         channel: str,
         *,
         concurrency: int = 1,
-        producer: nsq_ha.sync.producer.Producer | Publisher | None = None,
+        producer: nsq_ha.sync.producer.Producer | Publishes[Awaitable[object]] | None = None,
         **overrides: Unpack[ConsumerOptions],
     ) -> Callable[[_Handler], _Handler]:
         """See :meth:`nsq_ha.Worker.handler`."""
-        publisher = cast("Publisher | None", producer)
+        publisher = cast("Publishes[Awaitable[object]] | None", producer)
         return self._engine.handler(topic, channel, concurrency=concurrency, producer=publisher, **overrides)
 
     def run(self, *, install_signal_handlers: bool = False) -> None:

@@ -25,9 +25,9 @@ from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import TAG_KEY, Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
-    from nsq_ha.migrate import Publisher
+    from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.options.keywords import ConsumerOptions
     from nsq_ha.policy.health import Trouble
     from nsq_ha.stats import ConsumerStats
@@ -118,7 +118,7 @@ class FakeConsumer(Consumer):
         *,
         stays_open: bool = False,
         redelivers: bool = False,
-        producer: Publisher | None = None,
+        producer: Publishes[Awaitable[object]] | None = None,
         **options: Unpack[ConsumerOptions],
     ) -> None:
         if not options.get("lookupd") and not options.get("nsqd"):

@@ -17,7 +17,7 @@ from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
-from nsq_ha.consumer.trouble import Trouble
+from nsq_ha.consumer.trouble import PartitionTrouble
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -376,8 +376,8 @@ async def test_the_warning_at_the_start_counts_as_one_about_the_topic(
 # ---------------------------------------------------------------- troubles
 
 
-def trouble_of(**options: Any) -> Trouble:  # noqa: ANN401 - ConsumerConfig's
-    return Trouble(TOPIC, f"{TOPIC}-3", config_of(**options))
+def trouble_of(**options: Any) -> PartitionTrouble:  # noqa: ANN401 - ConsumerConfig's
+    return PartitionTrouble(TOPIC, f"{TOPIC}-3", config_of(**options))
 
 
 def test_an_outage_of_a_partition_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
-from nsq_ha.policy.link_life import State
+from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
 from tests.support.nsqd import Refusing, Subscribe, message_id
@@ -24,7 +24,7 @@ def one(stats: ConsumerStats) -> ConsumerPartition:
 
 
 def test_every_state_has_a_name() -> None:
-    assert STATES.keys() == set(State)
+    assert STATES.keys() == set(LinkState)
 
 
 async def test_before_and_after(stage: Stage) -> None:

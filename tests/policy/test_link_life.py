@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import pytest
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Life, LinkEvent, State, Step, settle_time
+from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Life, LinkEvent, LinkState, Step, settle_time
 from nsq_ha.policy.timing import delay_after
 
 NODES = (0, 1, 2)
-CONNECTED = READABLE | {State.LEAVING}
+CONNECTED = READABLE | {LinkState.LEAVING}
 """States in which a connection is in use, or was until its answers have come."""
 
 
@@ -23,7 +23,7 @@ CONNECTED = READABLE | {State.LEAVING}
 class Seen(Life[int]):
     """A life that notes the rows of the table that it used."""
 
-    rows: set[tuple[State, LinkEvent]]
+    rows: set[tuple[LinkState, LinkEvent]]
 
     def __init__(self, settling: float | None) -> None:
         super().__init__(settling)
@@ -59,7 +59,13 @@ class Runner:
             found.append(self.after(self.at, "lost", 0.0))
         if not self.is_publisher:
             found.append(self.after(self.at, "stop"))
-        elif life.state in {State.IN_USE, State.REPLACING, State.SWITCHING, State.LEAVING, State.EXPIRING}:
+        elif life.state in {
+            LinkState.IN_USE,
+            LinkState.REPLACING,
+            LinkState.SWITCHING,
+            LinkState.LEAVING,
+            LinkState.EXPIRING,
+        }:
             found.append(self.after(self.at, "unused"))
         return found + (self._acts() if self.at == "idle" else self._attempts())
 
@@ -71,9 +77,9 @@ class Runner:
         if life.act is Act.CONNECT:
             aimed = [self.after("open", "aim", node) for node in NODES]
             for other in aimed:
-                other.at = "idle" if other.life.state is State.IN_USE else "open"
+                other.at = "idle" if other.life.state is LinkState.IN_USE else "open"
             return [*aimed, self.after("idle", "failed", None)]
-        if life.act is Act.USE and life.state is State.IN_USE:
+        if life.act is Act.USE and life.state is LinkState.IN_USE:
             looks = [{}, {"is_moved": True}, {"is_due": True, "is_expiring": True}, {"is_expiring": True}]
             looks += [{"is_unused": True}] if self.is_publisher else []
             return [self.after("idle", "look", **look) for look in looks]
@@ -88,7 +94,7 @@ class Runner:
         """Return how an attempt that is waited for may go on."""
         life = self.life
         if self.at in ("replace", "switch"):
-            if life.state not in (State.REPLACING, State.SWITCHING):
+            if life.state not in (LinkState.REPLACING, LinkState.SWITCHING):
                 return [self.after("idle", "look")]  # it was lost, left or stopped: the attempt is dropped
             following = self.after("switch", "opened") if self.at == "replace" else self.after("idle", "joined", 0.0)
             return [following, self.after("idle", "not_replaced")]
@@ -108,7 +114,7 @@ class Runner:
 def everything() -> list[Runner]:
     known: dict[tuple[object, ...], Runner] = {}
     todo = deque(Runner(Seen(settling), settling is None) for settling in (4.0, None))
-    rows: set[tuple[State, LinkEvent]] = set()
+    rows: set[tuple[LinkState, LinkEvent]] = set()
     while todo:
         runner = todo.popleft()
         if runner.key() not in known:
@@ -128,7 +134,7 @@ def all_of_them() -> list[Runner]:
 
 def test_each_row_of_the_table_can_happen_and_nothing_else_does(all_of_them: list[Runner]) -> None:
     assert all_of_them[0].life.rows == set(TRANSITIONS)
-    assert {runner.life.state for runner in all_of_them} == set(State)
+    assert {runner.life.state for runner in all_of_them} == set(LinkState)
 
 
 def test_what_holds_in_every_state(all_of_them: list[Runner]) -> None:
@@ -136,55 +142,63 @@ def test_what_holds_in_every_state(all_of_them: list[Runner]) -> None:
         life = runner.life
         assert life.may_write == (life.state in WRITABLE)
         assert life.is_reading == (life.state in READABLE)
-        if life.state in READABLE - {State.EXPIRING} or life.state in WRITABLE | {State.JOINING, State.SWITCHING}:
+        if life.state in READABLE - {LinkState.EXPIRING} or life.state in WRITABLE | {
+            LinkState.JOINING,
+            LinkState.SWITCHING,
+        }:
             assert life.node is not None, runner
-        if life.state in (State.IDLE, State.CONNECTING, State.PAUSED, State.ENDED):
+        if life.state in (LinkState.IDLE, LinkState.CONNECTING, LinkState.PAUSED, LinkState.ENDED):
             assert life.node is None, runner
-        if runner.at == "open" and life.state in (State.CONNECTING, State.MOVING):
+        if runner.at == "open" and life.state in (LinkState.CONNECTING, LinkState.MOVING):
             assert life.target is not None, runner
-        assert life.target is None or life.state in (State.CONNECTING, State.MOVING), runner
+        assert life.target is None or life.state in (LinkState.CONNECTING, LinkState.MOVING), runner
         assert life.target is None or life.target != life.node, "a healthy connection is not left for its like"
-        assert (life.act is Act.END) == (life.state is State.ENDED)
+        assert (life.act is Act.END) == (life.state is LinkState.ENDED)
 
 
 def test_the_roles_differ_only_in_how_they_move_and_end(all_of_them: list[Runner]) -> None:
-    states: dict[bool, set[State]] = {True: set(), False: set()}
+    states: dict[bool, set[LinkState]] = {True: set(), False: set()}
     for runner in all_of_them:
         states[runner.is_publisher].add(runner.life.state)
-    assert set(State) - states[True] == {State.MOVING, State.MOVE_PAUSED, State.DRAINING}
-    assert set(State) - states[False] == {State.LEAVING}
+    assert set(LinkState) - states[True] == {LinkState.MOVING, LinkState.MOVE_PAUSED, LinkState.DRAINING}
+    assert set(LinkState) - states[False] == {LinkState.LEAVING}
 
 
 def test_a_pause_follows_each_failure(all_of_them: list[Runner]) -> None:
     for (state, event), step in TRANSITIONS.items():
-        if event is LinkEvent.FAILED and state in (State.CONNECTING, State.JOINING, State.MOVING):
+        if event is LinkEvent.FAILED and state in (LinkState.CONNECTING, LinkState.JOINING, LinkState.MOVING):
             assert step.act is Act.PAUSE
         if event is LinkEvent.LOST and state in WRITABLE:
             assert step.act is Act.PAUSE
         if event is LinkEvent.OPENED and step.act is Act.JOIN:
-            assert state in (State.CONNECTING, State.MOVING)
+            assert state in (LinkState.CONNECTING, LinkState.MOVING)
         if step.state in WRITABLE and state not in WRITABLE:
             # Only an open connection is written to: no failure and no loss leads there from outside.
-            assert event in (LinkEvent.JOINED, LinkEvent.SAME) or (state, event) == (State.SWITCHING, LinkEvent.FAILED)
-        if step.state is State.CONNECTING and event is not LinkEvent.LOST:
-            assert (state, event) == (State.IDLE, LinkEvent.NEEDED), "a connection is opened only if it is needed"
+            assert event in (LinkEvent.JOINED, LinkEvent.SAME) or (state, event) == (
+                LinkState.SWITCHING,
+                LinkEvent.FAILED,
+            )
+        if step.state is LinkState.CONNECTING and event is not LinkEvent.LOST:
+            assert (state, event) == (LinkState.IDLE, LinkEvent.NEEDED), "a connection is opened only if it is needed"
     for runner in all_of_them:
         life, before = copy.deepcopy(runner.life), runner.life.failures
-        ends = life.state in (State.DRAINING, State.ENDED)
+        ends = life.state in (LinkState.DRAINING, LinkState.ENDED)
         life.broken()
-        assert (life.state, life.act) == ((State.ENDED, Act.END) if ends else (State.PAUSED, Act.PAUSE))
+        assert (life.state, life.act) == ((LinkState.ENDED, Act.END) if ends else (LinkState.PAUSED, Act.PAUSE))
         assert (life.node, life.target, life.failures) == (None, None, before + (not ends))
 
 
 def test_ended_is_final_and_can_always_be_reached() -> None:
-    assert {step for (state, _), step in TRANSITIONS.items() if state is State.ENDED} == {Step(State.ENDED, Act.END)}
-    assert all(TRANSITIONS[state, LinkEvent.CLOSE].state is State.ENDED for state in State)
+    assert {step for (state, _), step in TRANSITIONS.items() if state is LinkState.ENDED} == {
+        Step(LinkState.ENDED, Act.END)
+    }
+    assert all(TRANSITIONS[state, LinkEvent.CLOSE].state is LinkState.ENDED for state in LinkState)
     assert {event for _, event in TRANSITIONS} == set(LinkEvent)
 
 
 def test_it_begins_without_a_connection() -> None:
     life: Life[int] = Life()
-    assert (life.state, life.act, life.node, life.failures) == (State.IDLE, Act.WAIT, None, 0)
+    assert (life.state, life.act, life.node, life.failures) == (LinkState.IDLE, Act.WAIT, None, 0)
     assert life.may_write is False
 
 
@@ -249,10 +263,10 @@ def test_a_leader_that_comes_back_keeps_its_connection() -> None:
     life.joined(0.0)
     life.look(is_moved=True)
     life.failed(None)
-    assert (life.state, life.node, life.failures) == (State.MOVE_PAUSED, 0, 1)
+    assert (life.state, life.node, life.failures) == (LinkState.MOVE_PAUSED, 0, 1)
     life.resume()
     life.aim(0)
-    assert (life.state, life.act, life.node, life.target) == (State.IN_USE, Act.USE, 0, None)
+    assert (life.state, life.act, life.node, life.target) == (LinkState.IN_USE, Act.USE, 0, None)
 
 
 # ---------------------------------------------------------------- a connection in use
@@ -268,15 +282,15 @@ def in_use(settling: float | None = None) -> Life[int]:
 @pytest.mark.parametrize(
     ("facts", "publishing", "subscribing"),
     [
-        ((), State.IN_USE, State.IN_USE),
-        (("is_moved", "is_unused", "is_expiring"), State.LEAVING, State.MOVING),
-        (("is_unused", "is_expiring"), State.IDLE, State.IDLE),
-        (("is_due", "is_expiring"), State.REPLACING, State.REPLACING),
-        (("is_expiring",), State.EXPIRING, State.EXPIRING),
+        ((), LinkState.IN_USE, LinkState.IN_USE),
+        (("is_moved", "is_unused", "is_expiring"), LinkState.LEAVING, LinkState.MOVING),
+        (("is_unused", "is_expiring"), LinkState.IDLE, LinkState.IDLE),
+        (("is_due", "is_expiring"), LinkState.REPLACING, LinkState.REPLACING),
+        (("is_expiring",), LinkState.EXPIRING, LinkState.EXPIRING),
     ],
 )
 def test_what_is_decided_about_a_connection_in_use(
-    facts: tuple[str, ...], publishing: State, subscribing: State
+    facts: tuple[str, ...], publishing: LinkState, subscribing: LinkState
 ) -> None:
     for settling, state in ((None, publishing), (4.0, subscribing)):
         life = in_use(settling)
@@ -303,9 +317,9 @@ def test_a_replacement_changes_neither_the_node_nor_the_failures() -> None:
     life.short_lives = 3
     life.look(is_due=True, is_expiring=True)
     life.opened()
-    assert (life.state, life.act, life.node, life.may_write) == (State.SWITCHING, Act.SWITCH, 0, False)
+    assert (life.state, life.act, life.node, life.may_write) == (LinkState.SWITCHING, Act.SWITCH, 0, False)
     life.joined(100.0)
-    assert (life.state, life.node, life.failures, life.settled_at) == (State.IN_USE, 0, 0, 4.0)
+    assert (life.state, life.node, life.failures, life.settled_at) == (LinkState.IN_USE, 0, 0, 4.0)
 
 
 # ---------------------------------------------------------------- what counts as progress

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.link_life import Act, Life, State, settle_time
+from nsq_ha.policy.link_life import Act, Life, LinkState, settle_time
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.timing import delay_after
 
@@ -87,7 +87,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         self.links = [link for link in self.links if link.is_open]
 
     def _is_moved(self) -> bool:
-        return self.life.state is State.IN_USE and self.view not in (None, self.life.node)
+        return self.life.state is LinkState.IN_USE and self.view not in (None, self.life.node)
 
     def _drop(self, link: Link) -> None:
         link.is_open = link.is_subscribed = False
@@ -122,7 +122,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         changed, self.view = view != self.view, view
         self.asked_at = None
         if changed and view is not None and view != (self.subscribed.node if self.subscribed else None):
-            if self.trying is not None and self.life.state in (State.CONNECTING, State.MOVING):
+            if self.trying is not None and self.life.state in (LinkState.CONNECTING, LinkState.MOVING):
                 if view != self.life.target:
                     self._fail()
             else:
@@ -160,7 +160,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         for link in self.links:
             self._drop(link)
         self.troubles += 1
-        self.told_to_end |= self.life.state is State.DRAINING
+        self.told_to_end |= self.life.state is LinkState.DRAINING
         self.life.broken()
         self._do()
 
@@ -194,7 +194,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self._fail()
         elif accepts == "never":
             self._fail(for_good=True)
-        elif self.life.state is State.JOINING:
+        elif self.life.state is LinkState.JOINING:
             if link.node == self.leader:
                 self.trying, link.is_subscribed = None, True
                 self.life.joined(self.now)
@@ -262,7 +262,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def nothing_is_forgotten(self) -> None:
         """It reads, or tries, or has asked and will take its turn."""
         life = self.life
-        if life.state is State.ENDED:
+        if life.state is LinkState.ENDED:
             assert self.told_to_end
             assert not self.links
         elif life.act is Act.PAUSE:
@@ -302,7 +302,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def _is_home(self) -> bool:
         if self.told_to_end:
             return True
-        return self.life.state is State.IN_USE and self.life.node == 1
+        return self.life.state is LinkState.IN_USE and self.life.node == 1
 
 
 SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
+from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import turn
 
@@ -18,21 +18,21 @@ class Front:
     """A line, and what it has queued."""
 
     def __init__(self, pending: PendingPublishes) -> None:
-        self.queued: list[Request] = []
-        self.given_up: list[Request] = []
+        self.queued: list[PendingPublish] = []
+        self.given_up: list[PendingPublish] = []
         self.buffer = PartitionBuffer(pending, submit=self.queued.append, give_up=self.given_up.append, expire=print)
 
     def sizes(self) -> list[int]:
         return [request.size for request in self.queued]
 
-    def admit(self, pending: PendingPublishes, size: int, *keys: str) -> Request:
-        request = Request(topic="orders", future=pending.new_future(), size=size)
+    def admit(self, pending: PendingPublishes, size: int, *keys: str) -> PendingPublish:
+        request = PendingPublish(topic="orders", future=pending.new_future(), size=size)
         request.keys = keys
         self.buffer.admit(request)
         return request
 
 
-class Compared(Request, eq=False, kw_only=True):
+class Compared(PendingPublish, eq=False, kw_only=True):
     """Counts how often it is looked for."""
 
     comparisons: list[object]
@@ -169,7 +169,7 @@ def fronts(count: int, limit: int) -> list[Front]:
 def put(front: Front, size: int) -> bool:
     """Queue ``size`` bytes if there is room."""
     future = asyncio.get_running_loop().create_future()
-    return front.buffer.take_in(Request(topic="orders", future=future, size=size))
+    return front.buffer.take_in(PendingPublish(topic="orders", future=future, size=size))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position, single_mpub
 from nsq_ha.producer.choice import PartitionChoice, Repartition
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
+from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import (
     CheckedMessage,
@@ -157,24 +157,24 @@ async def test_a_run_is_the_commands_one_after_the_other() -> None:
     plain, traced, batch = pub(), pub(trace_id=7, is_plain=False), plain_mpub(TOPIC, [b"a"], future, 9)
     for run in ([plain], [traced], [batch], [plain, plain], [plain, traced], [batch, plain]):
         for partition in (3, None):
-            requests: list[Request] = list(run)
+            requests: list[PendingPublish] = list(run)
             assert encode_run(TOPIC, partition, requests) == b"".join(each.encode(partition) for each in requests)
 
 
 async def test_a_run_of_large_bodies_is_not_copied() -> None:
     body = b"x" * GATHERED_BYTES
     large, batch = pub(body), plain_mpub(TOPIC, [body] * 2, future, len(body))
-    runs: dict[int, list[Request]] = {1: [large], 2: [large, large], 4: [batch, batch]}
+    runs: dict[int, list[PendingPublish]] = {1: [large], 2: [large, large], 4: [batch, batch]}
     for copies, run in runs.items():
         parts = encode_run(TOPIC, 3, run)
         assert sum(part is body for part in parts) == copies
         assert b"".join(parts) == b"".join(each.encode(3) for each in run)  # type: ignore[arg-type]
-    mixed: list[Request] = [batch, large, pub(trace_id=7, is_plain=False)]
+    mixed: list[PendingPublish] = [batch, large, pub(trace_id=7, is_plain=False)]
     assert b"".join(encode_run(TOPIC, 3, mixed)) == b"".join(each.encode(3) for each in mixed)  # type: ignore[arg-type]
 
 
 async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> None:
-    told: list[Request] = []
+    told: list[PendingPublish] = []
     request = pub(buffer=SimpleNamespace(give_up=told.append))
     request.give_up()
     assert told == [request]
@@ -622,16 +622,16 @@ class Partition:
 
     def __init__(self, pending: PendingPublishes) -> None:
         self.pending = pending
-        self.lane: Lane[Request] = Lane()
+        self.lane: Lane[PendingPublish] = Lane()
         self.buffer = PartitionBuffer(pending, submit=self.lane.submit, give_up=self.lane.give_up, expire=self._expire)
-        self.expired: list[Request] = []
+        self.expired: list[PendingPublish] = []
         self.outcomes = Outcomes(self.lane, TOPIC, 3, pending, self.buffer)
         self.outcomes.connected("here:1")
 
-    def _expire(self, request: Request) -> None:
+    def _expire(self, request: PendingPublish) -> None:
         self.expired.append(request)
 
-    def queue(self, *requests: Request, timeout: float | None = None) -> None:
+    def queue(self, *requests: PendingPublish, timeout: float | None = None) -> None:
         for request in requests:
             self.pending.add(request, timeout)
             self.buffer.admit(request)

@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha.errors import PublishError
 from nsq_ha.message import Receipt
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublishes, Request
+from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
 from tests.support.waiting import eventually
 
 USUAL = 30.0
@@ -19,10 +19,10 @@ class Partition:
     """Holds the bytes of a partition, and fails what expires, as a sender would."""
 
     def __init__(self, pending: PendingPublishes) -> None:
-        self.expired: list[Request] = []
+        self.expired: list[PendingPublish] = []
         self.buffer = PartitionBuffer(pending, submit=lambda _: None, give_up=lambda _: None, expire=self.expire)
 
-    def expire(self, request: Request) -> None:
+    def expire(self, request: PendingPublish) -> None:
         self.expired.append(request)
         request.fail(PublishError("late", topic="orders", partition=0, attempts=0, maybe_stored=False))
 
@@ -37,9 +37,9 @@ async def partition(pending: PendingPublishes) -> Partition:
     return Partition(pending)
 
 
-def request(pending: PendingPublishes, partition: Partition | None = None, size: int = 10) -> Request:
+def request(pending: PendingPublishes, partition: Partition | None = None, size: int = 10) -> PendingPublish:
     """Return a request that is queued at ``partition``."""
-    one = Request(topic="orders", future=pending.new_future(), size=size)
+    one = PendingPublish(topic="orders", future=pending.new_future(), size=size)
     if partition is not None:
         partition.buffer.admit(one)
     return one

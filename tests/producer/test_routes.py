@@ -8,7 +8,7 @@ import pytest
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.engine import link
 from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
-from nsq_ha.policy.link_life import State
+from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Command, Pub
 from tests.engine.lookups.loopback import hang
 from tests.support.inside import pending_of, topics_of
@@ -46,7 +46,7 @@ async def test_an_old_leader_may_still_answer_what_it_was_sent(stage: Stage, mon
         await old.until(lambda: holding.held)
         stage.lead({0: new})
         life = topics_of(producer)[TOPIC].senders[0].link.life
-        await eventually(lambda: life.state is State.LEAVING)
+        await eventually(lambda: life.state is LinkState.LEAVING)
         following = asyncio.create_task(producer.publish(TOPIC, b"y", key="another"))
         await turn(5)
         holding.release()

@@ -9,7 +9,7 @@ import pytest
 from nsq_ha import OutgoingMessage
 from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, PublishError, ResponseTimeoutError, TopicNotFoundError
-from nsq_ha.policy.link_life import State
+from nsq_ha.policy.link_life import LinkState
 from nsq_ha.producer import producer as producer_module
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
@@ -27,7 +27,7 @@ def zero(stats: ProducerStats) -> bool:
 
 
 def test_every_state_has_a_name() -> None:
-    assert STATES.keys() == set(State)
+    assert STATES.keys() == set(LinkState)
 
 
 async def test_before_and_after(stage: Stage) -> None:
