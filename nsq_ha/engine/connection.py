@@ -1,4 +1,4 @@
-"""One connection to one nsqd for one partition: heartbeats, requests in order, close.
+"""One connection to one nsqd: heartbeats, requests in order, close.
 
 Decides when bytes are sent; ``protocol.client`` knows what they mean, and
 ``protocol.handshake`` how a connection begins. The callbacks run in the event

@@ -4,9 +4,9 @@ A link serves one of two roles, publishing or subscribing. It follows the table 
 ``policy.link_life``; the :class:`Role` knows what is written over a connection and
 what the answers mean.
 
-nsqds that stop writing to TLS connections (``policy.tls_renewal``) concern nobody
-else: the link opens another connection in time, lets the role switch to it, and keeps
-the earlier one until what came over it is answered.
+If nsqd will stop writing to a TLS connection (``policy.tls_renewal``), the link opens
+another one in time, lets the role switch to it, and keeps the earlier one until what
+came over it is answered.
 
 The invariants: at most one connection is in use; and when :meth:`Link.run` ends,
 neither a task nor a socket remains.

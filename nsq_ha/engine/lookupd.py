@@ -1,7 +1,6 @@
 """A client of one nsqlookupd, for reading.
 
-``servers`` and ``watcher`` choose among several nsqlookupds; ``admin`` changes the
-cluster.
+``servers`` chooses among several nsqlookupds; ``admin`` changes the cluster.
 
 Source: server protocol 11.
 """

@@ -2,7 +2,7 @@
 
 Owns the list of servers (configured ones stay, others come from ``/listlookup``),
 which of them work, which one leads, and how a round asks: all working ones at the
-same time, failing ones only if a probe is due or no other answers. ``watcher``
+same time, failing ones only if a probe is due or no other answers. ``lookups``
 decides when a round is due, ``policy.topology`` merges its answers.
 
 The configured servers must belong to one cluster: answers of two cannot be merged. Whenever they have sent their lists

@@ -1,7 +1,7 @@
 """Merge the answers of the nsqlookupds into one view of a topic.
 
 Owns the rules for this: which node leads a partition, how many partitions there
-are, whether the topic exists. ``discovery`` sends the requests. This module has
+are, whether the topic exists. ``engine.servers`` sends the requests. This module has
 no clock: it counts lookup rounds.
 
 The invariants: ``partition_num`` comes from ``meta`` alone, never from the number

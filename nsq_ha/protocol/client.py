@@ -1,7 +1,7 @@
 """One client connection to nsqd, as bytes in and bytes out.
 
 Owns the order: which answer belongs to which command, what may be sent now, where a layer ends. It does no I/O and has
-no clock; ``transport`` moves the bytes, watches heartbeats and closes.
+no clock; ``engine.connection`` moves the bytes, watches heartbeats and closes.
 
 The invariant: answers have no number, so the n-th answer belongs to the n-th command that has one. Heartbeats,
 messages and failed FIN, REQ and TOUCH never count. Anything that does not fit ends the connection: if one answer went

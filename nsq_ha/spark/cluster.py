@@ -1,6 +1,6 @@
 """Blocking requests to nsqlookupds and partition leaders, for Spark's processes.
 
-This module runs the asynchronous clients of ``discovery`` in a private event loop, call
+This module runs the asynchronous clients of ``engine`` in a private event loop, call
 by call: Spark runs driver and task code in its own Python processes, where no loop runs.
 It does not decide what the answers mean for a read (``plan``, ``read``).
 
