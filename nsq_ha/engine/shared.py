@@ -134,7 +134,7 @@ class Trunk:
 
     def __init__(self, opening: Callable[[Callbacks, Trunk], Awaitable[Connection]], over: Callable[[], None]) -> None:
         self._shares: dict[Share, None] = {}
-        self._unanswered: deque[tuple[Share, int]] = deque()
+        self._unanswered: deque[tuple[Share, int]] = deque()  # two in a row are never of the same share
         self.answered_at: float = 0.0
         self.ask_at: float = 0.0
         self._clock = asyncio.get_running_loop().time
@@ -170,7 +170,10 @@ class Trunk:
 
     def expects(self, share: Share, count: int) -> None:
         """Record that ``share`` writes ``count`` requests."""
-        self._unanswered.append((share, count))
+        unanswered = self._unanswered
+        if unanswered and unanswered[-1][0] is share:
+            count += unanswered.pop()[1]
+        unanswered.append((share, count))
 
     def leave(self, share: Share, reason: NsqError) -> None:
         """End a share; the connection ends if a request of it is unanswered, or if nobody else uses it."""
@@ -211,21 +214,28 @@ class Trunk:
             share.resume()
 
     def _stored(self, count: int) -> None:
-        unanswered = self._unanswered
         self.answered_at = self._clock()
-        while count and unanswered:
-            share, asked = unanswered[0]
-            taken = min(asked, count)
-            if taken == asked:
-                unanswered.popleft()
-            else:
-                unanswered[0] = (share, asked - taken)
-            count -= taken
+        # Each sender gets all its answers at once, since it writes its next requests then: else each write would be
+        # as small as the one before it.
+        for share, taken in self._taken(count).items():
             stored = share.callbacks.stored
             if stored is not None:
                 stored(taken)
             else:
                 share.callbacks.answers([b"OK"] * taken)
+
+    def _taken(self, count: int) -> dict[Share, int]:
+        """Return how many of the next ``count`` answers belong to each sender."""
+        unanswered = self._unanswered
+        taken: dict[Share, int] = {}
+        while count and unanswered:
+            share, asked = unanswered.popleft()
+            if asked > count:
+                unanswered.appendleft((share, asked - count))
+                asked = count
+            count -= asked
+            taken[share] = taken.get(share, 0) + asked
+        return taken
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
         unanswered, begin = self._unanswered, 0

@@ -120,6 +120,22 @@ async def test_answers_go_to_those_who_asked(case: Case) -> None:
     assert first.answered_at > 0
 
 
+async def test_a_sender_gets_all_its_answers_of_one_read_at_once(case: Case) -> None:
+    # It writes its next requests when it gets answers: many small writes would stay many small writes.
+    one, other = User(), User()
+    first, second = await case.open(one), await case.open(other)
+    for _ in range(3):
+        first.write_publishes(b"a", 1)
+        first.write_publishes(b"a", 2)
+        second.write_publishes(b"b", 1)
+    stored = case.opened[0].callbacks.stored
+    assert stored is not None
+    stored(5)
+    assert (one.notes, other.notes) == ([4], [1])
+    stored(7)
+    assert (one.notes, other.notes) == ([4, 5], [1, 2])
+
+
 async def test_a_loss_ends_all_shares(case: Case) -> None:
     one, other = User(), User()
     first, second = await case.open(one), await case.open(other)
