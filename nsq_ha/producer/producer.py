@@ -329,7 +329,15 @@ class Producer(SingleUseClient):
             publisher = self._topics[topic]
         except (KeyError, TypeError):  # a new topic, or not a name
             publisher = self._publisher(topic, pending)
-        return (await publisher.publish(request, timeout))[0]
+        # As TopicPublisher.publish, without another coroutine for each publish.
+        pending.add(request, timeout)
+        try:
+            if not publisher.try_admit(request):
+                await publisher.wait_and_admit(request)
+            return (await request.future)[0]
+        except BaseException:
+            pending.let_go(request)
+            raise
 
     async def _publish_traced(
         self,

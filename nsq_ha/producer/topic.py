@@ -116,14 +116,14 @@ class TopicPublisher:
         """
         self._pending.add(request, timeout)
         try:
-            if not self._try_admit(request):
-                await self._wait_and_admit(request)
+            if not self.try_admit(request):
+                await self.wait_and_admit(request)
             return await request.future
         except BaseException:
             self._pending.let_go(request)
             raise
 
-    def _try_admit(self, request: PendingPublish, *, is_first: bool = False) -> bool:
+    def try_admit(self, request: PendingPublish, *, is_first: bool = False) -> bool:
         """Choose the partition of a request and queue it there, if it need not wait; return whether it was queued.
 
         Args:
@@ -151,13 +151,13 @@ class TopicPublisher:
             self._wait_for_room(request, sender)
         return True
 
-    async def _wait_and_admit(self, request: PendingPublish) -> None:
+    async def wait_and_admit(self, request: PendingPublish) -> None:
         """Queue a request at its partition as soon as the topic is known and no earlier publish waits."""
         try:
             async with self.admitted(request.deadline, is_quick=True):
                 await self.view()
                 self.check_open()
-                self._try_admit(request, is_first=True)
+                self.try_admit(request, is_first=True)
         except PublishError:
             self.count_unsent(request.count, request.deadline)
             raise
