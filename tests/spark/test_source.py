@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from docs._ext.reference import spark_options_table
 from nsq_ha.identity import partition_of
+from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -157,9 +158,8 @@ def test_a_stream_with_a_wrong_option_says_which(
 ) -> None:
     writer = stream.options(**options).load().writeStream.format("noop")
     writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
-    query = (writer.trigger(availableNow=True) if now else writer).start()
     with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(120)
+        run_to_end((writer.trigger(availableNow=True) if now else writer).start, 120)
     assert said in str(caught.value)
     assert "UnboundLocalError" not in str(caught.value)
 
