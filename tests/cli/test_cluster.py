@@ -198,7 +198,7 @@ def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) 
     assert (published.exit_code, published.stdout) == (0, "")
     tailed = call("tail", name, "-n", "1", "--raw", *flags)
     assert (tailed.exit_code, tailed.stdout) == (0, "x\n")
-    failed = call("pub", name, "--lookupd", secured.lookupd[0], "--timeout", "0.5", stdin="x")
+    failed = call("pub", name, "--lookupd", secured.lookupd[0], "--timeout", "3", stdin="x")
     assert failed.exit_code == 1
     assert "TLS" in failed.stderr
 
