@@ -215,40 +215,34 @@ class Trunk:
 
     def _stored(self, count: int) -> None:
         self.answered_at = self._clock()
+        taken: dict[Share, int] = {}
+        while count and self._unanswered:
+            share, own = self._next(count)
+            taken[share] = taken.get(share, 0) + own
+            count -= own
         # Each sender gets all its answers at once, since it writes its next requests then: else each write would be
         # as small as the one before it.
-        for share, taken in self._taken(count).items():
+        for share, own in taken.items():
             stored = share.callbacks.stored
             if stored is not None:
-                stored(taken)
+                stored(own)
             else:
-                share.callbacks.answers([b"OK"] * taken)
-
-    def _taken(self, count: int) -> dict[Share, int]:
-        """Return how many of the next ``count`` answers belong to each sender."""
-        unanswered = self._unanswered
-        taken: dict[Share, int] = {}
-        while count and unanswered:
-            share, asked = unanswered.popleft()
-            if asked > count:
-                unanswered.appendleft((share, asked - count))
-                asked = count
-            count -= asked
-            taken[share] = taken.get(share, 0) + asked
-        return taken
+                share.callbacks.answers([b"OK"] * own)
 
     def _answers(self, answers: list[bytes | ServerError]) -> None:
-        unanswered, begin = self._unanswered, 0
         self.answered_at = self._clock()
-        while begin < len(answers) and unanswered:
-            share, asked = unanswered[0]
-            taken = min(asked, len(answers) - begin)
-            if taken == asked:
-                unanswered.popleft()
-            else:
-                unanswered[0] = (share, asked - taken)
-            share.callbacks.answers(answers[begin : begin + taken])
-            begin += taken
+        begin = 0
+        while begin < len(answers) and self._unanswered:
+            share, own = self._next(len(answers) - begin)
+            share.callbacks.answers(answers[begin : begin + own])
+            begin += own
+
+    def _next(self, most: int) -> tuple[Share, int]:
+        """Return whose requests are answered next, and how many of them, ``most`` at most."""
+        share, asked = self._unanswered.popleft()
+        if asked > most:
+            self._unanswered.appendleft((share, asked - most))
+        return share, min(asked, most)
 
     def _lost(self, reason: NsqError) -> None:
         self._over()

@@ -129,6 +129,10 @@ class TopicPublisher:
         Args:
             request: The request.
             is_first: Whether it is at the front of the topic's queue; any other one waits behind those in the queue.
+
+        Raises:
+            ConfigError: The request does not suit the topic.
+            PublishError: The number of partitions changed, and keys are refused since then.
         """
         view = self.watch.view
         if self.queued and not is_first:
@@ -152,7 +156,12 @@ class TopicPublisher:
         return True
 
     async def wait_and_admit(self, request: PendingPublish) -> None:
-        """Queue a request at its partition as soon as the topic is known and no earlier publish waits."""
+        """Queue a request at its partition as soon as the topic is known and no earlier publish waits.
+
+        Raises:
+            ConfigError: The request does not suit the topic.
+            PublishError: The time limit passed, the topic cannot be used, or the producer closes. Nothing was sent.
+        """
         try:
             async with self.admitted(request.deadline, is_quick=True):
                 await self.view()
