@@ -304,16 +304,16 @@ class Delivery:
         if message.watch is not None:
             self.finish_watched(message, message.watch)
             return
-        if self.is_ordered and self._connection is not None:
-            self.may_be_refused(message)
         finished = self._finished
         if not finished:
             connection = self._connection
             if connection is None:
                 self._ledger.late(message, "finish")
                 return
-            if self.in_flight == 1:  # no other message could be answered in this turn
-                self.in_flight = 0
+            if self.is_ordered:
+                self.may_be_refused(message)
+            if self.in_flight == 1 or self.is_ordered:  # no other message could be answered in this turn
+                self.in_flight -= 1
                 connection.write_now(encode_fin(message.id))
                 self._on_freed()
                 if _watched.is_any:

@@ -49,7 +49,7 @@ class Messages:
         is_of_task: One task iterates and answers, so keep track of its unanswered messages.
     """
 
-    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_kept", "_last", "_most", "_queue", "is_of_task")
+    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_kept", "_last", "_messages", "_most", "_queue", "is_of_task")
 
     def __init__(
         self, queue: MessageQueue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
@@ -57,6 +57,7 @@ class Messages:
         self.is_of_task: bool = is_of_task
         self._check_loop = check_loop
         self._queue = queue
+        self._messages = queue.messages
         self._inbox = inbox
         self._last: Message | None = None
         self._kept: list[Message] = []  # handed out before the last one, and unanswered when the next was requested
@@ -79,12 +80,11 @@ class Messages:
         last = self._last
         if last is not None and not last.answered:
             self._keep(last)
-        queue = self._queue
-        messages = queue.messages
+        messages = self._messages
         while True:
             while messages:
                 message = messages.popleft()
-                if message.attempts >= queue.fine_below:
+                if message.attempts >= self._queue.fine_below:
                     self._last = None
                     if not await self._inbox.may_be_handled(message):
                         continue
