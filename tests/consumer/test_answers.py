@@ -170,9 +170,8 @@ async def test_an_ordered_requeue_without_delay_is_sent_at_once() -> None:
 
 async def test_the_end_of_a_connection_ends_all_that_waits() -> None:
     case = Case(is_ordered=True)
-    held, finished, late = case.messages(3)
+    held, late = case.messages(2)
     held.requeue(5.0)
-    finished.finish()
     case.delivery.detach()
     assert (case.delivery.in_flight, case.delivery.held, case.delivery.is_alive) == (0, 0, False)
     assert not case.delivery.may_repeat
@@ -187,6 +186,24 @@ async def test_the_end_of_a_connection_ends_all_that_waits() -> None:
     assert case.reports.late_answers == [(late.id, answer) for answer in ("touch", "finish", "requeue")]
     case.delivery.finish_unseen(late.id)
     assert not any(line.startswith(b"FIN") for line in (*case.wire.now, *case.wire.later))
+
+
+async def test_the_end_of_a_connection_drops_the_fins_of_its_last_turn() -> None:
+    case = Case()
+    finished, _ = case.messages(2)
+    finished.finish()
+    case.delivery.detach()
+    await turn()
+    assert case.wire.now == []
+
+
+async def test_the_only_message_of_an_ordered_channel_is_finished_at_once() -> None:
+    case = Case(is_ordered=True)
+    first, second = case.messages(2)
+    first.finish()
+    assert case.wire.now == [fin(first)]
+    second.finish()
+    assert (case.wire.now, case.delivery.in_flight) == ([fin(first), fin(second)], 0)
 
 
 async def test_answers_from_a_thread_go_through_the_loop() -> None:
