@@ -1,0 +1,60 @@
+"""The CPU of an event loop's turns: what a peer can make one callback cost.
+
+One callback is what other tasks have to wait for. CPU of the thread counts, so a busy machine measures the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Final
+from unittest import mock
+
+TURN: Final = 0.05
+"""Seconds of CPU that an input from outside may cost in one turn."""
+
+LARGE_TURN: Final = 0.1
+"""The same for one message of 1 MiB."""
+
+
+class Turns:
+    """The turns of one block.
+
+    Attributes:
+        longest: Seconds of CPU of the longest one.
+        what: The callback that it ran.
+        count: Number of turns.
+    """
+
+    def __init__(self) -> None:
+        self.longest: float = 0.0
+        self.what: str = ""
+        self.count: int = 0
+
+    def ended(self, handle: asyncio.Handle, seconds: float) -> None:
+        """Record a turn."""
+        self.count += 1
+        if seconds > self.longest:
+            self.longest, self.what = seconds, repr(handle)
+
+
+@contextlib.contextmanager
+def turns() -> Iterator[Turns]:
+    """Measure the callbacks that this thread's event loops run in the block.
+
+    Garbage collection counts: it holds the loop, too.
+    """
+    measured = Turns()
+    run = vars(asyncio.Handle)["_run"]
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        try:
+            run(handle)
+        finally:
+            measured.ended(handle, time.thread_time() - began)
+
+    with mock.patch.object(asyncio.Handle, "_run", timed):
+        yield measured
