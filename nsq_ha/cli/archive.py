@@ -72,7 +72,8 @@ class Archive:
         compressed: The compression.
 
     Raises:
-        ConfigError: Another process writes there, or the topic's name is no name of a folder.
+        ConfigError: Another process writes there, the topic's name is no name of a folder, or its folder is a symbolic
+            link: whoever may write to ``folder`` must not choose where the messages go.
         OSError: The folder cannot be used.
     """
 
@@ -83,6 +84,8 @@ class Archive:
         self._topic = topic
         self._ending = ending(form, compressed)
         self._journal: Journal | None = None
+        if self._folder.is_symlink():
+            raise ConfigError(f"{self._folder} is a symbolic link: give its target as --dir, or remove it")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(self._folder / ".lock")
 
@@ -166,7 +169,8 @@ def _complete(path: Path) -> Completed | None:
             yield entry.message()
 
     try:
-        with partial.open("wb") as stream:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as stream:  # never through a link
             write(stream, messages(), form, compressed)
             stream.flush()
             os.fsync(stream.fileno())
@@ -196,7 +200,7 @@ def _kind(name: str) -> tuple[Format, Compressed]:
 
 def _locked(path: Path) -> int:
     """Open and lock a file, until it is closed or the process ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)  # Windows has none
     with contextlib.suppress(ImportError):  # Windows has no such lock
         import fcntl
 

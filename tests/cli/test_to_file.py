@@ -19,6 +19,7 @@ from nsq_ha import sync
 from nsq_ha.cli.archive import Archive, Journal, JournalReader
 from nsq_ha.cli.to_file import Size
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from tests.support.processes import running
 
@@ -75,6 +76,30 @@ def test_json_lines_are_those_of_tail(tmp_path: Path, compressed: Any) -> None: 
     assert archive.complete() is None
     archive.close()
     assert [path.name for path in (tmp_path / "orders").iterdir() if path != completed.path] == [".lock"]
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "archive"
+    elsewhere.mkdir()
+    folder.mkdir()
+    (folder / "orders").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=r"orders is a symbolic link"):
+        Archive(folder, "orders", "json", "none")
+    (folder / "paid").mkdir()
+    (folder / "paid" / ".lock").symlink_to(elsewhere / "lock")
+    with pytest.raises(OSError, match="symbolic links"):
+        Archive(folder, "paid", "json", "none")
+    (folder / "paid" / ".lock").unlink()
+    archive = Archive(folder, "paid", "json", "none")
+    archive.append([message(1)])
+    (journal,) = (folder / "paid").glob(".*.journal")
+    victim = elsewhere / "victim"
+    victim.write_text("kept")
+    journal.with_suffix(".tmp").symlink_to(victim)
+    assert archive.complete() is not None
+    archive.close()
+    assert victim.read_text() == "kept"
+    assert list(elsewhere.iterdir()) == [victim]
 
 
 def test_lines_are_the_bodies(tmp_path: Path) -> None:
