@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.changing import Changing
+from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
 from nsq_ha.dashboard.guard import COOKIE, MAX_ADDRESS, Checked, Guard, address, arguments, segments
 from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.pages import change, frame
@@ -311,7 +312,8 @@ async def serve(
         proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=1 if extra is None else _LAST_PAGE,
-        limit_concurrency=300,
+        limit_concurrency=MAX_CONNECTIONS,
+        http=BrowserConnection,
         ws="none",
     )
     with _listening(options.host, options.port) as listener:

@@ -5,7 +5,9 @@ The invariant: nothing changes without a session, the key of its form, and our o
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import math
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +15,8 @@ from starlette.responses import RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
-from nsq_ha.dashboard.guard import COOKIE, LIFETIME, form
+from nsq_ha.dashboard.connections import network_of
+from nsq_ha.dashboard.guard import COOKIE, LIFETIME, WrongTokens, form
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.ui import Board
@@ -58,6 +61,7 @@ class Changing:
         self._guard = guard
         self._respond = respond
         self._may_change = may_change
+        self._wrong = WrongTokens()
 
     def _session(self, request: Request) -> BrowserSession | None:
         return self._guard.session(request.cookies.get(COOKIE))
@@ -72,13 +76,21 @@ class Changing:
         if request.method == "GET":
             return self._respond(request, change.sign_in())
         fields = await form(request)
+        address = network_of(request.client.host) if request.client else ""
+        if (wait := self._wrong.wait(address)) > 0:
+            seconds = math.ceil(wait)
+            return self._refused(request, f"Too many wrong tokens came from your address: wait {seconds} s.", 429)
         name = self._guard.sign_in(fields.get("token", "")) if self._guard.is_same_origin(request.headers) else None
         if name is None:
+            self._wrong.wrong(address)
             log.warning("a sign-in to the dashboard was refused")
-            return self._respond(request, change.sign_in("The token is wrong, or the form is not of this dashboard."))
+            return self._refused(request, "The token is wrong, or the form is not of this dashboard.", 403)
         response = RedirectResponse("/", status_code=303)
         response.set_cookie(COOKIE, name, max_age=int(LIFETIME), httponly=True, samesite="strict", path="/")
         return response
+
+    def _refused(self, request: Request, problem: str, status: int) -> Response:
+        return self._respond(request, dataclasses.replace(change.sign_in(problem), status=status))
 
     async def sign_out(self, request: Request) -> Response:
         """End a session."""

@@ -40,6 +40,44 @@ MIN_TOKEN: Final = 16
 MAX_SESSIONS: Final = 100
 
 
+FREE_TRIES: Final = 5
+"""Wrong tokens from one address before it has to wait."""
+
+TRY_SECONDS: Final = 10.0
+"""Seconds for each further one."""
+
+MAX_TRIERS: Final = 1000
+"""Addresses that are remembered."""
+
+
+class WrongTokens:
+    """How often each address gave a wrong token lately: ``FREE_TRIES``, then one in ``TRY_SECONDS``.
+
+    Args:
+        clock: Returns seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._paid_until: dict[str, float] = {}  # each wrong token costs TRY_SECONDS; the latest is the last entry
+
+    def __len__(self) -> int:
+        """Return the number of addresses that are remembered."""
+        return len(self._paid_until)
+
+    def wait(self, address: str) -> float:
+        """Return the seconds until an address may try again; 0 if it may now."""
+        debt = self._paid_until.get(address, 0.0) - self._clock()
+        return max(debt - (FREE_TRIES - 1) * TRY_SECONDS, 0.0)
+
+    def wrong(self, address: str) -> None:
+        """Record a wrong token."""
+        paid = max(self._paid_until.pop(address, 0.0), self._clock())
+        self._paid_until[address] = paid + TRY_SECONDS
+        if len(self._paid_until) > MAX_TRIERS:
+            del self._paid_until[next(iter(self._paid_until))]
+
+
 @dataclass(frozen=True, slots=True)
 class BrowserSession:
     """A browser that has signed in.

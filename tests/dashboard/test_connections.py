@@ -1,0 +1,181 @@
+"""What one visitor may take from the others: places for requests, unread answers, guesses of the token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING
+from unittest import mock
+
+import httpx
+import pytest
+
+from nsq_ha.admin import AdminClient
+from nsq_ha.dashboard import connections
+from nsq_ha.dashboard.app import DashboardOptions, serve
+from nsq_ha.dashboard.connections import MAX_CONNECTIONS, MAX_OF_ADDRESS, MAX_UNFINISHED, network_of
+from nsq_ha.dashboard.guard import FREE_TRIES, MAX_TRIERS, TRY_SECONDS, WrongTokens
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+TOKEN = "correct horse battery"
+LIMIT = 20.0
+
+Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    """Serve a dashboard of a cluster that does not answer."""
+    started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    async with AdminClient("127.0.0.1:1") as admin:
+        options = DashboardOptions(port=0, token=TOKEN)
+        serving = asyncio.create_task(serve(admin, options, started=started.set_result))
+        yield await started
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+
+
+class Visitors:
+    """Connections that a test opens."""
+
+    def __init__(self, url: str) -> None:
+        self._port = int(url.rstrip("/").rpartition(":")[2])
+        self.opened: list[Opened] = []
+        self._reading: list[asyncio.Task[None]] = []
+
+    async def say(self, data: bytes, host: str = "127.0.0.1") -> Opened:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, local_addr=(host, 0))
+        writer.write(data)
+        self.opened.append((reader, writer))
+        return reader, writer
+
+    async def half(self, data: bytes, host: str = "127.0.0.1") -> None:
+        reader, _ = await self.say(data, host)
+        self._reading.append(asyncio.create_task(self._read(reader)))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+
+    def ended(self) -> int:
+        return sum(task.done() for task in self._reading)
+
+    async def leave(self) -> None:
+        for _, writer in self.opened:
+            writer.transport.abort()
+        await asyncio.gather(*self._reading)
+
+
+@pytest.fixture
+async def visitors(url: str) -> AsyncIterator[Visitors]:
+    made = Visitors(url)
+    yield made
+    await made.leave()
+
+
+async def answered(url: str) -> int:
+    async with asyncio.timeout(LIMIT), httpx.AsyncClient() as client:
+        return (await client.get(url + "sign-in")).status_code
+
+
+HALVES = (
+    b"",
+    b"GET / HTTP/1.1\r\nHost: lo",
+    b"POST /sign-in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na",
+)
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_half_sent_requests_lock_nobody_out(url: str, visitors: Visitors, half: bytes) -> None:
+    for _ in range(MAX_CONNECTIONS):
+        await visitors.half(half)
+    assert await answered(url) == 200
+    await eventually(lambda: visitors.ended() >= MAX_CONNECTIONS - MAX_OF_ADDRESS, LIMIT)
+
+
+async def test_many_addresses_lock_nobody_out(url: str, visitors: Visitors) -> None:
+    for number in range(MAX_CONNECTIONS):
+        await visitors.half(HALVES[1], f"127.0.1.{number % 250 + 1}")
+    assert await answered(url) == 200
+    await eventually(lambda: visitors.ended() >= MAX_CONNECTIONS - MAX_UNFINISHED, LIMIT)
+
+
+@pytest.mark.parametrize("half", HALVES)
+async def test_a_request_has_a_time_limit(visitors: Visitors, half: bytes) -> None:
+    with mock.patch.object(connections, "REQUEST_LIMIT", 0.05):
+        await visitors.half(half)
+        await eventually(visitors.ended, LIMIT)
+
+
+async def test_the_next_request_has_one_too(visitors: Visitors) -> None:
+    with mock.patch.object(connections, "REQUEST_LIMIT", 0.05):
+        reader, writer = await visitors.say(b"GET /static/icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.write(b"GET / HT")
+        await asyncio.wait_for(reader.read(), LIMIT)
+
+
+async def test_an_event_stream_stays(visitors: Visitors) -> None:
+    with mock.patch.object(connections, "REQUEST_LIMIT", 0.05):
+        reader, _ = await visitors.say(b"GET /events?page=/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"retry: 2000"), LIMIT)
+        await visitors.half(b"")
+        await eventually(visitors.ended, LIMIT)
+        assert not reader.at_eof()
+
+
+async def test_an_answer_that_nobody_reads_ends(visitors: Visitors) -> None:
+    with mock.patch.object(connections, "UNREAD_LIMIT", 0.05):
+        request = b"GET /static/dashboard.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        _, writer = await visitors.say(request)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(request * 2000)
+
+        def is_reset() -> bool:
+            writer.write(b"G")  # a reset is only seen by who writes
+            return writer.transport.is_closing()
+
+        await eventually(is_reset, LIMIT)
+
+
+def test_addresses() -> None:
+    assert network_of("10.1.2.3") == "10.1.2.3"
+    assert network_of("::ffff:10.1.2.3") == "10.1.2.3"
+    assert network_of("2001:db8::1") == network_of("2001:db8::2") == "2001:db8::/64"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("socket") == "socket"
+
+
+def test_wrong_tokens_are_slowed() -> None:
+    now = 100.0
+    tokens = WrongTokens(lambda: now)
+    for _ in range(FREE_TRIES):
+        assert tokens.wait("a") == 0
+        tokens.wrong("a")
+    assert (tokens.wait("a"), tokens.wait("b")) == (TRY_SECONDS, 0)
+    now += TRY_SECONDS
+    assert tokens.wait("a") == 0
+    tokens.wrong("a")
+    assert tokens.wait("a") == TRY_SECONDS
+    now += FREE_TRIES * TRY_SECONDS
+    tokens.wrong("a")
+    assert tokens.wait("a") == 0
+    for number in range(MAX_TRIERS):
+        tokens.wrong(str(number))
+    assert len(tokens) == MAX_TRIERS
+
+
+async def test_guesses_are_refused(url: str) -> None:
+    async with httpx.AsyncClient(headers={"origin": url.rstrip("/")}) as client:
+
+        async def sign_in(token: str) -> httpx.Response:
+            return await client.post(url + "sign-in", data={"token": token})
+
+        assert [(await sign_in("wrong")).status_code for _ in range(FREE_TRIES)] == [403] * FREE_TRIES
+        refused = await sign_in(TOKEN)
+    assert refused.status_code == 429
+    assert "Too many wrong tokens came from your address: wait 10 s." in refused.text
