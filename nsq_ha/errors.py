@@ -433,6 +433,10 @@ class PublishError(NsqError):
         return not self.maybe_stored and isinstance(cause, NsqError) and cause.retriable
 
 
+_LONGEST_REASON: Final = 500
+"""Characters of what a decoder says of a body: it may quote a name of any length from there."""
+
+
 class BodyError(NsqError, ValueError):
     """The body of a received message cannot be decoded: it is not the JSON that was asked for, or not decompressible.
 
@@ -442,7 +446,7 @@ class BodyError(NsqError, ValueError):
         topic: The topic.
         partition: The partition.
         message_id: The server's id of the message, as ``message.internal_id``.
-        reason: What is wrong with the body.
+        reason: What is wrong with the body. It may quote the body, so it is escaped and cut.
         field: Path of the wrong field, such as ``$.items[0].price``. None if the whole body is wrong.
     """
 
@@ -457,6 +461,7 @@ class BodyError(NsqError, ValueError):
         field: str | None = None,
         name: str | None = None,
     ) -> None:
+        reason = _printable(reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]}...")
         super().__init__(f"body of message {message_id:#x} of {name or f'{topic}-{partition}'} {what}: {reason}")
         self.topic = topic
         self.partition = partition

@@ -1,6 +1,7 @@
 """What a message shows and how it is answered, without any connection."""
 
 import json
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -237,6 +238,42 @@ def test_an_error_of_json_names_field_and_message(body: bytes, field: str | None
     assert (error.topic, error.partition, error.message_id, error.field) == ("orders", 3, 3 << 50 | 77, field)
     assert isinstance(error, ValueError)
     assert not error.retriable
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+class One(msgspec.Struct, tag="one"):
+    pass
+
+
+class Two(msgspec.Struct, tag="two"):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (rb'{"\n\u001b[2J\u202e ERROR forged": 1}', Strict),
+        (rb'{"type": "\n\u001b[2J\u202e ERROR forged"}', One | Two),
+        (rb'"\n\u001b[2J\u202e ERROR forged"', Literal["one"]),
+    ],
+)
+def test_what_a_body_says_forges_no_log_line(body: bytes, kind: Any) -> None:  # noqa: ANN401 - any type
+    """msgspec quotes names of fields and tags as they came."""
+    with pytest.raises(BodyError) as caught:
+        with_body(body).json(kind)
+    assert str(caught.value).isprintable()
+    assert caught.value.reason.isprintable()
+    assert "ERROR forged" in str(caught.value)
+
+
+def test_an_error_of_json_does_not_repeat_a_megabyte() -> None:
+    with pytest.raises(BodyError) as caught:
+        with_body(b'{"%s": 1}' % (b"x" * 1_000_000)).json(Strict)
+    assert len(str(caught.value)) < 1000
+    assert str(caught.value).endswith("x...")
 
 
 def test_the_key_of_a_mapping_can_be_the_wrong_field() -> None:

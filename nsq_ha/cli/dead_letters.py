@@ -355,7 +355,7 @@ class Replayer:
         self.seen.append(message)
         topic = self._target or letter.provenance.topic
         if self.dry_run:
-            click.echo(f"{id_of(message)} to {topic}")
+            click.echo(f"{id_of(message)} to {clean(topic)}")
             self.done += 1
             return False
         try:

@@ -13,6 +13,7 @@ import pytest
 from nsq_ha import sync
 from nsq_ha.cli.dead_letters import Replayer
 from nsq_ha.devcluster import DevCluster
+from tests.test_dead_letters import Source, message, written
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,29 @@ def test_they_are_listed_shown_and_replayed(
     assert (again.exit_code, again.stderr.splitlines()[-1]) == (0, "replayed 0 dead letters")
     bodies = invoke("tail", topic, "--from", "beginning", "-n", "7", "--raw").stdout.split()
     assert sorted(bodies) == ["k2", "k2", "k2", "v1", "v1", "v3", "v3"]
+
+
+def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invoke: Invoke, name: str) -> None:
+    """Whoever may publish to the topic can write letters by hand."""
+    dead = cluster.create_topic(f"{name}.dead", sync_every=1)
+    hostile = "a\x1b[2J\u202eb"
+    source = Source(topic=hostile, channel=hostile)
+    (forged, *_) = written(message(b"\x1b[2J", source=source), "envelope", takes_headers=False)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        producer.publish(dead, forged.body)
+    ident = str(letters_of(invoke, dead)[0]["internal_id"])
+    for command in (
+        ("dead-letters", "list", dead, "--table"),
+        ("dead-letters", "show", dead, ident, "--table"),
+        ("dead-letters", "show", dead, ident, "--json"),
+        ("dead-letters", "replay", dead, "--all", "--dry-run"),
+        ("dead-letters", "replay", dead, "--all", "--yes"),
+        ("tail", dead, "--dead-letters", "--from", "beginning", "-n", "1", "--table"),
+    ):
+        result = invoke(*command)
+        printed = result.stdout + result.stderr
+        assert "\\x1b[2J" in printed or "\\u001b[2J" in printed, command
+        assert printed.replace("\n", "").isprintable(), command
 
 
 @pytest.mark.parametrize("wrong", [(), ("--all", "7"), ("--all", "--error", "x"), ("x",), ("-1",)])
