@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.checks import is_port
@@ -25,14 +26,16 @@ from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nsq_ha.protocol.compression import Codec
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 
-Receiver = Callable[[bytes | memoryview], None]
-"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends."""
+Receiver = Callable[[bytes | memoryview], bool | None]
+"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends.
+
+If it returns True, it has not processed everything: it is called again, with no data, in the next turn of the loop."""
 
 OnLost = Callable[[NsqError], None]
 """Takes the reason of the end, exactly once for each opened stream; nothing is received afterwards."""
@@ -84,8 +87,9 @@ def _always() -> bool:
     return True
 
 
-def _ignore(_: object) -> None:
+def _ignore(_: object) -> bool:
     """Take data that nobody waits for."""
+    return False
 
 
 class TcpStream(asyncio.BufferedProtocol):
@@ -111,6 +115,7 @@ class TcpStream(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._flushing = False
         self._unread = 0
+        self._later: Iterator[bytes | memoryview] | None = None  # pieces that wait for their turns
         self._reason: NsqError | None = None
         self._is_closed_here = False
         self.peer: str = "nsqd"
@@ -290,30 +295,59 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on the data that was read (called by the event loop)."""
-        if self._codec is not None or self._on_lost is None or self._reason is not None:
+        if self._codec is not None or self._on_lost is None or self._reason is not None or self._later is not None:
             self.received(self._in[:nbytes])
             return
-        self.last_received = self._loop.time()  # as in received(), but without another call for each read
+        self.last_received = self._loop.time()  # as in _pass_on(), but without another call for each read
         try:
-            self.receiver(self._in[:nbytes])
+            if self.receiver(self._in[:nbytes]):
+                self._hold(b"", iter(()))
         except Exception as error:  # noqa: BLE001
             self._failed(error)
 
     def received(self, data: bytes | memoryview) -> None:
-        """Pass ``data`` on; the receiver does not keep it. If the receiver raises, the stream ends."""
+        """Pass ``data`` on; the receiver does not keep it. If the receiver raises, the stream ends.
+
+        Compressed data may expand a thousandfold. One piece is passed on now, each further one in a turn of its own;
+        until then nothing more is read.
+        """
+        if self._later is not None:  # TLS had read it before the pause
+            self._later = chain(self._later, self._pieces(bytes(data)))
+        else:
+            self._pass_on(None, self._pieces(data))
+
+    def _pieces(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
+        if self._codec is None:
+            yield data
+        else:
+            yield from self._codec.pieces(data)
+
+    def _pass_on(self, piece: bytes | memoryview | None, pieces: Iterator[bytes | memoryview]) -> bool:
+        """Pass on one piece, which is the next of ``pieces`` if it is None; return whether others wait."""
         self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
-            return
+            return False
+        following: bytes | memoryview | None = None
         try:
-            if self._codec is None:
-                self.receiver(data)
-                return
-            for piece in self._codec.pieces(data):
-                self.receiver(piece)
-                if self._reason is not None:
-                    return  # the rest is not needed
+            if piece is not None or (piece := next(pieces, None)) is not None:
+                following = b"" if self.receiver(piece) else next(pieces, None)
         except Exception as error:  # noqa: BLE001
             self._failed(error)
+        if following is not None:
+            self._hold(following, pieces)
+        return following is not None
+
+    def _hold(self, piece: bytes | memoryview, pieces: Iterator[bytes | memoryview]) -> None:
+        """Pass on ``piece`` and the others in later turns, and read nothing until then."""
+        self._later = pieces
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._loop.call_soon(self._go_on, piece)
+
+    def _go_on(self, piece: bytes | memoryview) -> None:
+        pieces, self._later = self._later, None
+        if pieces is not None and not self._pass_on(piece, pieces) and self._transport is not None:
+            self._transport.resume_reading()
 
     def _failed(self, error: Exception) -> None:
         """End the connection because a reader, a writer or a codec raised ``error``."""
@@ -339,7 +373,7 @@ class TcpStream(asyncio.BufferedProtocol):
         on_lost, self._on_lost = self._on_lost, None
         self._fd = None  # the number may become another file's
         # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
-        self._transport = self.on_resume = None
+        self._transport = self.on_resume = self._later = None
         self.is_closing = _always
         self.receiver = _ignore
         if on_lost is None:

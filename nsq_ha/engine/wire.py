@@ -120,10 +120,10 @@ class WireStream(TcpStream):
         self._wire.note(f"aborting: {reason}")
         super().abort(reason)
 
-    def _logged(self, data: bytes | memoryview) -> None:
+    def _logged(self, data: bytes | memoryview) -> bool | None:
         self._wire.received(bytes(data))
         try:
-            self._receiver(data)
+            return self._receiver(data)
         finally:
             self._wire.state()
 

@@ -27,6 +27,9 @@ data never reaches it if at most 62 KiB are passed at once."""
 PIECE_BYTES: Final = 256 * 1024
 """Maximum number of bytes that ``pieces`` yields at a time, plus one block. It expands nothing ahead of the caller."""
 
+PIECE_CHUNKS: Final = 1000
+"""Maximum number of snappy chunks in such a piece. It is empty if they are: a chunk of 4 bytes may contain nothing."""
+
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _BLOCK: Final = 65536
@@ -47,7 +50,7 @@ class Codec(Protocol):
         """Return the decompressed data, empty if ``data`` completes none."""
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Yield the decompressed data piece by piece; use each piece before asking for the next."""
+        """Yield the decompressed data piece by piece, some of them empty; each costs a bounded amount of work."""
 
 
 class DeflateCodec:
@@ -153,12 +156,12 @@ class SnappyCodec:
         for block in self._blocks(data):
             output.append(block)
             size += len(block)
-            if size >= PIECE_BYTES:
+            if size >= PIECE_BYTES or len(output) >= PIECE_CHUNKS:
                 yield b"".join(output)
                 output.clear()
                 size = 0
-        if output:
-            yield b"".join(output)
+        if rest := b"".join(output):
+            yield rest
 
     def _blocks(self, data: bytes | memoryview) -> Iterator[bytes]:
         tail = self._tail
@@ -174,8 +177,7 @@ class SnappyCodec:
                     break
                 chunk = bytes(tail[position:stop])
                 position = stop
-                if block := self._expand(kind, chunk):
-                    yield block
+                yield self._expand(kind, chunk)
         finally:
             del tail[:position]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -46,7 +47,7 @@ def turns() -> Iterator[Turns]:
 
     Garbage collection counts: it holds the loop, too.
     """
-    measured = Turns()
+    measured, here = Turns(), threading.get_ident()
     run = vars(asyncio.Handle)["_run"]
 
     def timed(handle: asyncio.Handle) -> None:
@@ -54,7 +55,8 @@ def turns() -> Iterator[Turns]:
         try:
             run(handle)
         finally:
-            measured.ended(handle, time.thread_time() - began)
+            if threading.get_ident() == here:
+                measured.ended(handle, time.thread_time() - began)
 
     with mock.patch.object(asyncio.Handle, "_run", timed):
         yield measured
