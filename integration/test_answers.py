@@ -52,6 +52,21 @@ async def test_a_requeued_message_comes_again_with_one_more_attempt(
         (await next_of(consumer, mark)).finish()
 
 
+async def test_a_delivery_has_the_id_of_its_copy(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    async with consume(ordinary) as consumer:
+        stored = [await producer.publish(ordinary, mark + b"twice", partition=0, trace_id=7) for _ in range(2)]
+        first, copy = await read(consumer, mark, 2, finish=False)
+        first.requeue(0)
+        again = await next_of(consumer, mark)
+        for message in (copy, again):
+            message.finish()
+    assert again.internal_id == first.internal_id
+    assert {first.internal_id, copy.internal_id} == {receipt.internal_id for receipt in stored}
+    assert first.internal_id != copy.internal_id
+
+
 async def test_a_delayed_requeue_comes_after_its_delay(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes
 ) -> None:

@@ -273,8 +273,8 @@ def test_no_stretch_of_time_has_more_slots_than_its_share(events: list[tuple[flo
 # ---------------------------------------------------------------- a client with many topics, and a fleet
 
 
-def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[float]:
-    """Yield when one client looks up, in which nothing ever changes after the first round of each topic."""
+def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[tuple[float, int]]:
+    """Yield when one client looks up which topic, if nothing ever changes after the first round of each."""
     budget = Slots(calm_rate(SHORTEST, LONGEST))
     paces = [LookupPace(SHORTEST, LONGEST, JITTER) for _ in range(topics)]
     # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
@@ -285,15 +285,25 @@ def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.
             now = budget.reserve(now)
             heapq.heappush(due, (now, topic, True))
             continue
-        yield now
+        yield now, topic
         heapq.heappush(due, (now + paces[topic].gap(chance.random()), topic, False))
         paces[topic].round_ended(is_calm=True, on_demand=False)
 
 
 def test_ten_thousand_topics_of_one_producer() -> None:
-    found = Counter(math.ceil(at) for at in begun(10_000, 120.0, random.Random(1)))
+    found = Counter(math.ceil(at) for at, _ in begun(10_000, 120.0, random.Random(1)))
     assert found[0] == 10_000  # each topic once, as fast as the answers come
     assert max(found[second] for second in range(1, 120)) <= CALM_RATE + 1
+
+
+@pytest.mark.parametrize(("topics", "longest"), [(20, LONGEST + 0.5), (200, LONGEST + 0.5), (500, 1.25 * LONGEST)])
+def test_how_late_a_producer_of_many_topics_looks_up_each(topics: int, longest: float) -> None:
+    before: dict[int, float] = {}
+    for at, topic in begun(topics, 1200.0, random.Random(1)):
+        assert at - before.get(topic, at) <= longest
+        before[topic] = at
+    assert len(before) == topics
+    assert min(before.values()) > 1200.0 - longest
 
 
 FLEET_REST: Final = 400.0
@@ -308,7 +318,7 @@ def test_a_fleet_of_1000_processes_with_20_topics_each() -> None:
     chance = random.Random(1)
     found: Counter[int] = Counter()
     for _ in range(1000):
-        found.update(int(at) for at in begun(20, FLEET_REST + 100, chance, start=chance.random()))
+        found.update(int(at) for at, _ in begun(20, FLEET_REST + 100, chance, start=chance.random()))
     rest = [found[second] for second in range(int(FLEET_REST), int(FLEET_REST) + 100)]
     assert sum(rest) / len(rest) == pytest.approx(20_000 / (LONGEST * (1 - JITTER / 2)), rel=0.02)
     assert max(rest) < 500

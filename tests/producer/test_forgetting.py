@@ -59,6 +59,15 @@ async def test_a_topic_comes_back_with_its_next_publish(stage: Stage) -> None:
         assert watched(producer) == {TOPIC}
 
 
+async def test_a_topic_that_grew_while_it_was_idle_is_used_in_full_at_once(stage: Stage) -> None:
+    stage.lead({0: stage.nsqds[0]})
+    async with stage.producer(idle_timeout=1.0, new_partition_delay=60.0) as producer:
+        await producer.publish(TOPIC, b"x")
+        await eventually(lambda: not watched(producer))
+        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
+        assert {(await producer.publish(TOPIC, b"y")).partition for _ in range(2)} == {0, 1}
+
+
 async def test_a_topic_with_publishes_under_way_is_kept(stage: Stage) -> None:
     stage.nsqd.script = holding = Holding()
     async with stage.producer(idle_timeout=1.0) as producer:
