@@ -196,6 +196,12 @@ def test_flags(text: str, value: object) -> None:
     assert options(ConsumerConfig, {"NSQ_HA_ORDERED": text}) == {"ordered": value}
 
 
+@pytest.mark.parametrize("name", ["AUTO_TOUCH", "MAX_IN_FLIGHT", "SKIP_HEADER", "LOOKUPD", "START_FROM", "PARTITIONS"])
+def test_a_variable_that_is_not_utf_8_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^NSQ_HA_{name}"):
+        options(ConsumerConfig, {f"NSQ_HA_{name}": "1\udcff"})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [

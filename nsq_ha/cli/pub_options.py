@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import click
@@ -47,8 +48,9 @@ def parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> byt
     if value is None:
         return None
     try:
-        found = value.encode().decode("unicode_escape").encode("latin-1") if "\\" in value else value.encode()
-    except (UnicodeDecodeError, UnicodeEncodeError):
+        with warnings.catch_warnings(action="error"):  # of an escape that does not exist
+            found = value.encode().decode("unicode_escape").encode("latin-1") if "\\" in value else value.encode()
+    except (UnicodeDecodeError, UnicodeEncodeError, DeprecationWarning):
         raise click.BadParameter(f"{value!r} has a wrong escape: \\n, \\t, \\0 and \\x1e are right ones") from None
     if not found:
         raise click.BadParameter("it is empty")

@@ -58,7 +58,7 @@ class Body:
         """The time of the server's clock, in whole seconds since 1970. None if ``date`` is not readable."""
         try:
             return parsedate_to_datetime(self.date).timestamp()
-        except ValueError:
+        except (ValueError, OverflowError):
             return None
 
 

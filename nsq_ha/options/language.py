@@ -205,7 +205,7 @@ def _number(text: str, kind: Any, unit: str = "") -> object:  # noqa: ANN401 - a
     """Return the number that a text means, in seconds or bytes; the text itself if it is none."""
     amount = _AMOUNT.fullmatch(text.lower())
     factor = UNITS.get(unit, {}).get(amount[2]) if amount else None
-    with contextlib.suppress(msgspec.ValidationError):
+    with contextlib.suppress(msgspec.ValidationError, UnicodeEncodeError):
         if kind in (int, float):
             found: float = msgspec.convert(text if factor is None or amount is None else amount[1], kind, strict=False)
             return found if factor is None else found * factor

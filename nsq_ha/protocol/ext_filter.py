@@ -164,10 +164,12 @@ def text_at(header: object, path: str) -> str | None:
     The first of repeated keys counts.
     """
     found = _find(header, path)
-    if not isinstance(found, str):
-        return None
-    # Go has no lone surrogates.
-    return "".join("\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else char for char in found)
+    return _of_go(found) if isinstance(found, str) else None
+
+
+def _of_go(text: str) -> str:
+    """Return a text of JSON as Go reads it, which has no lone surrogates."""
+    return text if text.isascii() else "".join("\ufffd" if 0xD800 <= ord(char) <= 0xDFFF else char for char in text)
 
 
 def _find(value: object, path: str) -> object:
@@ -176,7 +178,7 @@ def _find(value: object, path: str) -> object:
     if isinstance(value, _Object):
         allows = _wildcards(part).matches if is_wild else part.__eq__
         for key, inside in value:
-            if allows(key):
+            if allows(_of_go(key)):
                 if rest is None:
                     return inside
                 if (found := _find(inside, rest)) is not _ABSENT:

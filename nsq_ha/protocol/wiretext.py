@@ -144,7 +144,7 @@ def _without_secrets(body: bytes) -> str:
     """Return the JSON of IDENTIFY, without the values of fields with names like secrets."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, object])
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return f"{len(body)} bytes that are no JSON object"
     shown = {name: REDACTED if _is_secret(name) else value for name, value in fields.items()}
     return excerpt(msgspec.json.encode(shown), JSON_BYTES)

@@ -264,7 +264,12 @@ async def test_closing_leaves_a_shared_client_open(fake: Fake) -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("Date: Sat, 21 Nov 2026 16:14:45 GMT\r\n", 1795277685.0), ("Date: lately\r\n", None), ("", None)],
+    [
+        ("Date: Sat, 21 Nov 2026 16:14:45 GMT\r\n", 1795277685.0),
+        ("Date: lately\r\n", None),
+        ("Date: 26 Nov 2 3:4646666635 -00\r\n", None),
+        ("", None),
+    ],
 )
 async def test_the_clock_of_a_node(fake: Fake, header: str, seconds: float | None) -> None:
     async def behave(writer: asyncio.StreamWriter) -> None:

@@ -223,6 +223,8 @@ def test_other_forms_of_input(invoke: Invoke, topic: str) -> None:
         ("--csv-separator", "ab"),
         ("-K", ":", "--key", "k"),
         ("-K", ""),
+        ("-K", "\\q"),
+        ("-K", "\\N{DASH}"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(invoke: Invoke, topic: str, wrong: tuple[str, ...]) -> None:

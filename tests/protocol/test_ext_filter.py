@@ -135,6 +135,13 @@ def test_paths(path: str, found: str | None) -> None:
     assert text_at(decoded(header), path) == found
 
 
+def test_a_wildcard_meets_a_name_that_utf_8_cannot_carry() -> None:
+    header = decoded(b'{"\\ud800":"half","a\\udfffb":"inside"}')
+    assert text_at(header, "*") == "half"
+    assert text_at(header, "a?b") == "inside"
+    assert text_at(header, "\ufffd") == "half"
+
+
 @pytest.mark.parametrize("header", [b"", b"{", b"[" * 100_000, b'"text"', b"5", b"\xff"])
 def test_what_is_no_object_has_no_values(header: bytes) -> None:
     assert text_at(decoded(header), "k") is None

@@ -72,6 +72,8 @@ TWO = "orders 0: 2 messages, 3 bytes, the first: b'a'"
         (Identify(b'{"client_id":"me"}'), """IDENTIFY b'{"client_id":"me"}'"""),
         (Identify(b"[]"), "IDENTIFY 2 bytes that are no JSON object"),
         (Identify(b"\xff"), "IDENTIFY 1 bytes that are no JSON object"),
+        (Identify(b'{"a":"\xff"}'), "IDENTIFY 9 bytes that are no JSON object"),
+        (Identify(b'{"a":' + b"[" * 5000), "IDENTIFY 5005 bytes that are no JSON object"),
         (Auth(b"secret"), "AUTH, the secret is not shown"),
         (Sub("orders", "billing", 3), "SUB orders billing 3"),
         (Sub("orders", "billing", None), "SUB orders billing"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from typing import TYPE_CHECKING
 
@@ -411,9 +412,16 @@ def test_ack_takes_its_servers_and_folder_in_either_form() -> None:
     assert (cut.min_partitions, cut.max_records_per_partition, cut.channel) == (4, 10, "c")
 
 
-def test_a_pattern_must_be_one() -> None:
+@pytest.mark.parametrize("pattern", ["(", "(" * 5000, "a{99999999999}"])
+def test_a_pattern_must_be_one(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"^option 'subscribePattern': is not a regular expression"):
-        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "subscribePattern": "("})
+        ReadOptions.parse({"lookupd": "127.0.0.1:4161", "subscribePattern": pattern})
+
+
+@pytest.mark.parametrize("number", ["0000099999", "0" * 5000, "00000" + "1" * 5000])
+def test_zeros_hide_no_number_of_a_partition(number: str) -> None:
+    with pytest.raises(ConfigError, match=r"^option 'startingOffsets': of topic 't' has partition '0000"):
+        ReadOptions.parse({**LEAST, "startingOffsets": json.dumps({"t": {number: 5}})})
 
 
 def test_spark_s_own_options_are_no_news(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,6 +35,7 @@ _LAST_MS: Final = 253_402_300_799_999  # the year 9999
 _RECENT_MS: Final = 10**11
 _SOON_MS: Final = 10**14  # the year 5138
 _MAX_PREFIX: Final = 32
+_DIGITS: Final = 9  # of a number of a partition, more than any has
 
 
 # ---------------------------------------------------------------- one value
@@ -44,7 +45,7 @@ def regex(text: str) -> str:
     """Check a regular expression."""
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(f"is not a regular expression: {error}") from error
     return text
 
@@ -139,9 +140,10 @@ def _by_partition(text: str, check: Callable[[object], int]) -> ByPartition:
             raise ConfigError(f"of topic {topic!r} must be an object of partitions, not {type(partitions).__name__}")
         numbers: dict[int, int] = {}
         for partition, number in partitions.items():
-            if not (partition.isascii() and partition.isdigit() and int(partition[:5]) <= MAX_PARTITION_ID):
+            is_number = partition.isascii() and partition.isdigit() and len(partition) <= _DIGITS
+            if not is_number or int(partition) > MAX_PARTITION_ID:
                 raise ConfigError(
-                    f"of topic {topic!r} has partition {partition!r}, not a number from 0 to {MAX_PARTITION_ID}"
+                    f"of topic {topic!r} has partition {shown(partition)}, not a number from 0 to {MAX_PARTITION_ID}"
                 )
             try:
                 numbers[int(partition)] = check(number)
