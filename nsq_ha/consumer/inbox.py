@@ -20,7 +20,7 @@ from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
-from nsq_ha.protocol.body_codec import MARK, decompress_body
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, packed_body
 
 if TYPE_CHECKING:
     from collections import deque
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
+    from nsq_ha.protocol.body_codec import PackedBody
 
 
 _MANY: Final = 32
@@ -451,7 +452,10 @@ class ConsumerInbox:
     async def _expanded(self, message: Message, ext: bytes) -> bool:
         """Decompress the body of a message if it is compressed; return False if it counts as failed."""
         try:
-            found = decompress_body(message.body, ext, self._max_decompressed_bytes)
+            packed = packed_body(message.body, ext, self._max_decompressed_bytes)
+            if packed is None:
+                return True
+            body = packed.expand() if packed.bound <= AT_ONCE_BYTES else await self._expand_apart(packed, message)
         except ValueError as error:
             failure = BodyError(
                 "cannot be decompressed",
@@ -462,11 +466,20 @@ class ConsumerInbox:
             )
             await self.giving_up.failed(message, failure, "not handing out")
             return False
-        if found is not None:
-            message.compressed = (message.body, ext)
-            message.body, message.ext = found
-            self.pace.flow.seen(len(message.body))
+        if not is_open(message):  # its connection was lost meanwhile
+            return False
+        message.compressed = (message.body, ext)
+        message.body, message.ext = body, packed.ext
+        self.pace.flow.seen(len(body))
         return True
+
+    async def _expand_apart(self, packed: PackedBody, message: Message) -> bytes:
+        """Expand a body in a thread; a cancellation leaves the message to the next caller."""
+        try:
+            return await asyncio.to_thread(packed.expand)
+        except asyncio.CancelledError:
+            self.ledger.take_back(message, "the task that waited for its body was cancelled")
+            raise
 
     # -- closing
 

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
 import cramjam
 import snappy
@@ -28,8 +28,15 @@ _NUMBERS: Final[Mapping[str, str]] = {"gzip": "1", "snappy": "2", "lz4": "3"}
 _CODECS: Final = {number: codec for codec, number in _NUMBERS.items()}
 _NOT_COMPRESSED: Final = "0"
 _GZIP: Final = zlib.MAX_WBITS | 16
-_MOST_BY_LZ4: Final = 255
-"""How often a byte of an LZ4 block can be expanded."""
+_MOST_BY: Final[Mapping[str, int]] = {"gzip": 1032, "lz4": 255}
+"""To how many bytes a byte can expand."""
+_CHUNK: Final = 16 * 1024
+
+AT_ONCE_BYTES: Final = 256 * 1024
+"""A body that may expand to more is decompressed in a thread: nothing else would run meanwhile."""
+
+MOST_MEMBERS: Final = 1024
+"""Maximum number of gzip members in a body; each takes memory and time of its own, even if it is empty."""
 
 
 def compress_body(body: bytes, codec: str) -> tuple[bytes, dict[str, str]]:
@@ -50,16 +57,47 @@ def compress_body(body: bytes, codec: str) -> tuple[bytes, dict[str, str]]:
     return packed, {CODEC_HEADER: _NUMBERS[codec], SIZE_HEADER: str(len(body))}
 
 
-def decompress_body(body: bytes, ext: bytes, most: int) -> tuple[bytes, bytes] | None:
-    """Return the body before compression, and the extension header without the two headers.
+class PackedBody(NamedTuple):
+    """A compressed body.
+
+    Attributes:
+        body: The body as received.
+        codec: ``gzip``, ``snappy`` or ``lz4``. Empty if it is not compressed after all.
+        size: What its header says of its size. None if it says nothing.
+        bound: The most bytes that :meth:`expand` can return.
+        ext: The extension header without the two headers.
+    """
+
+    body: bytes
+    codec: str
+    size: int | None
+    bound: int
+    ext: bytes
+
+    def expand(self) -> bytes:
+        """Return the body before compression. This takes time in proportion to ``bound``.
+
+        Raises:
+            ValueError: It cannot be decompressed; the text completes "the body ...".
+        """
+        if not self.codec:
+            return self.body
+        found = _EXPAND[self.codec](self.body, self.bound)
+        if self.size is not None and len(found) != self.size:
+            count = f"more than {self.size}" if len(found) > self.size else len(found)
+            raise ValueError(f"has {count} bytes decompressed, but its header {SIZE_HEADER} says {self.size}")
+        if len(found) > self.bound:
+            raise _too_large(self.bound)
+        return found
+
+
+def packed_body(body: bytes, ext: bytes, most: int) -> PackedBody | None:
+    """Return what the headers say of a body. None if it is not compressed.
 
     Args:
         body: The body as received.
         ext: The extension header as received.
-        most: Maximum size of the result.
-
-    Returns:
-        None if the body is not compressed.
+        most: Maximum size of what it expands to.
 
     Raises:
         ValueError: It cannot be decompressed; the text completes "the body ...".
@@ -72,11 +110,14 @@ def decompress_body(body: bytes, ext: bytes, most: int) -> tuple[bytes, bytes] |
     if not isinstance(number, str) or not number:  # Go programs look at text only
         return None
     size = _size_of(header, most)
-    found = body if number == _NOT_COMPRESSED else _decompressed(body, number, size, most)
-    if number != _NOT_COMPRESSED and size is not None and len(found) != size:
-        raise ValueError(f"has {len(found)} bytes decompressed, but its header {SIZE_HEADER} says {size}")
     rest = {key: value for key, value in header.items() if key not in (CODEC_HEADER, SIZE_HEADER)}
-    return found, json.dumps(rest, separators=(",", ":")).encode()
+    without = json.dumps(rest, separators=(",", ":")).encode()
+    if number == _NOT_COMPRESSED:
+        return PackedBody(body, "", None, len(body), without)
+    codec = _CODECS.get(number)
+    if codec is None:
+        raise ValueError(f"has the header {CODEC_HEADER}={number[:20]!r}, which is no known compression")
+    return PackedBody(body, codec, size, _bound(body, codec, size, most), without)
 
 
 def _size_of(header: dict[str, object], most: int) -> int | None:
@@ -90,47 +131,72 @@ def _size_of(header: dict[str, object], most: int) -> int | None:
     return int(size)
 
 
+def _bound(body: bytes, codec: str, size: int | None, most: int) -> int:
+    if codec == "snappy":  # the block itself says it
+        try:
+            announced = cramjam.snappy.decompress_raw_len(body)
+        except cramjam.DecompressionError as error:
+            raise _invalid(codec, error) from error
+        if announced > most:
+            raise _too_large(most)
+        return int(announced)
+    return min(most, len(body) * _MOST_BY[codec]) if size is None else size
+
+
 def _too_large(most: int) -> ValueError:
     return ValueError(f"has more than max_decompressed_bytes={most} bytes decompressed")
 
 
-def _decompressed(body: bytes, number: str, size: int | None, most: int) -> bytes:
-    codec = _CODECS.get(number)
-    if codec is None:
-        raise ValueError(f"has the header {CODEC_HEADER}={number[:20]!r}, which is no known compression")
-    if codec == "gzip":
-        return _gunzip(body, most)
+def _invalid(codec: str, reason: object) -> ValueError:
+    return ValueError(f"is not a valid {codec} block, or larger than its header or the limit allows: {reason}")
+
+
+def _expand_snappy(body: bytes, _most: int) -> bytes:
     try:
-        if codec == "snappy":
-            # python-snappy does not tell what a block expands to.
-            if cramjam.snappy.decompress_raw_len(body) > most:
-                raise _too_large(most)
-            found: bytes = snappy.decompress(body)
-            return found
-        room = bytearray(min(most, len(body) * _MOST_BY_LZ4) if size is None else size)
-        return bytes(room[: cramjam.lz4.decompress_block_into(body, room)])
-    except (cramjam.DecompressionError, snappy.UncompressError) as error:
-        reason = error.__cause__ or error  # python-snappy's error has no text
-        raise ValueError(
-            f"is not a valid {codec} block, or larger than its header or the limit allows: {reason}"
-        ) from error
+        found: bytes = snappy.decompress(body)
+    except snappy.UncompressError as error:
+        raise _invalid("snappy", error.__cause__ or error) from error  # python-snappy's error has no text
+    return found
 
 
-def _gunzip(body: bytes, most: int) -> bytes:
-    """Expand all members, one after another."""
+def _expand_lz4(body: bytes, most: int) -> bytes:
+    room = bytearray(most)
+    try:
+        size = cramjam.lz4.decompress_block_into(body, room)
+    except cramjam.DecompressionError as error:
+        raise _invalid("lz4", error) from error
+    return bytes(memoryview(room)[:size])
+
+
+def _expand_gzip(body: bytes, most: int) -> bytes:
+    """Expand all members, up to one byte more than ``most``.
+
+    This takes linear time: at the end of a member zlib copies what is left of the chunk, not of the body.
+    """
+    view = memoryview(body)
     found: list[bytes] = []
-    room = most
-    while body:
+    position = members = 0
+    while position < len(view) and most >= 0:
+        members += 1
+        if members > MOST_MEMBERS:
+            raise ValueError(f"has more than {MOST_MEMBERS} gzip members")
         expander = zlib.decompressobj(_GZIP)
-        try:
-            piece = expander.decompress(body, room + 1)
-        except zlib.error as error:
-            raise ValueError(f"is not valid gzip data: {error}") from error
-        if len(piece) > room:
-            raise _too_large(most)
-        if not expander.eof:
-            raise ValueError("is not valid gzip data: it is cut off")
-        room -= len(piece)
-        found.append(piece)
-        body = expander.unused_data
+        while not expander.eof and most >= 0:
+            chunk = view[position : position + _CHUNK]
+            if not chunk:
+                raise ValueError("is not valid gzip data: it is cut off")
+            try:
+                piece = expander.decompress(chunk, most + 1)
+            except zlib.error as error:
+                raise ValueError(f"is not valid gzip data: {error}") from error
+            most -= len(piece)
+            found.append(piece)
+            position += len(chunk) - len(expander.unused_data)
     return b"".join(found)
+
+
+_EXPAND: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
+    "gzip": _expand_gzip,
+    "snappy": _expand_snappy,
+    "lz4": _expand_lz4,
+}

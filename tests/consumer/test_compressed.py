@@ -1,15 +1,19 @@
 """Bodies that other clients have compressed."""
 
+import asyncio
+import json
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 from nsq_ha import Backoff, Message
 from nsq_ha.protocol import Finish, Layout, Requeue
-from nsq_ha.protocol.body_codec import compress_body
-from tests.support.nsqd import message_id
+from nsq_ha.protocol.body_codec import PackedBody, compress_body
+from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import Stage
+from tests.support.turns import TURN, turns
 
 EXT = Layout.EXT_DETAIL
 BODY = b"the same again, " * 100
@@ -74,3 +78,74 @@ async def test_one_that_cannot_be_decompressed_counts_as_failed(
     assert [line.levelno for line in lines] == [logging.WARNING] * 2
     assert lines[0].getMessage().startswith("not handing out <Message orders-0 id=0x3 ")
     assert said in lines[0].getMessage()
+
+
+LARGE = bytes(12_000_000)
+LARGE_GZIP, LARGE_MARKS = compress_body(LARGE, "gzip")
+LARGE_EXT = json.dumps(LARGE_MARKS).encode()
+
+
+async def test_what_expands_to_much_holds_nobody_up(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        with turns() as measured:
+            peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+            peer.message(b"after", message_id(3), layout=EXT)
+            found = [await anext(consumer) for _ in range(2)]
+        assert [len(message.body) for message in found] == [len(LARGE), 5]
+    assert measured.longest < TURN, measured.what
+
+
+class Expanding:
+    """Decompression that waits, in its thread, until the test goes on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = asyncio.Event()
+        self.may_end = threading.Event()
+        self.times = 0
+        loop, expand = asyncio.get_running_loop(), PackedBody.expand
+
+        def waiting(packed: PackedBody) -> bytes:
+            self.times += 1
+            loop.call_soon_threadsafe(self.begun.set)
+            assert self.may_end.wait(LIMIT)
+            return expand(packed)
+
+        monkeypatch.setattr(PackedBody, "expand", waiting)
+
+
+async def test_a_cancelled_task_leaves_its_message_to_the_next(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    expanding = Expanding(monkeypatch)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await expanding.begun.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        expanding.may_end.set()
+        message = await anext(consumer)
+        message.finish()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        assert (message.id, len(message.body), expanding.times) == (message_id(2), len(LARGE), 2)
+        assert peer.of(Requeue) == []
+
+
+async def test_a_message_that_is_lost_while_it_expands_is_not_handed_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    expanding = Expanding(monkeypatch)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await expanding.begun.wait()
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        expanding.may_end.set()
+        again.message(b"another", message_id(3), layout=EXT)
+        assert (await waiting).body == b"another"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import time
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.protocol.body_codec import compress_body, decompress_body
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MOST_MEMBERS, compress_body, packed_body
+from tests.support.turns import TURN
 
 MOST = 100_000
 BODY = b"the same again, " * 100
@@ -28,6 +30,15 @@ NUMBERS = {"gzip": "1", "snappy": "2", "lz4": "3"}
 def header(number: object = None, size: object = None, **more: object) -> bytes:
     found = {"nsq.client.compress": number, "nsq.msg.size": size, **more}
     return json.dumps({key: value for key, value in found.items() if value is not None}).encode()
+
+
+def decompress_body(body: bytes, ext: bytes, most: int) -> tuple[bytes, bytes] | None:
+    packed = packed_body(body, ext, most)
+    if packed is None:
+        return None
+    found = packed.expand()
+    assert len(found) <= packed.bound <= max(most, len(body))
+    return found, packed.ext
 
 
 @pytest.mark.parametrize("codec", NUMBERS)
@@ -141,3 +152,37 @@ def test_any_data_gives_a_body_or_a_value_error(body: bytes, number: str, size: 
         return
     assert found is not None
     assert len(found[0]) <= MOST
+
+
+def test_many_members_take_little_time() -> None:
+    member = gzip.compress(b"", mtime=0)
+    data = member * MOST_MEMBERS + gzip.compress(random.Random(1).randbytes(2**20), mtime=0)
+    packed = packed_body(data, header("1"), 2**21)
+    assert packed is not None
+    began = time.thread_time()
+    with pytest.raises(ValueError, match=r"members"):
+        packed.expand()
+    assert time.thread_time() - began < TURN
+
+
+def test_too_many_members_are_refused() -> None:
+    with pytest.raises(ValueError, match=f"^has more than {MOST_MEMBERS} gzip members$"):
+        decompress_body(gzip.compress(b"", mtime=0) * (MOST_MEMBERS + 1), header("1"), MOST)
+
+
+@pytest.mark.parametrize("codec", NUMBERS)
+def test_what_a_body_may_expand_to_is_known_before(codec: str) -> None:
+    body = bytes(AT_ONCE_BYTES + 1)
+    packed, marks = compress_body(body, codec)
+    found = packed_body(packed, json.dumps(marks).encode(), 10 * len(body))
+    assert found is not None
+    assert found.bound == len(body)
+    unsized = packed_body(packed, header(NUMBERS[codec]), 10 * len(body))
+    assert unsized is not None
+    assert len(body) <= unsized.bound <= 10 * len(body)
+
+
+def test_a_size_that_is_too_small_ends_the_expansion() -> None:
+    packed, _ = compress_body(bytes(10_000_000), "gzip")
+    with pytest.raises(ValueError, match=r"^has more than 5 bytes decompressed, but its header nsq.msg.size says 5$"):
+        decompress_body(packed, header("1", "5"), 20_000_000)
