@@ -1,11 +1,12 @@
 """A consumer's calls, cancelled at each of their suspension points."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from functools import partial
 
 import pytest
 
-from nsq_ha import ClosedError, Consumer, Message
+from nsq_ha import Batch, ClosedError, Consumer, Message
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.cancellation import ENDS_SOON, closes_again, closes_twice_at_once, every_suspension
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -81,6 +82,37 @@ async def test_waiting_for_the_next_message_loses_none(stage: Stage) -> None:
 
 async def _next(consumer: Consumer) -> Message:
     return await anext(consumer)
+
+
+async def test_waiting_for_a_batch_loses_none(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer, peer = await entered(stage, 3)
+        batches = consumer.batches(3, 0.5)
+        outcome = await cut(_next_of(batches))
+        if cut.cancelled:
+            for _ in range(3):
+                (await asyncio.wait_for(anext(consumer), LIMIT)).finish()
+        else:
+            assert isinstance(outcome, Batch)
+            outcome.finish()
+        await stage.nsqd.until(partial(_has_finished, peer, 3))
+        await closes(consumer)
+
+
+def _has_finished(peer: Peer, count: int) -> bool:
+    return len(peer.of(Finish)) == count
+
+
+async def _next_of(batches: AsyncIterator[Batch]) -> Batch:
+    return await anext(batches)
+
+
+async def test_waiting_until_it_is_ready(stage: Stage) -> None:
+    for cut in every_suspension():
+        consumer = await stage.consumer(close_timeout=1.0).__aenter__()
+        await cut(consumer.wait_ready(timeout=LIMIT))
+        await consumer.wait_ready(timeout=LIMIT)
+        await closes(consumer)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

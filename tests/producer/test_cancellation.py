@@ -83,6 +83,14 @@ async def test_publishing(stage: Stage, is_known: bool) -> None:
             assert pending_of(producer).futures() == []
 
 
+async def test_waiting_until_it_is_ready(stage: Stage) -> None:
+    for cut in every_suspension():
+        async with stage.producer() as producer:
+            await cut(producer.wait_ready(TOPIC, timeout=LIMIT))
+            await producer.wait_ready(TOPIC, timeout=LIMIT)
+            assert (await producer.publish(TOPIC, b"x")).attempts == 1
+
+
 async def test_publishing_many(stage: Stage) -> None:
     messages = [b"x" * 1000 for _ in range(12_000)]
     for cut in every_suspension():
