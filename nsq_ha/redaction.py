@@ -24,32 +24,43 @@ E = TypeVar("E", bound=BaseException)
 REDACTED: Final = "***"
 """Replaces a secret."""
 
-MAX_SECRETS: Final = 1000
-"""Maximum number of secrets; the oldest is forgotten, so that new tokens every hour do not fill the memory."""
+MAX_SECRETS: Final = 256
+"""Maximum number of secrets; the one that was given least recently is forgotten, so that new tokens every hour cost
+neither memory nor time without bound."""
 
-_secrets: Final[dict[str, tuple[str, ...]]] = {}
+_secrets: dict[str, dict[str, str]] = {}
+"""By secret, the least recently given first: its forms, by what to look for in a folded text. Replaced and not changed,
+since other threads read it."""
 _lock: Final = Mutex()
-_pattern: re.Pattern[str] | None = None
 
 
 def conceal(secret: str | None) -> None:
     """Hide ``secret`` in all later texts. None and an empty secret are ignored."""
-    global _pattern  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
-    if not secret or secret in _secrets:
+    global _secrets  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
+    if not secret or secret == next(reversed(_secrets), None):
         return
     with _lock:
-        while len(_secrets) >= MAX_SECRETS:
-            del _secrets[next(iter(_secrets))]
-        forms = _forms(secret)
-        # Longest first, since a form may contain another one.
-        all_forms = sorted({form for each in (*_secrets.values(), forms) for form in each}, key=len, reverse=True)
-        _pattern = re.compile("|".join(map(re.escape, all_forms)), re.IGNORECASE)
-        _secrets[secret] = forms  # last: who finds it here, in another thread or a forked child, relies on the pattern
+        others = {other: forms for other, forms in _secrets.items() if other != secret}
+        kept = list(others.items())[-(MAX_SECRETS - 1) :]
+        _secrets = {**dict(kept), secret: {form.casefold(): form for form in _forms(secret)}}
 
 
 def redact(text: str) -> str:
     """Return ``text`` with every secret replaced."""
-    return text if _pattern is None else _pattern.sub(REDACTED, text)
+    found = _found(text)
+    if not found:
+        return text
+    # Longest first, since a form may contain another one.
+    pattern = "|".join(map(re.escape, sorted(found, key=len, reverse=True)))
+    return re.sub(pattern, REDACTED, text, flags=re.IGNORECASE)
+
+
+def _found(text: str) -> set[str]:
+    """Return the forms of secrets in ``text``. A search for each takes less time than one pattern of thousands."""
+    if not _secrets:
+        return set()
+    folded = text.casefold()
+    return {form for forms in _secrets.values() for key, form in forms.items() if key in folded}
 
 
 def excerpt(data: bytes, most: int = 64) -> str:
@@ -58,14 +69,14 @@ def excerpt(data: bytes, most: int = 64) -> str:
     Secrets are replaced before the text is cut; otherwise part of one could remain.
     """
     shown = data[:most]
-    if _pattern is not None:
+    if _secrets:
         shown = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")[:most]
     return repr(shown)
 
 
 def harmless(error: E) -> E | None:
     """Return ``error`` if its traceback shows no secret, otherwise None; for ``raise ... from``."""
-    return error if _pattern is None or _pattern.search(trace_of(error)) is None else None
+    return error if not _secrets or not _found(trace_of(error)) else None
 
 
 def trace_of(error: BaseException) -> str:
@@ -75,10 +86,9 @@ def trace_of(error: BaseException) -> str:
 
 def forget() -> None:
     """Forget all secrets."""
-    global _pattern  # noqa: PLW0603 - see conceal()
+    global _secrets  # noqa: PLW0603 - see conceal()
     with _lock:
-        _secrets.clear()
-        _pattern = None
+        _secrets = {}
 
 
 def _forms(secret: str) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from typing import Final
 _STEPS: Final = 4
 """Number of times that the clock is checked within one limit."""
 
-_SHARE_OF_PAUSE: Final = 1 / 8
-"""Share of a step that a late check counts as, so that the wait ends even if the loop is always blocked."""
+_PAUSES: Final = 4
+"""Number of pauses after which the wait goes on for a step, so that it ends even if the loop is always blocked."""
 
 
 class _Limit:
@@ -25,27 +25,32 @@ class _Limit:
     def __init__(self, seconds: float) -> None:
         self.timeout = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
-        self._left = seconds
         self._step = seconds / _STEPS
-        self._last = self._loop.time()
-        self._timer = self._loop.call_later(self._step, self._look)
+        self._end = self._loop.time() + seconds
+        self._pauses = _PAUSES
+        self._due = self._loop.time() + self._step
+        self._timer = self._loop.call_at(self._due, self._look)
 
     def stop(self) -> None:
         self._timer.cancel()
 
     def _look(self) -> None:
         now = self._loop.time()
-        passed, self._last = now - self._last, now
-        self._left -= passed if passed < 1.5 * self._step else self._step * _SHARE_OF_PAUSE
-        if self._left <= 0:
+        if now - self._due > self._step / 2 and self._pauses:  # answers may be unread
+            self._pauses -= 1
+            self._end = max(self._end, now + self._step)
+        if now >= self._end:
             self.timeout.reschedule(now)
         else:
-            self._timer = self._loop.call_later(min(self._step, self._left), self._look)
+            self._due = min(now + self._step, self._end)
+            self._timer = self._loop.call_at(self._due, self._look)
 
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float) -> AsyncIterator[None]:
-    """Raise TimeoutError in the block after ``seconds``; time with a blocked event loop hardly counts.
+    """Raise TimeoutError in the block after ``seconds``, or a quarter of them after a pause of the event loop.
+
+    Only a few pauses count, so no peer that keeps the loop busy can prolong its own limit.
 
     Raises:
         TimeoutError: The time limit passed.

@@ -40,6 +40,7 @@ from tests.engine.lookups.loopback import Fake
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
 from tests.support.recorder import Recorder
 from tests.support.stage import TOPIC, Stage
+from tests.support.turns import TURN
 from tests.support.waiting import eventually
 
 SECRET: Final = 'öpen "sesame"\t4711/x+y<&>'
@@ -133,6 +134,26 @@ def test_the_oldest_secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(3):
         redaction.conceal(f"secret-{number}")
     assert redaction.redact("secret-0 secret-1 secret-2") == "secret-0 *** ***"
+    redaction.conceal("secret-1")
+    redaction.conceal("secret-3")
+    assert redaction.redact("secret-1 secret-2 secret-3") == "*** secret-2 ***"
+
+
+@pytest.mark.parametrize("secret", ["Straße", "İstanbul", "\u017fecret"])
+def test_letters_with_several_cases_are_found(secret: str) -> None:
+    redaction.conceal(secret)
+    assert redaction.redact(f"it is {secret}") == "it is ***"
+
+
+def test_secrets_that_change_all_the_time_cost_little() -> None:
+    text = "0123456789abcdef" * 1024
+    began = time.thread_time()
+    for number in range(redaction.MAX_SECRETS):
+        redaction.conceal(f"token-{number:06}-{number * 7919:020}")
+    assert time.thread_time() - began < redaction.MAX_SECRETS * TURN / 10
+    began = time.thread_time()
+    assert redaction.redact(text) == text
+    assert time.thread_time() - began < TURN
 
 
 @pytest.mark.parametrize(
