@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.subscription import Subscription
+from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.lookups import numbered
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.observe import PartitionReports
@@ -58,6 +59,7 @@ class Partitions:
         self._reports = PartitionReports(watch.observer, watch.topic, channel, None)
         self._config = config
         self._inbox = inbox
+        self._approach = Approach()
         self.past: DeliveryCounts = DeliveryCounts()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._warned: frozenset[str] = frozenset()  # options
@@ -241,7 +243,9 @@ class Partitions:
             )
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
-        subscription = Subscription(self._watch, self._channel, partition, self._config, self._inbox)
+        subscription = Subscription(
+            self._watch, self._channel, partition, self._config, self._inbox, approach=self._approach
+        )
         self._subscriptions[partition] = subscription
         self._tasks[partition] = group.create_task(
             subscription.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"

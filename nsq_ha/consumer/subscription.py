@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.receiving import Receiver
@@ -34,10 +34,11 @@ from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
 from nsq_ha.protocol.encoding import encode_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from nsq_ha.consumer.clock import Heartbeats
     from nsq_ha.consumer.delivery import Reports
+    from nsq_ha.engine.approach import Approach
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
@@ -90,6 +91,7 @@ class Subscription(Role[Connection]):
         partition: The partition.
         config: The consumer's options.
         inbox: Receives the messages and events.
+        approach: Gives the consumer's connections their turns.
 
     Attributes:
         partition: The partition.
@@ -104,8 +106,18 @@ class Subscription(Role[Connection]):
     needs_channels: ClassVar[bool] = False  # SUB will tell
     log: ClassVar[logging.Logger] = logging.getLogger("nsq_ha.consumer")
 
-    def __init__(self, watch: TopicWatch, channel: str, partition: int, config: ConsumerConfig, inbox: Inbox) -> None:
+    def __init__(
+        self,
+        watch: TopicWatch,
+        channel: str,
+        partition: int,
+        config: ConsumerConfig,
+        inbox: Inbox,
+        *,
+        approach: Approach,
+    ) -> None:
         self.partition = partition
+        self._approach = approach
         self.has_channel: bool = False
         self.counts: DeliveryCounts = DeliveryCounts()
         self.delivery: Delivery | None = None
@@ -301,9 +313,14 @@ class Subscription(Role[Connection]):
         if interval != config.heartbeat_interval:
             config = dataclasses.replace(config, heartbeat_interval=interval)
         callbacks = self._receiver.callbacks(delivery, lost)
-        opening = Connection.open(config, node, callbacks, extend_support=meta.extend_support)
+
+        def opening() -> Coroutine[Any, Any, Connection]:
+            return Connection.open(config, node, callbacks, extend_support=meta.extend_support)
+
         try:
-            connection = await open_while(opening, node, news=self.link.news, is_wanted=is_wanted)
+            connection = await open_while(
+                self._approach.open(node, opening), node, news=self.link.news, is_wanted=is_wanted
+            )
         except ServerError as error:
             if interval != self._config.heartbeat_interval and "heartbeat_interval" in str(error):
                 heartbeats.refused()

@@ -31,6 +31,7 @@ from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
     NsqError,
+    ProtocolError,
     RemoteProtocolError,
     ResponseTimeoutError,
     ServerError,
@@ -116,6 +117,7 @@ class Connection:
         self.identity: Identity = Identity()
         self.is_open: bool = False
         self.is_recalled: bool = False
+        self._is_left = False
         self._lifetime: Lifetime | None = None
         self.tls_server: TlsServer | None = None
         self._callbacks = callbacks
@@ -369,8 +371,19 @@ class Connection:
         """Call ``callback`` after the end, when the socket has closed."""
         self._ended.add_done_callback(lambda _: callback())
 
+    @property
+    def was_ended_by_peer(self) -> bool:
+        """Whether it has ended, and this client did not end it by choice."""
+        if not self._ended.done():
+            return False
+        return not self._is_left or isinstance(self._ended.result(), ProtocolError | ResponseTimeoutError | ServerError)
+
+    def _leave(self) -> None:
+        self._is_left = self._is_left or not self._ended.done()
+
     def close(self) -> None:
         """Send buffered data and close, without waiting for the end."""
+        self._leave()
         if self._stream is not None:
             self._stream.close()
 
@@ -378,6 +391,7 @@ class Connection:
         """Send buffered data, close, and wait for the end; abort after ``timeout`` seconds."""
         if self._stream is None or self._ended.done():
             return
+        self._leave()
         self._stream.close()
         try:
             async with asyncio.timeout(timeout):
@@ -387,6 +401,7 @@ class Connection:
 
     def abort(self, reason: NsqError) -> None:
         """End the connection at once; ``lost`` is called in this or the next turn of the event loop."""
+        self._leave()
         if self._stream is not None:
             self._stream.abort(reason)
 

@@ -428,9 +428,9 @@ class Link(Generic[C]):
             await self._role.join(connection)
             if not connection.is_open:
                 raise ConnectionLostError(f"the connection to {node.address} was lost")  # noqa: TRY301 - as above
-        except BaseException:
+        except BaseException as error:
             self._role.dropped(connection)
-            connection.abort(ConnectionLostError("not used"))
+            connection.abort(error if isinstance(error, ServerError) else ConnectionLostError("not used"))
             raise
         return connection
 

@@ -14,6 +14,7 @@ import asyncio
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import open_while
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
@@ -271,6 +272,7 @@ class Connections:
     def __init__(self, config: ProducerConfig, recall: Callable[[int, float], object]) -> None:
         self.count: int = 0
         self.suspects: Suspects = Suspects()
+        self._approach = Approach()
         self._config = config
         self._most = config.max_connections
         self._recall = recall
@@ -336,6 +338,9 @@ class Connections:
         return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
 
     async def _open(self, node: Node, callbacks: Callbacks, trunk: Trunk | None = None) -> Connection:
+        return await self._approach.open(node, lambda: self._open_now(node, callbacks, trunk))
+
+    async def _open_now(self, node: Node, callbacks: Callbacks, trunk: Trunk | None) -> Connection:
         await self.take()
         clock = asyncio.get_running_loop().time
         if trunk is not None:

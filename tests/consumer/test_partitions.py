@@ -112,7 +112,8 @@ class FakeSubscription:
 
     made: list[FakeSubscription]
 
-    def __init__(self, *parts: Any) -> None:  # noqa: ANN401 - what a Subscription takes
+    def __init__(self, *parts: Any, approach: object = None) -> None:  # noqa: ANN401 - what a Subscription takes
+        self.approach = approach
         self.watch, self.channel, self.partition, self.config, self.inbox = parts
         self.has_channel = False
         self.counts = DeliveryCounts()
@@ -184,6 +185,7 @@ async def test_each_partition_gets_a_subscription_with_all_that_it_needs(make: C
         case.inbox,
     )
     assert (one.views, two.views) == ([first, second], [second])
+    assert one.approach is two.approach is not None
     names = {task.get_name() for task in asyncio.all_tasks()}
     assert {"nsq_ha subscription orders-0", "nsq_ha subscription orders-1"} <= names
     await turn(2)

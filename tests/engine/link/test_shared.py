@@ -40,6 +40,10 @@ class FakeConnection:
     def on_resume(self, callback: object) -> None:
         self.resume = callback
 
+    @property
+    def was_ended_by_peer(self) -> bool:
+        return not self.reasons
+
     def when_ended(self, callback: object) -> None:
         self.on_end.append(callback)
 

@@ -1,0 +1,104 @@
+"""The turns in which a client's connections are opened, by ``policy.approaches``.
+
+The invariant: each attempt that begins ends, or its connection does, and both are recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from nsq_ha.errors import NsqError
+from nsq_ha.policy.approaches import Approaches, Attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from typing import Any
+
+    from nsq_ha.engine.connection import Connection
+    from nsq_ha.policy.topology import Node
+
+
+class Approach:
+    """Opens the connections of one client."""
+
+    def __init__(self) -> None:
+        self._policy = Approaches()
+        self._waiting: dict[asyncio.Future[Attempt], Node] = {}  # in their order
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def open(self, node: Node, opening: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
+        """Open a connection when it has its turn; at once if ``node`` is known to be well.
+
+        Args:
+            node: The nsqd.
+            opening: Opens the connection.
+
+        Raises:
+            NsqError: It could not be opened.
+        """
+        attempt = await self._turn(node)
+        try:
+            connection = await opening()
+        except BaseException as error:
+            self._ended(attempt, is_fault=isinstance(error, NsqError))
+            raise
+        proof = self._policy.opened(attempt, _now())
+        timer = None
+        if proof is not None:
+            timer = asyncio.get_running_loop().call_later(proof, self._proven, attempt)
+        self._wake()
+
+        def ended() -> None:
+            if timer is not None:
+                timer.cancel()
+            self._ended(attempt, is_fault=connection.was_ended_by_peer)
+
+        connection.when_ended(ended)
+        return connection
+
+    async def _turn(self, node: Node) -> Attempt:
+        now = _now()
+        wait = self._policy.wait(node.address, node.host, now)
+        if wait == 0:
+            return self._policy.begin(node.address, node.host, now)
+        turn: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = node
+        if wait is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            self._waiting.pop(turn, None)
+            if turn.done() and not turn.cancelled():  # it got its turn at the same moment
+                self._ended(turn.result(), is_fault=False)
+            raise
+
+    def _proven(self, attempt: Attempt) -> None:
+        self._policy.proven(attempt, _now())
+        self._wake()
+
+    def _ended(self, attempt: Attempt, *, is_fault: bool) -> None:
+        self._policy.ended(attempt, _now(), is_fault=is_fault)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let those begin who may, and look again when the next one may."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now, soonest = _now(), None
+        for turn, node in tuple(self._waiting.items()):
+            wait = self._policy.wait(node.address, node.host, now)
+            if wait == 0:
+                del self._waiting[turn]
+                if not turn.done():
+                    turn.set_result(self._policy.begin(node.address, node.host, now))
+            elif wait is not None:
+                soonest = wait if soonest is None else min(soonest, wait)
+        if soonest is not None:
+            self._timer = asyncio.get_running_loop().call_later(soonest, self._wake)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

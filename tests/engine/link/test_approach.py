@@ -1,0 +1,123 @@
+"""The connections of a client whose peers are strangers, down, or bad in turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha import Consumer, Producer
+from nsq_ha.policy.approaches import BURST, FEW, RATE
+from nsq_ha.protocol.commands import Identify
+from tests.support.nsqd import LIMIT, Peer, Subscribe, error
+from tests.support.stage import TOPIC, Stage
+from tests.support.waiting import dawdle
+
+if TYPE_CHECKING:
+    from nsq_ha.protocol import Command
+
+PARTITIONS = 8
+STRANGERS = 400
+SPAN = 20.0
+"""Seconds for which connections are counted."""
+
+
+@pytest.fixture
+async def stage(nothing_is_left: None) -> AsyncIterator[Stage]:
+    async with Stage(2) as stage:
+        stage.lead(dict.fromkeys(range(PARTITIONS), stage.nsqd))
+        yield stage
+
+
+def silent(_: Peer, command: Command) -> bool:
+    return isinstance(command, Identify)
+
+
+def closes(peer: Peer, command: Command) -> bool:
+    if isinstance(command, Identify):
+        peer.close()
+    return isinstance(command, Identify)
+
+
+def refuses(peer: Peer, command: Command) -> bool:
+    if isinstance(command, Subscribe):
+        peer.write(error("E_SUB_ORDER_IS_MUST no"))
+    return isinstance(command, Subscribe)
+
+
+def closes_after(seconds: float) -> Callable[[Peer, Command], None]:
+    def script(peer: Peer, command: Command) -> None:
+        if isinstance(command, Subscribe):
+            asyncio.get_running_loop().call_later(seconds, peer.close)
+
+    return script
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+async def test_an_answer_cannot_send_a_crowd_to_a_stranger(stage: Stage, kind: str) -> None:
+    asyncio.get_running_loop().set_debug(False)  # stacks of so many tasks take most of the time
+    stage.lead(dict.fromkeys(range(STRANGERS), stage.nsqd))
+    stage.nsqd.script = silent
+    client: Consumer | Producer = (
+        stage.consumer(start_timeout=1.0) if kind == "consumer" else stage.producer(publish_timeout=1.0)
+    )
+    async with client:
+        if isinstance(client, Producer):
+            publishes = [client.publish(TOPIC, b"x", partition=number) for number in range(STRANGERS)]
+            await asyncio.gather(*publishes, return_exceptions=True)
+        await dawdle(1.0)
+        assert 1 <= len(stage.nsqd.peers) <= FEW + BURST + 2 * RATE
+
+
+@pytest.mark.parametrize("script", [closes, refuses, closes_after(0.0), closes_after(0.1), closes_after(1.0)])
+async def test_a_consumer_is_no_hammer(stage: Stage, script: Callable[[Peer, Command], bool | None]) -> None:
+    stage.nsqd.script = script
+    async with stage.consumer(start_timeout=0.0):
+        await stage.nsqd.until(lambda: len(stage.nsqd.peers) >= PARTITIONS)
+        first = len(stage.nsqd.peers)
+        await dawdle(SPAN)
+        again = len(stage.nsqd.peers) - first
+    assert again <= 2 * SPAN
+
+
+async def test_a_producer_is_no_hammer(stage: Stage) -> None:
+    stage.nsqd.script = closes
+    async with stage.producer(publish_timeout=SPAN + 5.0) as producer:
+        publishing = [
+            asyncio.create_task(producer.publish(TOPIC, b"x", partition=number)) for number in range(PARTITIONS)
+        ]
+        await stage.nsqd.until(lambda: len(stage.nsqd.peers) >= PARTITIONS)
+        await dawdle(SPAN)
+        assert len(stage.nsqd.peers) - PARTITIONS <= 2 * SPAN
+        stage.nsqd.script = None
+        async with asyncio.timeout(3.0):
+            await asyncio.gather(*publishing)
+
+
+async def test_all_partitions_are_back_soon(stage: Stage) -> None:
+    """After an nsqd was down, one connection shows that it is well, and then all are opened."""
+    stage.lead(dict.fromkeys(range(64), stage.nsqd))
+    async with stage.consumer(start_timeout=LIMIT) as consumer:
+        await consumer.wait_ready(timeout=LIMIT)
+        await stage.nsqd.stop()
+        await dawdle(SPAN)
+        began = asyncio.get_running_loop().time()
+        await stage.nsqd.start()
+        await stage.nsqd.until(lambda: len(stage.nsqd.open_peers) == 64)
+        assert asyncio.get_running_loop().time() - began < 2.0
+
+
+async def test_a_healthy_nsqd_beside_a_bad_one_is_not_delayed(stage: Stage) -> None:
+    bad, good = stage.nsqds
+    bad.script = closes
+    stage.lead(dict.fromkeys(range(7), bad) | {7: good})
+    async with stage.consumer(start_timeout=0.0):
+        for number in range(3):
+            peer = await good.subscriber(number)
+            await dawdle(SPAN)
+            began = asyncio.get_running_loop().time()
+            peer.close()
+            await good.subscriber(number + 1)
+            assert asyncio.get_running_loop().time() - began < 0.3

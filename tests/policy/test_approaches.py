@@ -1,0 +1,148 @@
+"""How many connections a client opens to an address, by what it knows of it."""
+
+import pytest
+
+from nsq_ha.policy.approaches import (
+    BURST,
+    FEW,
+    FEW_ALTOGETHER,
+    MOST_ADDRESSES,
+    PROOF,
+    RATE,
+    SETTLED,
+    Approaches,
+    Attempt,
+    Trust,
+)
+
+HOST = "10.0.0.1"
+A = f"{HOST}:4150"
+
+
+def began(approaches: Approaches, now: float, name: str = A, host: str = HOST) -> list[Attempt]:
+    """Begin as many as may begin now, 1,024 at most."""
+    attempts: list[Attempt] = []
+    while len(attempts) < 1024 and approaches.wait(name, host, now) == 0:
+        attempts.append(approaches.begin(name, host, now))
+    return attempts
+
+
+def doubted(approaches: Approaches, now: float, name: str = A) -> None:
+    """Fail once, as nothing else runs."""
+    approaches.ended(approaches.begin(name, HOST, now), now, is_fault=True)
+
+
+def test_few_begin_at_an_address_that_never_answered() -> None:
+    approaches = Approaches()
+    attempts = began(approaches, 0.0)
+    assert len(attempts) == FEW
+    assert approaches.wait(A, HOST, 1.0) is None
+    assert approaches.wait(f"{HOST}:9", HOST, 1.0) is None  # another port of the same stranger
+    assert approaches.wait("b:1", "b", 1.0) == 0
+    for attempt in attempts:
+        approaches.ended(attempt, 5.0, is_fault=True)
+    assert approaches.trust(A) is Trust.DOUBTED
+    assert approaches.wait(f"{HOST}:9", HOST, 5.0) == 0
+
+
+def test_few_begin_at_many_unknown_hosts() -> None:
+    approaches = Approaches()
+    begun = 0
+    for host in (f"h{number}" for number in range(100)):
+        if approaches.wait(f"{host}:1", host, 0.0) == 0:
+            approaches.begin(f"{host}:1", host, 0.0)
+            begun += 1
+    assert begun == FEW_ALTOGETHER
+
+
+def test_all_begin_at_an_address_that_answers() -> None:
+    approaches = Approaches()
+    attempts = began(approaches, 0.0)
+    assert approaches.opened(attempts[0], 0.1) is None
+    assert approaches.trust(A) is Trust.GOOD
+    assert len(began(approaches, 0.1)) == 1024
+    assert approaches.opened(attempts[1], 0.2) is None
+    approaches.ended(attempts[0], 0.2 + SETTLED, is_fault=True)
+    assert approaches.trust(A) is Trust.GOOD
+
+
+def test_what_the_client_ends_counts_for_nothing() -> None:
+    approaches = Approaches()
+    attempt = approaches.begin(A, HOST, 0.0)
+    approaches.ended(attempt, 0.0, is_fault=False)
+    assert approaches.trust(A) is Trust.UNKNOWN
+    attempt = approaches.begin(A, HOST, 0.0)
+    approaches.opened(attempt, 0.0)
+    approaches.ended(attempt, 1.0, is_fault=False)
+    assert approaches.trust(A) is Trust.GOOD
+
+
+def test_attempts_at_a_doubted_address_are_rare() -> None:
+    approaches = Approaches()
+    doubted(approaches, 0.0)
+    count = 0
+    now = 0.0
+    while now < 20.0:
+        for attempt in began(approaches, now):
+            count += 1
+            approaches.ended(attempt, now, is_fault=True)
+        wait = approaches.wait(A, HOST, now)
+        assert wait is not None
+        now += wait
+    assert count == pytest.approx(BURST + 20.0 * RATE, abs=1)
+    assert count <= 2 * 20
+
+
+def test_doubted_addresses_share_their_attempts() -> None:
+    approaches = Approaches()
+    doubted(approaches, 0.0)
+    doubted(approaches, 0.0, f"{HOST}:2")
+    assert len(began(approaches, 0.0)) == BURST
+    assert approaches.wait(f"{HOST}:2", HOST, 0.0) == pytest.approx(1 / RATE)
+
+
+def test_an_address_is_good_again_when_a_connection_lasts() -> None:
+    approaches = Approaches()
+    doubted(approaches, 0.0)
+    probe = approaches.begin(A, HOST, 1.0)
+    assert approaches.opened(probe, 1.0) == PROOF
+    assert approaches.trust(A) is Trust.DOUBTED
+    approaches.proven(probe, 1.0 + PROOF)
+    approaches.proven(probe, 1.0 + PROOF)
+    assert len(began(approaches, 1.0 + PROOF)) == 1024
+
+
+def test_one_that_is_bad_again_must_last_longer() -> None:
+    approaches, now = Approaches(), 0.0
+    doubted(approaches, now)
+    for proof in (PROOF, SETTLED, SETTLED):
+        now += 1.0
+        probe = approaches.begin(A, HOST, now)
+        assert approaches.opened(probe, now) == proof
+        now += proof
+        approaches.proven(probe, now)
+        approaches.ended(probe, now, is_fault=proof == PROOF)
+        if proof != PROOF:
+            doubted(approaches, now)
+    now += SETTLED  # it has been good for long
+    probe = approaches.begin(A, HOST, now)
+    approaches.opened(probe, now)
+    approaches.proven(probe, now)
+    later = now + SETTLED
+    doubted(approaches, later)
+    assert approaches.opened(approaches.begin(A, HOST, later), later) == PROOF
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    approaches = Approaches()
+    kept = approaches.begin(A, HOST, 0.0)
+    for number in range(MOST_ADDRESSES + 5):
+        approaches.ended(approaches.begin(f"h:{number}", "h", 0.0), 0.0, is_fault=True)
+    assert len(approaches) == MOST_ADDRESSES
+    assert approaches.trust("h:0") is Trust.UNKNOWN
+    assert approaches.opened(kept, 0.0) is None
+    assert approaches.trust(A) is Trust.GOOD
+    busy = Approaches()
+    for number in range(MOST_ADDRESSES + 1):
+        busy.begin(f"h:{number}", "h", 0.0)
+    assert len(busy) == MOST_ADDRESSES + 1  # nothing that runs is forgotten
