@@ -182,6 +182,8 @@ class ConsumerStats(_Delivered):
         in_flight: Number of unanswered messages, queued ones included.
         ready: Sum of the RDY counts that were sent last.
         max_in_flight: The present limit.
+        held_bytes: Bytes of the bodies that wait, or were handed out and are unanswered as far as is known; those that
+            were decompressed count as they are now. ``max_in_flight_bytes`` limits them.
         delivered: Number of deliveries.
         finished: Number of messages whose FIN was sent, given-up ones included.
         requeued: Number of messages whose REQ was sent.
@@ -205,6 +207,7 @@ class ConsumerStats(_Delivered):
     partitions: tuple[ConsumerPartition, ...]
     ready: int
     max_in_flight: int
+    held_bytes: int = 0
     given_up: int
     handled: int = 0
     handler_seconds: float = 0.0

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _MANY: Final = 32
 """Messages to keep before the answered ones are removed."""
 
+_MANY_BYTES: Final = 1024 * 1024
+"""The same, in bytes of their bodies: a finished message is forgotten soon."""
+
 
 class Messages:
     """An iterator over a consumer's messages.
@@ -50,7 +53,18 @@ class Messages:
         is_of_task: One task iterates and answers, so keep track of its unanswered messages.
     """
 
-    __slots__ = ("__weakref__", "_check_loop", "_inbox", "_kept", "_last", "_messages", "_most", "_queue", "is_of_task")
+    __slots__ = (
+        "__weakref__",
+        "_check_loop",
+        "_inbox",
+        "_kept",
+        "_last",
+        "_messages",
+        "_most",
+        "_queue",
+        "_room",
+        "is_of_task",
+    )
 
     def __init__(
         self, queue: MessageQueue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
@@ -63,6 +77,7 @@ class Messages:
         self._last: Message | None = None
         self._kept: list[Message] = []  # handed out before the last one, and unanswered when the next was requested
         self._most = _MANY
+        self._room = _MANY_BYTES
 
     def __aiter__(self) -> Self:
         """Iterate."""
@@ -116,12 +131,14 @@ class Messages:
     def _keep(self, message: Message) -> None:
         if self.is_of_task:
             self._kept.append(message)
-            if len(self._kept) > self._most:
+            self._room -= len(message.body)
+            if len(self._kept) > self._most or self._room < 0:
                 self._forget_answered()
 
     def _forget_answered(self) -> None:
         self._kept = [message for message in self._kept if is_open(message)]
         self._most = 2 * len(self._kept) + _MANY
+        self._room = max(_MANY_BYTES, sum(len(message.body) for message in self._kept) // 4)
 
 
 class Iterations:
@@ -168,9 +185,10 @@ class Iterations:
 
     def held(self) -> list[Message]:
         """Return the unanswered messages of the tasks that have not ended."""
-        return [
-            message for task, iterator in self._by_task.items() if not task.done() for message in iterator.unanswered()
-        ]
+        while True:
+            with contextlib.suppress(RuntimeError):  # another thread reads statistics while a task begins to iterate
+                running = [iterator for task, iterator in self._by_task.items() if not task.done()]
+                return [message for iterator in running for message in iterator.unanswered()]
 
     def take(self, leaving: asyncio.Task[object] | None) -> list[Message]:
         """Remove and return the unanswered messages of ``leaving`` and of all tasks that have ended."""
@@ -240,6 +258,7 @@ class ConsumerInbox:
         self._is_expanding = False
         self._checked_from = checked_from(config)
         self._max_decompressed_bytes = config.max_decompressed_bytes
+        self._expanding_bytes = 0  # what bodies may become that are being expanded in threads
         self.iterations: Iterations = Iterations(self.queue, self, check_loop)
         # Messages of tasks that close the consumer and so cannot answer: requeue the first ones; the others go back
         # without counting an attempt.
@@ -455,7 +474,7 @@ class ConsumerInbox:
             packed = packed_body(message.body, ext, self._max_decompressed_bytes)
             if packed is None:
                 return True
-            body = packed.expand() if packed.bound <= AT_ONCE_BYTES else await self._expand_apart(packed, message)
+            body = await self._expand(packed, message)
         except ValueError as error:
             failure = BodyError(
                 "cannot be decompressed",
@@ -466,6 +485,9 @@ class ConsumerInbox:
             )
             await self.giving_up.failed(message, failure, "not handing out")
             return False
+        if self.closing.is_set():
+            drop(message)  # the close returns it to nsqd
+            return False
         if not is_open(message):  # its connection was lost meanwhile
             return False
         message.compressed = (message.body, ext)
@@ -473,13 +495,43 @@ class ConsumerInbox:
         self.pace.flow.seen(len(body))
         return True
 
-    async def _expand_apart(self, packed: PackedBody, message: Message) -> bytes:
-        """Expand a body in a thread; a cancellation leaves the message to the next caller."""
+    async def _expand(self, packed: PackedBody, message: Message) -> bytes:
+        """Expand a body once it has room, in a thread if it is large.
+
+        RDY cannot limit what bodies expand to. So they wait here, as they would wait at nsqd if they were that large.
+        A cancellation leaves the message to the next caller.
+        """
         try:
-            return await asyncio.to_thread(packed.expand)
+            while self._is_crowded(packed.bound) and not self.closing.is_set():
+                self.ledger.is_watched = True
+                self.changed.clear()
+                await self.changed.wait()
+            if packed.bound <= AT_ONCE_BYTES:
+                return packed.expand()
+            self._expanding_bytes += packed.bound
+            try:
+                return await asyncio.to_thread(packed.expand)
+            finally:
+                self._expanding_bytes -= packed.bound
         except asyncio.CancelledError:
             self.ledger.take_back(message, "the task that waited for its body was cancelled")
             raise
+
+    def _is_crowded(self, more: int) -> bool:
+        expanded = sum(len(message.body) for message in self._held() if message.compressed and not message.answered)
+        expanded += self._expanding_bytes
+        return expanded > 0 and expanded + more > self.pace.flow.max_bytes
+
+    def held_bytes(self) -> int:
+        """Return the bytes of all bodies that wait here, or were handed out and are unanswered as far as is known.
+
+        Compressed bodies count as they are, and expanded ones as they became.
+        """
+        waiting = (*tuple(self.queue.unseen), *self.pace.backoff.parked)
+        back = (*self._left, *self._abandoned, *self.giving_up.messages, *self.ledger.cancelled)
+        all_messages = {id(message): message for message in (*waiting, *back, *self._held())}
+        held = sum(len(message.body) for message in all_messages.values() if not message.answered)
+        return held + self._expanding_bytes
 
     # -- closing
 

@@ -87,6 +87,7 @@ class Ledger:
         handled: The messages whose handlers are running, by the tasks that run them.
         changed: Set when a subscription or the unanswered messages have changed.
         closing: Set when no more messages are handed out.
+        is_watched: Whether ``changed`` is set for answers, too, since somebody waits for them.
         are_lost: The consumer has closed, so answers have no effect. Earlier losses come from a lost connection, as in
             any failover.
     """
@@ -109,7 +110,7 @@ class Ledger:
         self.changed: asyncio.Event = asyncio.Event()
         self.closing: asyncio.Event = asyncio.Event()
         self.are_lost: bool = False
-        self._is_closing = False  # as `closing`, without a call for each answer
+        self.is_watched: bool = False
         self._name = name
         self._counts_attempts = config.max_attempts is not None
         self._queue = queue
@@ -240,7 +241,7 @@ class Ledger:
     def freed(self) -> None:
         """Record that messages were answered."""
         self._pace.freed()
-        if self._is_closing:
+        if self.is_watched:
             self.changed.set()
 
     def finished(self, message: Message, watch: Watch, delivery: Delivery) -> None:
@@ -286,7 +287,7 @@ class Ledger:
 
     def close(self) -> None:
         """Hand out no more messages."""
-        self._is_closing = True
+        self.is_watched = True
         self.closing.set()
 
     # -- messages that come back
@@ -356,7 +357,7 @@ class Ledger:
     @property
     def cancelled(self) -> list[Message]:
         """The messages whose block was just cancelled."""
-        return [message for message, _ in self._interrupted.values()]
+        return [message for message, _ in tuple(self._interrupted.values())]
 
     def uninterrupted(self) -> list[Message]:
         """Return the messages whose block was just cancelled, and no longer requeue them."""

@@ -53,6 +53,7 @@ class Flow:
 
     Attributes:
         max_in_flight: Maximum number of unanswered messages over all partitions.
+        max_bytes: Maximum bytes of their bodies, ``max_in_flight_bytes``.
         is_raise_due: A higher RDY waits until messages are answered.
     """
 
@@ -64,9 +65,9 @@ class Flow:
         on_gathered: Callable[[], None],
     ) -> None:
         self.max_in_flight: int = config.max_in_flight
-        self._max_bytes = config.max_in_flight_bytes
+        self.max_bytes: int = config.max_in_flight_bytes
         self._body = ready.BodySize(MAX_MESSAGE_BYTES)
-        self._fitting = self._limit = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        self._fitting = self._limit = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         self._paced: int | None = None
         self._subscriptions = subscriptions
         self._needs = Needs()
@@ -117,17 +118,17 @@ class Flow:
             self.share()
 
     def _fit(self) -> None:
-        self._fitting = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        self._fitting = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         self._limit = ready.paced(self._fitting, self._paced)
 
     def seen(self, body_bytes: int) -> None:
         """Record the size of a body; called for one body of each read."""
         if self._is_resting:
             self._plan_look()
-        if self._fitting == self.max_in_flight and body_bytes * self._fitting <= self._max_bytes:
+        if self._fitting == self.max_in_flight and body_bytes * self._fitting <= self.max_bytes:
             return
         self._body.seen(body_bytes)
-        fitting = ready.fitting(self.max_in_flight, self._max_bytes, self._body.bytes)
+        fitting = ready.fitting(self.max_in_flight, self.max_bytes, self._body.bytes)
         # Not for each byte: send RDY if the number falls, or rises enough.
         if fitting < self._fitting or fitting == self.max_in_flight or fitting >= self._fitting * _WORTH_A_RAISE:
             self._fit()

@@ -55,6 +55,7 @@ def consumer_stats(
         queued=sum(waiting.values()),
         ready=sum(each.ready for each in partitions),
         max_in_flight=inbox.pace.flow.max_in_flight,
+        held_bytes=inbox.held_bytes(),
         given_up=inbox.giving_up.given_up,
         handled=inbox.pace.handler_calls,
         handler_seconds=inbox.pace.handler_seconds,

@@ -149,3 +149,57 @@ async def test_a_message_that_is_lost_while_it_expands_is_not_handed_out(
         expanding.may_end.set()
         again.message(b"another", message_id(3), layout=EXT)
         assert (await waiting).body == b"another"
+
+
+async def test_expanded_bodies_wait_for_room(stage: Stage) -> None:
+    """What 100 handlers hold expanded together stays within ``max_in_flight_bytes``."""
+    stage.lead({0: stage.nsqd}, extended=True)
+    most, held, waiting = 0, 0, asyncio.Event()
+    may_end = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        nonlocal most, held
+        held += len(message.body)
+        most = max(most, held)
+        if held > 2 * len(LARGE):
+            waiting.set()
+        await may_end.wait()
+        held -= len(message.body)
+
+    async with stage.consumer(max_in_flight_bytes=3 * len(LARGE), max_in_flight=8) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.ensure_future(consumer.run(handle, concurrency=8))
+        for number in range(8):
+            peer.message(LARGE_GZIP, message_id(2 + number), layout=EXT, ext=LARGE_EXT)
+        await waiting.wait()
+        assert 3 * len(LARGE) <= consumer.stats().held_bytes <= 3 * len(LARGE) + 8 * len(LARGE_GZIP)
+        may_end.set()
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 8)
+        running.cancel()
+        await asyncio.wait({running})
+    assert most <= 3 * len(LARGE)
+    assert consumer.stats().held_bytes == 0
+
+
+async def test_one_body_larger_than_all_room_is_handed_out(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.consumer(max_in_flight_bytes=1000) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+        message = await anext(consumer)
+        assert (len(message.body), consumer.stats().held_bytes) == (len(LARGE), len(LARGE))
+        message.finish()
+        assert consumer.stats().held_bytes == 0
+
+
+async def test_a_close_does_not_wait_for_room(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.consumer(max_in_flight_bytes=1000, max_in_flight=2, close_timeout=0.5) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(2):
+            peer.message(LARGE_GZIP, message_id(2 + number), layout=EXT, ext=LARGE_EXT)
+        assert len((await anext(consumer)).body) == len(LARGE)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await stage.nsqd.until(lambda: not consumer.stats().queued)
+    with pytest.raises(StopAsyncIteration):
+        await waiting

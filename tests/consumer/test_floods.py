@@ -209,3 +209,20 @@ async def test_what_is_read_in_time_may_be_any_amount(stage: Stage) -> None:
             link.peer.resume()
             await eventually(lambda: not link.connection.is_paused)
         assert link.connection.is_open
+
+
+@pytest.mark.usefixtures("memory")
+async def test_a_finished_message_is_forgotten(stage: Stage) -> None:
+    """A task may answer a message after it has taken the next one."""
+    stage.lead({0: stage.nsqd})
+    async with stage.consumer(max_in_flight=200) as consumer:
+        peer = await stage.nsqd.subscriber()
+        before = tracemalloc.get_traced_memory()[0]
+        peer.write(frames(2, 24, bytes(MEBI)))
+        await eventually(lambda: consumer.stats().queued == 24)
+        previous = await anext(consumer)
+        for _ in range(23):
+            message = await anext(consumer)
+            previous.finish()
+            previous = message
+        assert tracemalloc.get_traced_memory()[0] - before < 8 * MEBI
