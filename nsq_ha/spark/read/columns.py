@@ -10,7 +10,7 @@ the schema that Spark passes, which is the only pruning that Spark allows a Pyth
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -61,20 +61,61 @@ def _header(ext: bytes, kind: type[_Object] | None = None) -> Any:  # noqa: ANN4
     return header if isinstance(header, dict) else None
 
 
-def _headers(ext: bytes) -> list[tuple[str, str]] | None:
-    """Return the headers as pairs, with values other than text as JSON; None if they cannot be decoded."""
+def _headers(ext: bytes) -> Iterable[tuple[str, object]] | None:
+    """Return the names and values of a header. None if it cannot be decoded."""
     header = _header(ext)
-    if header is None:
-        return None
-    return [(_text(key), _text_of(value)) for key, value in header.items() if not key.startswith("##")]
+    return None if header is None else header.items()
 
 
-def _all_headers(ext: bytes) -> list[tuple[str, bytes]] | None:
-    """Return the headers as :func:`_headers`, but with all values of a repeated name, in their order."""
+def _all_headers(ext: bytes) -> Iterable[tuple[str, object]] | None:
+    """Return them as :func:`_headers`, but with all values of a repeated name, in their order."""
     header = _header(ext, _Object)
-    if header is None:
-        return None
-    return [(_text(key), _text_of(value).encode()) for key, value in header.pairs if not key.startswith("##")]
+    return None if header is None else header.pairs
+
+
+def _map_of(offsets: Any, names: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    return pa.MapArray.from_arrays(offsets, names, values)
+
+
+def _list_of(offsets: Any, names: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
+    pairs = pa.StructArray.from_arrays([names, values.cast(pa.binary())], ["key", "value"])
+    return pa.ListArray.from_arrays(offsets, pairs).cast(HEADER_ARRAY.arrow_type)
+
+
+def _of_pairs(
+    spark_type: str,
+    arrow_type: Any,  # noqa: ANN401 - pyarrow has no types
+    decode: Callable[[bytes], Iterable[tuple[str, object]] | None],
+    assemble: Callable[[Any, Any, Any], Any],
+) -> SourceColumn:
+    """Return a column of all headers. From flat lists Arrow makes it in a tenth of the time of nested ones."""
+
+    def build(exts: Sequence[bytes | None] | None, count: int) -> Any:  # noqa: ANN401
+        offsets: list[int | None] = []
+        names: list[str] = []
+        values: list[str] = []
+        for ext in exts or [None] * count:
+            pairs = None if ext is None else decode(ext)
+            offsets.append(None if pairs is None else len(names))
+            for name, value in pairs or ():
+                if not name.startswith("##"):
+                    names.append(name)
+                    values.append(value if isinstance(value, str) else json.dumps(value))
+        return assemble(pa.array([*offsets, len(names)], pa.int32()), _strings(names), _strings(values))
+
+    return SourceColumn(
+        spark_type,
+        arrow_type,
+        lambda rows: build([row.ext for row in rows], len(rows)),
+        lambda raw: build(raw.exts(), len(raw)),
+    )
+
+
+def _strings(texts: list[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
+    try:
+        return pa.array(texts, pa.string())
+    except UnicodeEncodeError:
+        return pa.array([_text(text) for text in texts], pa.string())
 
 
 def _key(ext: bytes) -> bytes | None:
@@ -83,20 +124,10 @@ def _key(ext: bytes) -> bytes | None:
     return None if value is None else _text_of(value).encode()
 
 
-def _of_headers(spark_type: str, arrow_type: Any, decode: Callable[[bytes], object]) -> SourceColumn:  # noqa: ANN401 - pyarrow has no types
-    """Return a column of the extension headers."""
-
-    def build(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401
-        if exts is None or not any(ext is not None for ext in exts):
-            return pa.nulls(count, arrow_type)
-        return [None if ext is None else decode(ext) for ext in exts]
-
-    return SourceColumn(
-        spark_type,
-        arrow_type,
-        lambda rows: build([row.ext for row in rows], len(rows)),
-        lambda raw: build(raw.exts(), len(raw)),
-    )
+def _keys(exts: list[bytes | None] | None, count: int) -> Any:  # noqa: ANN401 - pyarrow has no types
+    if exts is None or not any(ext is not None for ext in exts):
+        return pa.nulls(count, pa.binary())
+    return [None if ext is None else _key(ext) for ext in exts]
 
 
 def _trace_ids(rows: Messages) -> list[int]:
@@ -144,7 +175,12 @@ def _ids(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
     {
-        "key": _of_headers("binary", pa.binary(), _key),
+        "key": SourceColumn(
+            "binary",
+            pa.binary(),
+            lambda rows: _keys([row.ext for row in rows], len(rows)),
+            lambda raw: _keys(raw.exts(), len(raw)),
+        ),
         "value": SourceColumn("binary", pa.binary(), lambda rows: [row.body for row in rows], _bodies),
         # A reader reads one partition, so these two are the same in all its rows.
         "topic": SourceColumn(
@@ -183,15 +219,16 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             _attempts,
             lambda raw: np.minimum(raw.attempts, _MAX_SHORT).astype(np.int16),
         ),
-        "headers": _of_headers("map<string,string>", pa.map_(pa.string(), pa.string()), _headers),
+        "headers": _of_pairs("map<string,string>", pa.map_(pa.string(), pa.string()), _headers, _map_of),
     }
 )
 """All columns, in the order of the default schema; ``headers`` only on request."""
 
-HEADER_ARRAY: Final = _of_headers(
+HEADER_ARRAY: Final = _of_pairs(
     "array<struct<key:string,value:binary>>",
     pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
     _all_headers,
+    _list_of,
 )
 """The other type of ``headers``, that of Spark's Kafka connector; it keeps repeated names."""
 
