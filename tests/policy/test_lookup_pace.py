@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pytest
@@ -131,23 +131,36 @@ def test_no_gap_is_longer_than_the_longest(
         assert shortest <= pace.interval <= shortest * factor
 
 
+APPEARS: Final = 700.0
+ROUND: Final = 0.25
+"""Seconds that a round takes."""
+
+
+def found_at(began: float, chance: Callable[[], float], jitter: float, longest: float = LONGEST) -> float:
+    """Return when a topic that has been looked up since ``began`` is looked up after a partition appeared."""
+    pace = LookupPace(SHORTEST, longest, jitter)
+    while began < APPEARS:
+        began += max(pace.gap(chance()), ROUND)
+        calm(pace)
+    return began
+
+
 @given(st.integers(), st.floats(0.0, 600.0), st.floats(0.0, 600.0), st.floats(0.0, 1.0))
 def test_a_consumer_asks_before_a_producer_uses_a_new_partition(
     seed: int, consumer_began: float, producer_began: float, jitter: float
 ) -> None:
     chance = random.Random(seed).random
-    appears = 700.0
+    used_at = found_at(producer_began, chance, jitter) + partition_delay(SHORTEST, None)
+    assert found_at(consumer_began, chance, jitter) + SHORTEST <= used_at + 1e-6
 
-    def found_at(began: float) -> float:
-        """Return when a topic that has been looked up since ``began`` is looked up after the partition appeared."""
-        pace = LookupPace(SHORTEST, LONGEST, jitter)
-        while began < appears:
-            began += max(pace.gap(chance()), 0.25)  # a round takes some time
-            calm(pace)
-        return began
 
-    used_at = found_at(producer_began) + partition_delay(SHORTEST, None)
-    assert found_at(consumer_began) + SHORTEST <= used_at + 1e-6
+@pytest.mark.parametrize(("longest", "latest"), [(LONGEST, 2 * LONGEST + SHORTEST), (SHORTEST, 15.0)])
+@given(seed=st.integers(), began=st.floats(0.0, 600.0), jitter=st.floats(0.0, 1.0))
+def test_all_producers_use_a_new_partition_after_twice_the_longest_interval(
+    longest: float, latest: float, seed: int, began: float, jitter: float
+) -> None:
+    found = found_at(began, random.Random(seed).random, jitter, longest)
+    assert found + partition_delay(SHORTEST, longest) <= APPEARS + latest + ROUND
 
 
 # ---------------------------------------------------------------- the budget
