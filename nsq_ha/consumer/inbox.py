@@ -21,6 +21,7 @@ from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
 from nsq_ha.observe import SILENT
 from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, packed_body
+from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from collections import deque
@@ -510,7 +511,7 @@ class ConsumerInbox:
                 return packed.expand()
             self._expanding_bytes += packed.bound
             try:
-                return await asyncio.to_thread(packed.expand)
+                return await in_thread(packed.expand)
             finally:
                 self._expanding_bytes -= packed.bound
         except asyncio.CancelledError:

@@ -8,17 +8,23 @@ Source: server protocol 11.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.redaction import harmless, redact
+from nsq_ha.threads import in_thread
 
 MOST_VALUES: Final = 400_000
 """Maximum number of values in an answer."""
+
+AT_ONCE_BYTES: Final = 256 * 1024
+"""Size of an answer up to which it is decoded at once."""
 
 _SHOWN: Final = 120
 _READ: Final = 16 * 1024
@@ -87,6 +93,13 @@ def unwrap(status: int, body: bytes) -> Body:
     refusal = try_json(body, _Refusal)
     text = refusal.message if refusal is not None else body[:_READ].decode("utf-8", "replace")
     return Body(status, b"", _shown(text), None if refusal is None else refusal.https_port)
+
+
+async def decoded(body: Body, decode: Callable[[Body], T]) -> T:
+    """Decode an answer, a large one in a thread: nothing else would run meanwhile."""
+    if len(body.data) <= AT_ONCE_BYTES:
+        return decode(body)
+    return await in_thread(partial(decode, body))
 
 
 def decode_json(data: bytes, shape: type[T]) -> T:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from nsq_ha.checks import check_topic, lookupd_urls
 from nsq_ha.engine import answers
+from nsq_ha.engine.body import decoded
 from nsq_ha.engine.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.unexpected import without_frames
@@ -128,7 +129,7 @@ class LookupClient(HttpPeer):
         No local variable holds the answer: a kept error keeps the frames that it passed, and with them the answer.
         """
         try:
-            return decode(await self._exchange("GET", path, params))
+            return await decoded(await self._exchange("GET", path, params), decode)
         except ClosedError:
             raise
         except NsqError as error:

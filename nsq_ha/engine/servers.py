@@ -23,6 +23,7 @@ import logging
 import random
 import socket
 from collections import Counter, defaultdict
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.topology import LookupAnswer, Node, Round
 from nsq_ha.redaction import redact
+from nsq_ha.threads import in_thread
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -68,6 +70,9 @@ MAX_LEARNT: Final = 32
 
 MANY_TOPICS: Final = 16
 """Number of topics above which a plain nsqlookupd is asked for all nsqds and their topics instead of for each topic."""
+
+_TOPICS_AT_ONCE: Final = 20_000
+"""Topics of all nsqds together up to which a listing is made at once; a larger one is made in a thread."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
 _QUESTIONS_AT_ONCE: Final = 8
@@ -499,7 +504,11 @@ class Servers:
 
     async def _list(self, server: Server) -> Listing:
         began_at = self._loop.time()
-        return Listing(began_at, server.url, await self._ask(server, server.client.nodes))
+        nodes = await self._ask(server, server.client.nodes)
+        make = partial(Listing, began_at, server.url, nodes)
+        if sum(len(info.topics) for info in nodes) <= _TOPICS_AT_ONCE:
+            return make()
+        return await in_thread(make)
 
     def _failed(self, server: Server, error: NsqError) -> None:
         server.failures += 1

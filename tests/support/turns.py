@@ -49,14 +49,26 @@ def turns() -> Iterator[Turns]:
     """
     measured, here = Turns(), threading.get_ident()
     run = vars(asyncio.Handle)["_run"]
+    running: list[tuple[asyncio.Handle, float]] = []
 
     def timed(handle: asyncio.Handle) -> None:
-        began = time.thread_time()
+        if threading.get_ident() != here:
+            run(handle)
+            return
+        running.append((handle, time.thread_time()))
         try:
             run(handle)
         finally:
-            if threading.get_ident() == here:
-                measured.ended(handle, time.thread_time() - began)
+            ended()
+
+    def ended() -> None:
+        handle, began = running.pop()
+        measured.ended(handle, time.thread_time() - began)
 
     with mock.patch.object(asyncio.Handle, "_run", timed):
-        yield measured
+        try:
+            yield measured
+        finally:
+            if running:  # the turn in which the block ends counts, too
+                running.append(running[-1])
+                ended()

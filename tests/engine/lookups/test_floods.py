@@ -14,7 +14,7 @@ from nsq_ha.engine.http import MAX_BODY_BYTES
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.policy.topology import Node
-from tests.engine.lookups.loopback import Fake, http_answer
+from tests.engine.lookups.loopback import Fake, http_answer, peer
 from tests.support.turns import TURN, turns
 
 Question = Callable[[LookupClient, NsqdHttp], Awaitable[object]]
@@ -92,4 +92,15 @@ async def test_no_answer_holds_the_event_loop(answer: bytes, said: str, serve: C
     async with LookupClient(fake.url, timeout=10.0) as lookupd:
         with turns() as measured, pytest.raises(LookupUnavailableError, match=said):
             await lookupd.lookup("orders")
+    assert measured.longest < TURN, measured.what
+
+
+async def test_many_nsqds_with_many_topics_hold_nobody_up(serve: Callable[[], Awaitable[Fake]]) -> None:
+    fake = await serve()
+    entries = [peer(1 + number) | {"topics": [f"t{number}_{n}" for n in range(70)]} for number in range(2000)]
+    fake.answer("/nodes", {"producers": entries})
+    async with LookupClient(fake.url, timeout=10.0) as lookupd:
+        with turns() as measured:
+            nodes = await lookupd.nodes()
+    assert sum(len(node.topics) for node in nodes) == 140_000
     assert measured.longest < TURN, measured.what
