@@ -28,6 +28,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("scenarios", nargs="*", help="names; none for all")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--json", type=pathlib.Path, help="append each row as a line of JSON")
+    parser.add_argument("--histories", type=pathlib.Path, help="folder for what integration.history checks")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--debug", action="store_true", help="with the library's own log")
     parser.add_argument("--list", action="store_true")
@@ -51,7 +52,9 @@ async def _run(arguments: argparse.Namespace) -> list[Row]:
 
 
 async def _run_on(cluster: Cluster, arguments: argparse.Namespace) -> list[Row]:
-    bench = Bench(cluster, verbose=arguments.verbose)
+    if arguments.histories is not None:
+        arguments.histories.mkdir(parents=True, exist_ok=True)
+    bench = Bench(cluster, verbose=arguments.verbose, histories=arguments.histories)
     rows: list[Row] = []
     await bench.restore()
     await bench.clean()

@@ -17,6 +17,7 @@ from nsq_ha.admin import AdminClient
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from integration.faults.cluster import Cluster, Partition
 
@@ -60,21 +61,23 @@ class Bench:
     Args:
         cluster: The cluster.
         verbose: Tell what happens, with seconds since the fault.
+        histories: Folder for the histories of all loads. None keeps none.
 
     Attributes:
         pace: The cluster's.
         loads: Those of the last scenario, for who wants to see more than its row.
     """
 
-    def __init__(self, cluster: Cluster, *, verbose: bool) -> None:
+    def __init__(self, cluster: Cluster, *, verbose: bool, histories: Path | None = None) -> None:
         self.cluster = cluster
+        self._histories = histories
         self.pace = cluster.pace
         self.verbose = verbose
         self.loads: list[Load] = []
         self.zero = time.monotonic()
         self.topics: dict[str, str] = {}
         self._stamp = f"{int(time.time()) % 10_000_000}"
-        self._made = 0
+        self._made = self._loaded = 0
 
     def say(self, text: str) -> None:
         """Print with seconds since the fault, when verbose."""
@@ -95,7 +98,17 @@ class Bench:
         self, topic: str, *, ordered: bool, channel: str, lookupds: tuple[str, ...], handled: bool = False
     ) -> Load:
         """Return a load at the cluster's pace."""
-        load = Load(topic, ordered=ordered, channel=channel, lookupds=lookupds, pace=self.pace, handled=handled)
+        self._loaded += 1
+        history = None if self._histories is None else self._histories / f"{topic}-{self._loaded:03}.jsonl"
+        load = Load(
+            topic,
+            ordered=ordered,
+            channel=channel,
+            lookupds=lookupds,
+            pace=self.pace,
+            handled=handled,
+            history=history,
+        )
         self.loads.append(load)
         return load
 

@@ -14,10 +14,12 @@ from integration.faults.holdups import HoldUps
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.waiting import beat, lasts, until
+from integration.history.recording import History
 from nsq_ha import Consumer, Producer, PublishError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from integration.faults.pace import Pace
     from nsq_ha import Message
@@ -38,6 +40,7 @@ class Load:
         lookupds: What producer and consumer are configured with.
         pace: Rate, keys, limits and options.
         handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
+        history: The file for the load's history. None for none.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class Load:
         lookupds: tuple[str, ...],
         pace: Pace = REAL,
         handled: bool = False,
+        history: Path | None = None,
     ) -> None:
         self.topic = topic
         self.ordered = ordered
@@ -58,6 +62,7 @@ class Load:
         self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
         self.producer = Producer(lookupd=lookupds, **pace.producer_options)
         self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
+        self._history = None if history is None else History(history, topic, channel, limit=pace.limit, ordered=ordered)
         self.fails: Callable[[Message], bool] = lambda _: False
         self.hold_ups = HoldUps()
         self.probes_seen = 0
@@ -72,6 +77,8 @@ class Load:
 
     async def start(self) -> None:
         """Subscribe, then publish; returns when all partitions are subscribed."""
+        if self._history is not None:
+            self._history.__enter__()
         await self.consumer.__aenter__()
         self._consuming = asyncio.create_task(self._handle() if self._handled else self._consume())
         self._tasks.append(self._consuming)
@@ -114,6 +121,8 @@ class Load:
         await asyncio.gather(*self._tasks, *self._calls, return_exceptions=True)
         await self.consumer.aclose()
         await self.producer.aclose()
+        if self._history is not None:
+            self._history.__exit__(None, None, None)
 
     def why_consuming_ended(self) -> BaseException | None:
         """Return the error with which consuming ended, if it did; then what is missing was never asked for."""
@@ -160,18 +169,26 @@ class Load:
             call.add_done_callback(self._calls.discard)
 
     async def _call(self, key: str, seq: int) -> None:
-        audit = self.audit
+        audit, history = self.audit, self._history
         audit.started += 1
         began = time.monotonic()
+        if history is not None:
+            history.called(key, seq)
         body = b"%s:%d" % (key.encode(), seq)
         try:
             receipt = await self.producer.publish(self.topic, body, key=key if self.ordered else None)
         except PublishError as error:
             audit.failed(Failure(time.monotonic(), key, seq, error.maybe_stored, str(error)), began)
+            if history is not None:
+                history.failed(key, seq, maybe_stored=error.maybe_stored)
         except Exception as error:  # noqa: BLE001 - it counts as an error of the library, whatever it is
             audit.failed(Failure(time.monotonic(), key, seq, None, repr(error)), began)
+            if history is not None:
+                history.failed(key, seq, maybe_stored=None)
         else:
             audit.acked(key, Ack(time.monotonic(), seq, receipt.partition, receipt.nsqd, receipt.attempts), began)
+            if history is not None:
+                history.stored(key, seq, receipt)
 
     async def _consume(self) -> None:
         async for message in self.consumer:
@@ -198,10 +215,24 @@ class Load:
         Raises:
             ValueError: Its body is not one that was published.
         """
-        if message.body == MARK:
+        key, seq = "", "0"
+        if message.body != MARK:
+            key, _, seq = message.body.decode().partition(":")
+        delivery = Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
+        self.enter(key, delivery, message.offset)
+
+    def enter(self, key: str, delivery: Delivered, offset: int | None = None) -> None:
+        """Enter a delivery to this program or another one; a probe has no key."""
+        if self._history is not None:
+            self._history.seen(
+                key,
+                delivery.seq,
+                nsqd=delivery.nsqd,
+                partition=delivery.partition,
+                internal_id=delivery.internal_id,
+                offset=offset,
+            )
+        if key:
+            self.audit.delivered(key, delivery)
+        else:
             self.probes_seen += 1
-            return
-        key, _, seq = message.body.decode().partition(":")
-        self.audit.delivered(
-            key, Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
-        )

@@ -80,7 +80,7 @@ class Neighbour:
             elif report["body"] != MARK.decode():
                 key, _, seq = report["body"].partition(":")
                 delivery = Delivered(report["t"], int(seq), report["partition"], report["id"], report["nsqd"])
-                self.load.audit.delivered(key, delivery)
+                self.load.enter(key, delivery)
                 self.deliveries += 1
 
 

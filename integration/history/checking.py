@@ -1,0 +1,132 @@
+"""Check a history: it knows nothing of the library, only what was asked and what came of it.
+
+========================  ==========================================================================
+rule                      broken by
+========================  ==========================================================================
+at least once             a message that was acknowledged and never seen
+order                     the first sight of a message after that of a later one of its key (ordered)
+"not stored" is true      a message that failed as *not stored*, and was seen
+receipts                  an id or offset of a receipt under which another message was seen
+limits                    a call that took longer than its limit, or never ended, or ended twice
+FIN                       a finish of a message that the program had not seen before
+distinct values           a message that nobody published
+========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LIMIT_GRACE: Final = 0.5
+"""Seconds by which a call may exceed its limit."""
+
+Value = tuple[str, int]
+Place = tuple[str, int, int]
+
+
+class Checker:
+    """Reads the lines of one history.
+
+    Attributes:
+        counts: Events by name, and the distinct messages seen as ``distinct``.
+        wrong: What broke a rule, in words.
+    """
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self._limit = float("inf")
+        self._ordered = self._partitioned = False
+        self._called: dict[Value, float] = {}
+        self._ended: set[Value] = set()
+        self._stored: set[Value] = set()
+        self._denied: set[Value] = set()
+        self._seen: set[Value] = set()
+        self._highest: dict[str, int] = {}
+        self._at: dict[Place, tuple[Value, int | None]] = {}
+        self._receipts: dict[Place, tuple[Value, int]] = {}
+
+    def read(self, lines: Iterable[str]) -> None:
+        """Read all lines, then check what only the end shows."""
+        for line in lines:
+            self._take(json.loads(line))
+        self.counts["distinct"] = len(self._seen)
+        if not self.counts["end"]:
+            self.wrong.append("the history has no end")
+        self._compare()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        self.counts[kind] += 1
+        match kind:
+            case "begin":
+                self._limit, self._ordered, self._partitioned = event["limit"], event["ordered"], event["partitioned"]
+            case "call":
+                self._called[_value(event)] = event["at"]
+            case "stored":
+                self._ends(event)
+                self._stored.add(_value(event))
+                if event["id"]:  # a publish that is not traced has no receipt of the server
+                    self._receipts[self._place(event)] = _value(event), event["offset"]
+            case "failed":
+                self._ends(event)
+                if event["maybe_stored"] is False:
+                    self._denied.add(_value(event))
+            case "seen":
+                self._sees(event)
+            case "finish" if self._place(event) not in self._at:
+                self.wrong.append(f"the message at {self._place(event)} was finished, and the program had not seen it")
+
+    def _compare(self) -> None:
+        for value in sorted(self._stored - self._seen):
+            self.wrong.append(f"{_name(value)} was acknowledged and never seen")
+        for value in sorted(self._denied & self._seen):
+            self.wrong.append(f"{_name(value)} was called not stored, and was seen")
+        for value in sorted(self._called.keys() - self._ended):
+            self.wrong.append(f"the call for {_name(value)} never ended")
+        for place, (value, offset) in sorted(self._receipts.items()):
+            found, at = self._at.get(place, (value, offset))
+            if found != value:
+                self.wrong.append(f"{_name(found)} was seen at {place}, where the receipt of {_name(value)} points")
+            elif at is not None and at != offset:
+                self.wrong.append(f"{_name(value)} was seen at offset {at}, and its receipt says {offset}")
+
+    def _place(self, event: dict[str, Any]) -> Place:
+        """Return what names a message: an id of a partition is unique in the cluster, one of a plain nsqd is not."""
+        return "" if self._partitioned else event["nsqd"], event["partition"], event["id"]
+
+    def _ends(self, event: dict[str, Any]) -> None:
+        value = _value(event)
+        if value in self._ended:
+            self.wrong.append(f"the call for {_name(value)} ended twice")
+        self._ended.add(value)
+        if value not in self._called:
+            self.wrong.append(f"{_name(value)} ended without a call")
+        elif (took := event["at"] - self._called[value]) > self._limit + LIMIT_GRACE:
+            self.wrong.append(f"the call for {_name(value)} took {took:.2f} s, its limit is {self._limit:g} s")
+
+    def _sees(self, event: dict[str, Any]) -> None:
+        value = key, seq = _value(event)
+        self._at[self._place(event)] = value, event["offset"]
+        if value in self._seen or not key:  # a probe has no key
+            return
+        self._seen.add(value)
+        if value not in self._called:
+            self.wrong.append(f"{_name(value)} was seen, and nobody published it")
+        highest = self._highest.get(key, -1)
+        if self._ordered and seq < highest:
+            self.wrong.append(f"{_name(value)} was seen for the first time after {_name((key, highest))}")
+        self._highest[key] = max(highest, seq)
+
+
+def _value(event: dict[str, Any]) -> Value:
+    return event["key"], event["seq"]
+
+
+def _name(value: Value) -> str:
+    return f"{value[0]}:{value[1]}"

@@ -1,0 +1,90 @@
+"""Write what a load does, as it happens: one line of JSON for each event.
+
+``call``, then ``stored`` or ``failed``, for each publish; ``seen`` for each message that the program gets; ``finish``
+for each FIN, as the library's trace log tells it. A message is named by the nsqd that delivered it (on a partitioned
+cluster its partition says enough), its partition and its id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from typing import TYPE_CHECKING, Final, Self
+
+from nsq_ha.tracelog import switch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from nsq_ha import Receipt
+
+_trace: Final = logging.getLogger("nsq_ha.trace")
+
+
+class History(logging.Handler):
+    """The file of one load. Use it with ``with``.
+
+    Args:
+        path: The file, which is replaced.
+        topic: The topic.
+        channel: The channel.
+        limit: Seconds within which each publish must end.
+        ordered: Messages of a key must arrive in their order.
+        partitioned: The cluster has partitions, so that an id names a message wherever it is delivered.
+    """
+
+    def __init__(
+        self, path: Path, topic: str, channel: str, *, limit: float, ordered: bool, partitioned: bool = True
+    ) -> None:
+        super().__init__(logging.INFO)
+        self._file = path.open("w")
+        self._topic = topic
+        self._channel = channel
+        self._level = logging.NOTSET
+        self._write("begin", topic=topic, channel=channel, limit=limit, ordered=ordered, partitioned=partitioned)
+
+    def __enter__(self) -> Self:
+        switch.enable(self._topic)
+        _trace.addHandler(self)
+        self._level = _trace.level
+        _trace.setLevel(logging.INFO)
+        _trace.propagate = False
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _trace.removeHandler(self)
+        _trace.setLevel(self._level)
+        _trace.propagate = True
+        switch.disable(self._topic)
+        self._write("end")
+        self._file.close()
+
+    def called(self, key: str, seq: int) -> None:
+        """Record that a publish begins."""
+        self._write("call", key=key, seq=seq)
+
+    def stored(self, key: str, seq: int, receipt: Receipt) -> None:
+        """Record that it was acknowledged."""
+        where = {"nsqd": receipt.nsqd, "partition": receipt.partition}
+        self._write("stored", key=key, seq=seq, id=receipt.internal_id, offset=receipt.offset, **where)
+
+    def failed(self, key: str, seq: int, *, maybe_stored: bool | None) -> None:
+        """Record that it failed; None for an error that does not tell."""
+        self._write("failed", key=key, seq=seq, maybe_stored=maybe_stored)
+
+    def seen(self, key: str, seq: int, *, nsqd: str, partition: int, internal_id: int, offset: int | None) -> None:
+        """Record that a program got a message."""
+        self._write("seen", key=key, seq=seq, id=internal_id, offset=offset, nsqd=nsqd, partition=partition)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record a FIN."""
+        line = json.loads(record.getMessage())
+        if line["event"] == "finish" and (line["topic"], line["channel"]) == (self._topic, self._channel):
+            self._write("finish", nsqd=line["nsqd"], partition=line["partition"], id=line["internal_id"])
+
+    def _write(self, event: str, **facts: object) -> None:
+        self._file.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")

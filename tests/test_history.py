@@ -1,0 +1,114 @@
+"""The checker of histories finds each broken rule, and nothing in a good history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from integration.history.checking import Checker
+
+Event = dict[str, Any]
+
+
+def seen(seq: int, at: float, **other: object) -> Event:
+    found: Event = {"event": "seen", "at": at, "key": "k", "seq": seq, "id": 10 + seq, "offset": 100 * seq}
+    return found | {"nsqd": "n:1", "partition": 0} | other
+
+
+def stored(seq: int, at: float, **other: object) -> Event:
+    return seen(seq, at) | {"event": "stored"} | other
+
+
+def call(seq: int, at: float) -> Event:
+    return {"event": "call", "at": at, "key": "k", "seq": seq}
+
+
+def finish(seq: int, at: float) -> Event:
+    return {"event": "finish", "at": at, "nsqd": "n:1", "partition": 0, "id": 10 + seq}
+
+
+BEGIN: Final[Event] = {"event": "begin", "at": 0.0, "limit": 5.0, "ordered": True, "partitioned": True}
+END: Final[Event] = {"event": "end", "at": 99.0}
+GOOD: Final[list[Event]] = [
+    BEGIN,
+    *(call(seq, 1.0 + seq) for seq in range(3)),
+    *(stored(seq, 4.0 + seq) for seq in range(3)),
+    seen(0, 7.0),
+    finish(0, 7.1),
+    seen(1, 8.0),
+    seen(0, 8.1, nsqd="n:2"),
+    finish(0, 8.2),
+    seen(2, 9.0),
+    END,
+]
+
+
+def wrong(events: list[Event]) -> list[str]:
+    checker = Checker()
+    checker.read(json.dumps(event) for event in events)
+    return checker.wrong
+
+
+def without(kind: str, seq: int | None = None) -> list[Event]:
+    return [event for event in GOOD if event["event"] != kind or event.get("seq") != seq]
+
+
+def test_a_good_history_breaks_no_rule() -> None:
+    checker = Checker()
+    checker.read(json.dumps(event) for event in GOOD)
+    assert checker.wrong == []
+    assert (checker.counts["seen"], checker.counts["distinct"]) == (4, 3)
+
+
+BROKEN: Final[dict[str, tuple[list[Event], str]]] = {
+    "lost": (without("seen", 1), "k:1 was acknowledged and never seen"),
+    "order": (
+        [*without("seen", 1)[:-1], seen(1, 10.0), END],
+        "k:1 was seen for the first time after k:2",
+    ),
+    "a lie": (
+        [
+            *without("stored", 1),
+            call(7, 1.0),
+            {"event": "failed", "at": 2.0, "key": "k", "seq": 1, "maybe_stored": False},
+        ],
+        "k:1 was called not stored, and was seen",
+    ),
+    "a receipt of another message": (
+        [*without("stored", 2), stored(2, 6.0, id=11)],
+        "k:1 was seen at ('', 0, 11), where the receipt of k:2 points",
+    ),
+    "a wrong offset": (
+        [*without("stored", 2), stored(2, 6.0, offset=5)],
+        "k:2 was seen at offset 200, and its receipt says 5",
+    ),
+    "a late end": ([*without("stored", 2), stored(2, 9.0)], "the call for k:2 took 6.00 s, its limit is 5 s"),
+    "no end of a call": (without("stored", 2), "the call for k:2 never ended"),
+    "two ends of a call": ([*GOOD, stored(2, 6.1)], "the call for k:2 ended twice"),
+    "an end without a call": (without("call", 2), "k:2 ended without a call"),
+    "a FIN of an unseen message": (
+        [*GOOD, finish(5, 9.0)],
+        "the message at ('', 0, 15) was finished, and the program had not seen it",
+    ),
+    "a message of nobody": ([*GOOD, seen(9, 9.0)], "k:9 was seen, and nobody published it"),
+    "no end": (GOOD[:-1], "the history has no end"),
+}
+
+
+@pytest.mark.parametrize(("events", "said"), BROKEN.values(), ids=BROKEN)
+def test_each_broken_rule_is_found(events: list[Event], said: str) -> None:
+    assert said in wrong(events)
+
+
+def test_ids_of_plain_nsqds_are_told_apart() -> None:
+    plain = [BEGIN | {"partitioned": False, "ordered": False}, call(0, 1.0), call(1, 1.0)]
+    same_id = [stored(0, 2.0, id=7), stored(1, 2.0, id=7, nsqd="n:2"), seen(1, 3.0, id=7, nsqd="n:2", offset=None)]
+    assert wrong([*plain, *same_id, seen(0, 3.0, id=7, offset=None), END]) == []
+    assert wrong([*plain, *same_id, seen(0, 3.0, id=7, nsqd="n:3", offset=None), finish(0, 4.0), END]) != []
+
+
+def test_without_order_any_order_is_right() -> None:
+    events = [BEGIN | {"ordered": False}, *without("seen", 1)[1:-1], seen(1, 10.0), END]
+    assert wrong(events) == []
