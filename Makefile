@@ -9,6 +9,7 @@ REQUIREMENTS ?= requirements/dev.txt
 LOCKED = requirements/build.txt $(REQUIREMENTS)
 FLOOR = .venv-spark-floor
 MUTATION = .venv-mutation
+FUZZ = .venv-fuzz
 DOCS = .venv-docs
 RELEASE = .venv-release
 
@@ -16,7 +17,7 @@ RELEASE = .venv-release
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full spark-floor quick bench mutants pictures docs dist lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench mutants fuzz pictures docs dist lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
@@ -27,6 +28,7 @@ help:
 	@echo 'make spark-floor       the Spark tests on the oldest PySpark that is promised'
 	@echo 'make bench [ARGS=...]  the benchmarks: guard, and peers, ha, growth and spark where servers are given'
 	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, engine and chain'
+	@echo 'make fuzz [ARGS=...]   fuzz what reads bytes from outside, a minute for each target; Python 3.11 to 3.13'
 	@echo 'make pictures [ARGS=...] the pictures of the README and the pages, of runs on this machine; needs Chromium'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make dist              wheel and sdist, tried out in empty environments'
@@ -72,6 +74,12 @@ mutants:
 	@$(MAKE) --no-print-directory setup VENV=$(MUTATION) REQUIREMENTS=requirements/mutation.txt
 	@$(MUTATION)/bin/python scripts/mutants.py $(ARGS)
 
+# There is no wheel of the fuzzer for newer versions.
+fuzz: PYTHON = $(firstword $(foreach version,3.13 3.12 3.11,$(shell scripts/find_python.sh $(version))))
+fuzz:
+	@$(MAKE) --no-print-directory setup VENV=$(FUZZ) REQUIREMENTS=requirements/fuzz.txt PYTHON=$(PYTHON)
+	@$(FUZZ)/bin/python -m fuzz $(ARGS)
+
 # An environment of its own, without tests and linters.
 docs:
 	@$(MAKE) --no-print-directory setup VENV=$(DOCS) REQUIREMENTS=requirements/docs.txt
@@ -115,6 +123,9 @@ lock: requirements/lock.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
 	cp requirements/dev.txt requirements/mutation.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:mutation -o requirements/mutation.txt
+	cp requirements/dev.txt requirements/fuzz.txt
+	$(COMPILE:--upgrade=) pyproject.toml --extra cli --extra filters --extra spark-worker --group pyproject.toml:fuzz \
+	    -o requirements/fuzz.txt
 	@! grep -n '://' requirements/*.txt
 
 clean:

@@ -33,6 +33,7 @@ extensions = [
     "docs._ext.commands",
     "docs._ext.docstrings",
     "docs._ext.figures",
+    "docs._ext.fuzz_table",
     "docs._ext.layout",
     "docs._ext.links",
     "docs._ext.reference",
