@@ -162,7 +162,8 @@ def _expand_snappy(body: bytes, _most: int) -> bytes:
 def _expand_lz4(body: bytes, most: int) -> bytes:
     room = bytearray(most)
     try:
-        size = cramjam.lz4.decompress_block_into(body, room)
+        # Without output_len it takes the first four bytes for a size if they look like one.
+        size = cramjam.lz4.decompress_block_into(body, room, output_len=most)
     except cramjam.DecompressionError as error:
         raise _invalid("lz4", error) from error
     return bytes(memoryview(room)[:size])

@@ -272,6 +272,8 @@ class ClientProtocol:
         try:
             if self._is_bulky:
                 data = self._take_bulk(data, received)
+                if tail:
+                    return received  # the frame is still unfinished
             elif tail:
                 data = b"".join((tail, data))
                 self._tail = bytearray()

@@ -100,7 +100,7 @@ class DeflateCodec:
             if output:
                 yield output
             data = self._in.unconsumed_tail
-            if not data and len(output) < PIECE_BYTES:
+            if self._in.eof or (not data and len(output) < PIECE_BYTES):  # at the end zlib does not clear that tail
                 break
         self._check_end()
 

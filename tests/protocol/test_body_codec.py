@@ -186,3 +186,10 @@ def test_a_size_that_is_too_small_ends_the_expansion() -> None:
     packed, _ = compress_body(bytes(10_000_000), "gzip")
     with pytest.raises(ValueError, match=r"^has more than 5 bytes decompressed, but its header nsq.msg.size says 5$"):
         decompress_body(packed, header("1", "5"), 20_000_000)
+
+
+@pytest.mark.parametrize("sized", [True, False])
+def test_an_lz4_block_that_begins_like_a_size(sized: bool) -> None:
+    body = bytes(3) + b"\xff" * 75 + b"\0\1" + bytes(10) + b"PPPPP\0\xff"
+    packed, marks = compress_body(body, "lz4")
+    assert decompress_body(packed, json.dumps(marks).encode() if sized else header("3"), MOST) == (body, b"{}")

@@ -193,6 +193,14 @@ def test_pieces_behind_the_end_of_a_deflate_stream_are_refused() -> None:
         list(DeflateCodec().pieces(ended + b"more"))
 
 
+def test_bytes_behind_the_end_of_a_large_deflate_stream_are_refused() -> None:
+    codec = zlib.compressobj(wbits=-15)
+    pieces = DeflateCodec().pieces(codec.compress(bytes(300_000)) + codec.flush() + b"x")
+    assert [len(next(pieces)), len(next(pieces))] == [PIECE_BYTES, 300_000 - PIECE_BYTES]
+    with pytest.raises(RemoteProtocolError, match="continues after its end"):
+        next(pieces)
+
+
 def test_half_a_block_gives_no_piece_yet() -> None:
     writer, reader = codecs()[1]
     block = writer.compress(b"whole")
