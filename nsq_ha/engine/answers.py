@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 MAX_LISTED_LOOKUPDS: Final = 64
 """Maximum number of nsqlookupds that are read from one list."""
 
+MAX_LISTED_NODES: Final = 1024
+"""Maximum number of nsqds that are read from one answer; as many as a topic has partitions."""
+
+MAX_LISTED_CHANNELS: Final = 10_000
+"""Maximum number of a topic's channels that are read from one answer: each takes work again for each lookup."""
+
 NOT_CREATED: Final = "the topic is not created"
 """The note in place of the server's "Key not found" or "TOPIC_NOT_FOUND"."""
 
@@ -157,7 +163,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), TopicMeta)
     if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
-        found = [(_node(raw, is_plain=True), raw) for raw in content.producers]
+        found = [(_node(raw, is_plain=True), raw) for raw in content.producers[:MAX_LISTED_NODES]]
         nodes = tuple(node for node, _ in found if node is not None)
         return _plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
     if not content.partitions and content.producers is None and meta is None:
@@ -218,7 +224,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         RemoteProtocolError: It is not such an answer.
     """
     found: list[NodeInfo] = []
-    for raw in decode_json(_accepted(body), _Nodes).producers or []:
+    for raw in (decode_json(_accepted(body), _Nodes).producers or [])[:MAX_LISTED_NODES]:
         entry = try_json(bytes(raw), _Producer)
         node = _node(raw, is_plain=entry is not None and entry.partitions is None)
         if node is None or entry is None:
@@ -268,7 +274,7 @@ def is_host(text: str) -> bool:
 
 
 def _channels(names: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(sorted({name for name in names or () if is_valid_name(name)}))
+    return tuple(sorted({name for name in (names or ())[:MAX_LISTED_CHANNELS] if is_valid_name(name)}))
 
 
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from nsq_ha.checks import MAX_PARTITION_ID
 from nsq_ha.engine.answers import (
+    MAX_LISTED_CHANNELS,
+    MAX_LISTED_NODES,
     LookupdList,
     TopicInfo,
     decode_channels,
@@ -21,7 +23,7 @@ from nsq_ha.engine.answers import (
     decode_topics,
     is_host,
 )
-from nsq_ha.engine.body import unwrap
+from nsq_ha.engine.body import Body, unwrap
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
@@ -384,3 +386,16 @@ def test_whatever_comes_is_a_valid_value_or_a_protocol_error(body: bytes, wrappe
 @pytest.mark.parametrize("host", ["nsqd-0.nsqd..svc.cluster.local", "a" * 64, "a." * 127 + "a", "a..", "a\x00b"])
 def test_a_host_that_no_resolver_takes_is_left_out(host: str) -> None:
     assert not is_host(host)
+
+
+# ---------------------------------------------------------------- more than anybody has
+
+
+def test_as_many_nsqds_and_channels_are_read_as_anybody_has() -> None:
+    nsqds = [PEER | {"tcp_port": 1 + number} for number in range(MAX_LISTED_NODES + 10)]
+    names = [f"c{number:06}" for number in range(MAX_LISTED_CHANNELS + 10)]
+    plain = lookup({"channels": [], "producers": nsqds})
+    assert plain.nodes is not None
+    assert len(plain.nodes) == MAX_LISTED_NODES
+    assert len(decode_nodes(Body(200, json.dumps({"producers": nsqds}).encode()))) == MAX_LISTED_NODES
+    assert len(lookup({"channels": names, "partitions": {"0": PEER}, "meta": META}).channels) == MAX_LISTED_CHANNELS

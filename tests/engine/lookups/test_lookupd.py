@@ -27,6 +27,7 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
+from tests.support.turns import TURN, turns
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -451,3 +452,14 @@ async def test_a_refused_connection_says_so() -> None:
 def test_tls_for_addresses_without_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="lookupd_tls needs an address with https://"):
         new_client(["http://127.0.0.1:4161"], TlsConfig())
+
+
+async def test_a_large_answer_does_not_hold_the_event_loop(serve: Callable[[], Awaitable[Fake]]) -> None:
+    fake = await serve()
+    names = [f"channel{number}" for number in range(10_000)]
+    fake.answer("/lookup", lookup_body({0: 1}) | {"channels": names})
+    async with LookupClient(fake.url, timeout=10.0) as client:
+        with turns() as measured:
+            answer = await client.lookup("orders")
+    assert len(answer.channels) == len(names)
+    assert measured.longest < TURN, measured.what
