@@ -9,7 +9,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from nsq_ha.errors import NsqError
-from nsq_ha.policy.approaches import Approaches, Attempt
+from nsq_ha.policy.approaches import PROOFS, Approaches, Attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -44,17 +44,10 @@ class Approach:
             self._ended(attempt, is_fault=isinstance(error, NsqError))
             raise
         proof = self._policy.opened(attempt, _now())
-        timer = None
-        if proof is not None:
-            timer = asyncio.get_running_loop().call_later(proof, self._proven, attempt)
         self._wake()
-
-        def ended() -> None:
-            if timer is not None:
-                timer.cancel()
-            self._ended(attempt, is_fault=connection.was_ended_by_peer)
-
-        connection.when_ended(ended)
+        if proof is not None:
+            asyncio.get_running_loop().call_later(proof, self._look, attempt, connection)
+        connection.when_ended(lambda: self._ended(attempt, is_fault=connection.was_ended_by_peer))
         return connection
 
     async def _turn(self, node: Node) -> Attempt:
@@ -74,9 +67,15 @@ class Approach:
                 self._ended(turn.result(), is_fault=False)
             raise
 
-    def _proven(self, attempt: Attempt) -> None:
-        self._policy.proven(attempt, _now())
-        self._wake()
+    def _look(self, attempt: Attempt, connection: Connection) -> None:
+        """Trust the address again if a connection to it has lasted, and leaves no request unanswered."""
+        if not connection.is_open:
+            return
+        if connection.is_unanswered:
+            asyncio.get_running_loop().call_later(PROOFS[0], self._look, attempt, connection)
+        else:
+            self._policy.proven(attempt, _now())
+            self._wake()
 
     def _ended(self, attempt: Attempt, *, is_fault: bool) -> None:
         self._policy.ended(attempt, _now(), is_fault=is_fault)

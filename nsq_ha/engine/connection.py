@@ -117,6 +117,7 @@ class Connection:
         self.identity: Identity = Identity()
         self.is_open: bool = False
         self.is_recalled: bool = False
+        self._has_asked = self._has_answers = False
         self._is_left = False
         self._lifetime: Lifetime | None = None
         self.tls_server: TlsServer | None = None
@@ -267,6 +268,7 @@ class Connection:
             ResponseTimeoutError: No answer within ``connect_timeout``; abort it.
         """
         self._protocol.subscribe_to(source, layout)
+        self._has_asked = True
         try:
             async with time_limit(self.config.connect_timeout):
                 await self._request(command)
@@ -293,6 +295,7 @@ class Connection:
             count: Number of commands.
         """
         self._protocol.expect_publish(count)
+        self._has_asked = True
         if self._stream is None:
             return
         if isinstance(data, bytes):
@@ -370,6 +373,11 @@ class Connection:
     def when_ended(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after the end, when the socket has closed."""
         self._ended.add_done_callback(lambda _: callback())
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether nsqd was asked for something since the handshake, and has not answered anything."""
+        return self._has_asked and not self._has_answers
 
     @property
     def was_ended_by_peer(self) -> bool:
@@ -456,6 +464,7 @@ class Connection:
         """Process what was read; return whether there is more for the next turn of the event loop."""
         stored = self._stored
         if stored is not None and (count := self._protocol.take_oks(data)):
+            self._has_answers = True
             stored(count)
             return False
         received = self._protocol.receive(data)
@@ -468,6 +477,7 @@ class Connection:
             else:
                 self.write_now(NOP)
         if received.answers:
+            self._has_answers = True
             if self._waiters:
                 self._take_answers(received.answers)
             else:

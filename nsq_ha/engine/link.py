@@ -23,7 +23,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 from nsq_ha.engine.retired import Retired
 from nsq_ha.engine.waiting import is_foreign, pause
-from nsq_ha.errors import ConnectionLostError, NoLeaderError, NsqError, ServerError
+from nsq_ha.errors import (
+    ConnectionLostError,
+    NoLeaderError,
+    NsqError,
+    ProtocolError,
+    ResponseTimeoutError,
+    ServerError,
+)
 from nsq_ha.policy.link_life import Act, Life, LinkState
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
@@ -430,7 +437,10 @@ class Link(Generic[C]):
                 raise ConnectionLostError(f"the connection to {node.address} was lost")  # noqa: TRY301 - as above
         except BaseException as error:
             self._role.dropped(connection)
-            connection.abort(error if isinstance(error, ServerError) else ConnectionLostError("not used"))
+            if isinstance(error, ProtocolError | ResponseTimeoutError | ServerError):
+                connection.abort(error)  # what nsqd is to blame for
+            else:
+                connection.abort(ConnectionLostError("not used"))
             raise
         return connection
 

@@ -12,8 +12,9 @@ unknown     if fewer than ``FEW`` attempts at unknown          good when a hands
             of all hosts, are running
 good        at once                                            doubted when an attempt fails, or a connection is lost
                                                                within ``SETTLED`` seconds
-doubted     ``BURST`` of all doubted addresses at once, then   good when a connection has lasted ``PROOF`` seconds;
-            ``RATE`` a second                                  ``SETTLED`` if it was good again for less than that
+doubted     ``BURST`` of all doubted addresses at once, then   good when a connection has lasted for as long as
+            ``RATE`` a second                                  ``PROOFS`` says, and is answered; a relapse is a doubt
+                                                               less than ``SETTLED`` seconds after that
 ==========  =================================================  =====================================================
 
 So an nsqd that restarts gets all its connections back a quarter of a second after the first one, and one that is bad
@@ -31,13 +32,13 @@ import msgspec
 FEW: Final = 8
 FEW_ALTOGETHER: Final = 32
 BURST: Final = 3
-RATE: Final = 1.5
-
-PROOF: Final = 0.25
-"""Seconds that a connection lasts to a doubted address that is well again."""
+RATE: Final = 1.0
 
 SETTLED: Final = 10.0
 """Seconds after which a loss is no sign of a bad peer; as ``link_life.LONGEST_SETTLING``."""
+
+PROOFS: Final = (0.25, 2.2, SETTLED)
+"""Seconds that a connection lasts to a doubted address that is well again: at first, and after each relapse."""
 
 MOST_ADDRESSES: Final = 4096
 """Addresses that are remembered."""
@@ -61,14 +62,14 @@ class Address(msgspec.Struct, eq=False):
         host: Its host.
         trust: What is known of it.
         good_at: When it became good again.
-        proof: Seconds that a connection must last for it to be good again.
+        relapses: Times in a row that it was good again, and not for long.
         running: Number of its connections, and of attempts.
     """
 
     host: str
     trust: Trust = Trust.UNKNOWN
     good_at: float = float("-inf")
-    proof: float = PROOF
+    relapses: int = 0
     running: int = 0
 
 
@@ -137,10 +138,10 @@ class Approaches:
         address = attempt.address
         if address.trust is Trust.UNKNOWN:
             address.trust = Trust.GOOD
-        return address.proof if address.trust is Trust.DOUBTED else None
+        return PROOFS[address.relapses] if address.trust is Trust.DOUBTED else None
 
     def proven(self, attempt: Attempt, now: float) -> None:
-        """Record that a connection has lasted."""
+        """Record that a connection has lasted, and leaves no request unanswered."""
         if attempt.address.trust is Trust.DOUBTED:
             attempt.address.trust = Trust.GOOD
             attempt.address.good_at = now
@@ -159,7 +160,8 @@ class Approaches:
         lasted = 0.0 if attempt.opened_at is None else now - attempt.opened_at
         if not is_fault or lasted >= SETTLED or address.trust is Trust.DOUBTED:
             return
-        address.proof = PROOF if now - address.good_at >= SETTLED else SETTLED
+        has_relapsed = now - address.good_at < SETTLED
+        address.relapses = min(address.relapses + 1, len(PROOFS) - 1) if has_relapsed else 0
         address.trust = Trust.DOUBTED
 
     def _filled(self, now: float) -> float:

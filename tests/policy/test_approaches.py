@@ -7,7 +7,7 @@ from nsq_ha.policy.approaches import (
     FEW,
     FEW_ALTOGETHER,
     MOST_ADDRESSES,
-    PROOF,
+    PROOFS,
     RATE,
     SETTLED,
     Approaches,
@@ -105,32 +105,31 @@ def test_an_address_is_good_again_when_a_connection_lasts() -> None:
     approaches = Approaches()
     doubted(approaches, 0.0)
     probe = approaches.begin(A, HOST, 1.0)
-    assert approaches.opened(probe, 1.0) == PROOF
+    assert approaches.opened(probe, 1.0) == PROOFS[0]
     assert approaches.trust(A) is Trust.DOUBTED
-    approaches.proven(probe, 1.0 + PROOF)
-    approaches.proven(probe, 1.0 + PROOF)
-    assert len(began(approaches, 1.0 + PROOF)) == 1024
+    approaches.proven(probe, 1.0 + PROOFS[0])
+    approaches.proven(probe, 1.0 + PROOFS[0])
+    assert len(began(approaches, 1.0 + PROOFS[0])) == 1024
 
 
 def test_one_that_is_bad_again_must_last_longer() -> None:
     approaches, now = Approaches(), 0.0
     doubted(approaches, now)
-    for proof in (PROOF, SETTLED, SETTLED):
+    for proof in (*PROOFS, SETTLED):
         now += 1.0
         probe = approaches.begin(A, HOST, now)
         assert approaches.opened(probe, now) == proof
         now += proof
         approaches.proven(probe, now)
-        approaches.ended(probe, now, is_fault=proof == PROOF)
-        if proof != PROOF:
-            doubted(approaches, now)
+        approaches.ended(probe, now, is_fault=False)
+        doubted(approaches, now)
     now += SETTLED  # it has been good for long
     probe = approaches.begin(A, HOST, now)
     approaches.opened(probe, now)
     approaches.proven(probe, now)
     later = now + SETTLED
     doubted(approaches, later)
-    assert approaches.opened(approaches.begin(A, HOST, later), later) == PROOF
+    assert approaches.opened(approaches.begin(A, HOST, later), later) == PROOFS[0]
 
 
 def test_what_is_remembered_is_bounded() -> None:

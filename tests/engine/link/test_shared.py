@@ -25,7 +25,7 @@ class FakeConnection:
         self.callbacks = callbacks
         self.node, self.name = NODE, "c1 10.0.0.1:4150"
         self.is_open = self.takes_more = True
-        self.is_recalled = False
+        self.is_recalled = self.is_unanswered = False
         self.heartbeat_age = 0.5
         self.lifetime = None
         self.written: list[object] = []
