@@ -1,9 +1,9 @@
-"""The table of floods names what costs too much; the measurement itself is ``python -m integration.floods``."""
+"""The table of floods names what costs too much; the measurement itself is ``python -m integration.floods.heavy``."""
 
 import pytest
 
-from integration.floods.__main__ import FLOODS, GOAL_BYTES, Flood, Row, line_of
 from integration.floods.client import CLIENTS
+from integration.floods.heavy import FLOODS, GOAL_BYTES, Flood, Row, line_of
 
 
 @pytest.mark.parametrize(

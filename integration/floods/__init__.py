@@ -1,1 +1,1 @@
-"""What hostile peers cost a client: memory above idle, and the time until their connections are closed."""
+"""The kit of hostile peers: what they send is data, one idea a file, and what it costs a client is measured."""

@@ -139,6 +139,10 @@ class VirtualLoop(QuickLoop):
             raise
         return ours, protocol
 
+    def refuse(self, port: int) -> None:
+        """Refuse connections to a port in memory, as if a server had listened there."""
+        self._ports.add(port)
+
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **more: Any) -> Any:  # noqa: ANN401
         """Listen in memory."""
         assert host in _LOOPBACK, "other servers are not for tests"

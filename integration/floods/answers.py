@@ -1,0 +1,77 @@
+"""Answers out of place."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from integration.floods.case import CONSUMER, PRODUCER, Case, Moment, Then
+from integration.floods.frames import message
+from nsq_ha.protocol import Layout
+from tests.support.nsqd import OK, error, response
+
+_MIB: Final = 1024 * 1024
+_FINAL: Final = {"an error", "an error that is not UTF-8", "an error of 1 MiB", "a fatal error"}
+
+_HELLO: Final = {
+    "an empty response": response(b""),
+    "an empty error": error(b""),
+    "an error": error("E_BAD_BODY IDENTIFY no"),
+    "a message": message(Layout.PLAIN),
+    "an array": response(b"[]"),
+    "OK twice": OK + OK,
+}
+_ANSWERS: Final = {
+    "an empty response": response(b""),
+    "KO": response(b"KO"),
+    "OK with a tail": response(b"OK and more"),
+    "OK with 28 bytes": response(b"OK" + bytes(28)),
+    "two answers": OK + OK + OK,
+    "CLOSE_WAIT not asked for": response(b"CLOSE_WAIT"),
+    "an empty error": error(b""),
+    "an error that is not UTF-8": error(b"E_INVALID \xff\xfe\x00"),
+    "an error of 1 MiB": error(b"E_INVALID " + b"x" * _MIB),
+    "an unknown error": error("E_WHATEVER"),
+    "a fatal error": error("E_INVALID"),
+    "no leader": error("E_FAILED_ON_NOT_LEADER"),
+    "not writable": error("E_FAILED_ON_NOT_WRITABLE"),
+    "no such topic": error("E_TOPIC_NOT_EXIST"),
+}
+
+CASES: Final = (
+    *(
+        Case(group="answers", name=f"{name} to IDENTIFY", data=data, moment=Moment.HELLO, ends=name in _FINAL)
+        for name, data in _HELLO.items()
+    ),
+    *(
+        Case(
+            group="answers",
+            name=f"{name} to SUB",
+            data=data,
+            moment=Moment.ANSWER,
+            clients=CONSUMER,
+            ends=name in _FINAL,
+            seconds_of_cpu=0.1 if len(data) > _MIB else 0.05,
+        )
+        for name, data in _ANSWERS.items()
+    ),
+    *(
+        Case(
+            group="answers",
+            name=f"{name} to PUB",
+            data=data,
+            moment=Moment.ANSWER,
+            clients=PRODUCER,
+            seconds_of_cpu=0.1 if len(data) > _MIB else 0.05,
+        )
+        for name, data in _ANSWERS.items()
+    ),
+    Case(group="answers", name="a message to a producer", data=message(Layout.PLAIN), clients=PRODUCER),
+    Case(
+        group="answers",
+        name="refused and closed",
+        data=error("E_INVALID"),
+        moment=Moment.ANSWER,
+        then=Then.CLOSE,
+        ends=True,
+    ),
+)

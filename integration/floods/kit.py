@@ -1,0 +1,20 @@
+"""All cases of the kit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from integration.floods import answers, compressed, frames, identify, lookups, many, messages
+
+if TYPE_CHECKING:
+    from integration.floods.case import Case
+
+CASES: Final[tuple[Case, ...]] = (
+    *frames.CASES,
+    *answers.CASES,
+    *identify.CASES,
+    *messages.CASES,
+    *compressed.CASES,
+    *lookups.CASES,
+    *many.CASES,
+)

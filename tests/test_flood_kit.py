@@ -1,0 +1,77 @@
+"""Hostile peers, the short form of ``python -m integration.floods``: no case crashes, hangs or costs too much."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from integration.floods.case import Case, Moment, Then
+from integration.floods.kit import CASES
+from integration.floods.running import CLIENTS, HOSTILE, Result, applies, run
+from integration.floods.table import rows
+from nsq_ha.protocol import Layout
+from tests.support.nsqd import OK
+
+SHORT = 3.0
+"""Seconds, of the virtual clock, for which a peer is hostile here."""
+
+GROUPS = sorted({case.group for case in CASES})
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_old_garbage() -> Iterator[None]:
+    """What other tests left would be counted as work of a turn."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_no_case_costs_too_much(group: str, client: str) -> None:
+    broken: list[str] = []
+    for case in CASES:
+        if case.group == group and not case.is_long and applies(case, client):
+            broken += [f"{case.name}: {text}" for text in run(case, client, hostile=SHORT).broken]
+    assert not broken, "\n".join(broken)
+
+
+def test_every_case_has_a_name_of_its_own() -> None:
+    assert len({(case.group, case.name) for case in CASES}) == len(CASES)
+    assert len(CASES) > 200
+
+
+def test_the_kit_sees_what_is_wrong() -> None:
+    """A case that is said to be harmless, and is not."""
+    good = Case(group="some", name="good", data=b"", moment=Moment.WORK)
+    assert run(good, "consumer", hostile=SHORT).broken == []
+    slow = run(replace(good, seconds_of_cpu=0.0), "consumer", hostile=SHORT)
+    assert slow.broken[0].startswith("CPU of a turn")
+    ended = Case(group="some", name="refused", data=b"\0\0\0\x0d\0\0\0\1E_INVALID", moment=Moment.ANSWER)
+    assert "the client ended: E_INVALID" in run(ended, "consumer", hostile=SHORT).broken[0]
+    known = Result(good, "consumer", memory=2**30, reconnects=3.0, recovery=4.0, stop=5.0)
+    known.judge()
+    assert [text.partition(":")[0] for text in known.broken] == [
+        "memory",
+        "reconnects a second",
+        "seconds until it works again",
+        "seconds to close",
+    ]
+
+
+def test_the_table_shows_the_worst_of_each_group() -> None:
+    case = Case(group="frames", name="a", then=Then.CLOSE)
+    lines = rows(
+        [
+            Result(case, "consumer", turn=0.001, memory=2**20, reconnects=1.0, recovery=0.5, stop=0.1),
+            Result(case, "consumer", broken=["x"], turn=0.04, memory=3 * 2**20),
+        ]
+    )
+    assert lines[2:] == ["| frames | consumer | 2 | 1 | 40 | 3 | 1.0 | 0.5 | 0.1 |"]
+    assert case.script(Layout.PLAIN) is not case.script(Layout.PLAIN)
+    assert OK
+    assert HOSTILE > SHORT
