@@ -73,5 +73,8 @@ CASES: Final = (
         moment=Moment.ANSWER,
         then=Then.CLOSE,
         ends=True,
+        # As upstream nsqds do. Each reconnect follows a refused publish, so that others need not wait: four a second
+        # for each of eight partitions.
+        reconnects=32.0,
     ),
 )

@@ -66,6 +66,7 @@ class Case:
         ends: The refusal is for good, so a consumer ends with its error.
         is_long: It takes seconds of CPU, so that only the long form runs it.
         seconds_of_cpu: Most CPU of one turn of the event loop.
+        reconnects: Most connections a second to the hostile nsqd, after the first of each partition.
     """
 
     group: str
@@ -82,6 +83,7 @@ class Case:
     ends: bool = False
     is_long: bool = False
     seconds_of_cpu: float = 0.05
+    reconnects: float = 2.0
 
     @property
     def is_lookup(self) -> bool:

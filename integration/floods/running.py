@@ -33,7 +33,6 @@ WELL: Final = 1.0
 """Seconds that a well peer's message or publish may take."""
 
 RECOVERY: Final = 3.0
-RECONNECTS: Final = 2.0
 MEMORY: Final = 64 * 1024 * 1024
 START: Final = 2.0
 CLOSE: Final = 1.0
@@ -85,7 +84,7 @@ class Result:
         limits = (
             ("CPU of a turn", self.turn, self.case.seconds_of_cpu),
             ("memory", self.memory, MEMORY),
-            ("reconnects a second", self.reconnects, RECONNECTS),
+            ("reconnects a second", self.reconnects, self.case.reconnects),
             ("seconds until it works again", self.recovery, RECOVERY),
             ("seconds to close", self.stop, CLOSE + LATE),
         )

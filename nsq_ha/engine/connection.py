@@ -117,7 +117,7 @@ class Connection:
         self.identity: Identity = Identity()
         self.is_open: bool = False
         self.is_recalled: bool = False
-        self._has_asked = self._has_answers = False
+        self._has_asked = self._has_answers = self._has_refused = False
         self._is_left = False
         self._lifetime: Lifetime | None = None
         self.tls_server: TlsServer | None = None
@@ -381,10 +381,12 @@ class Connection:
 
     @property
     def was_ended_by_peer(self) -> bool:
-        """Whether it has ended, and this client did not end it by choice."""
+        """Whether it has ended, and neither this client chose that nor the nsqd did after it had refused a publish."""
         if not self._ended.done():
             return False
-        return not self._is_left or isinstance(self._ended.result(), ProtocolError | ResponseTimeoutError | ServerError)
+        if isinstance(self._ended.result(), ProtocolError | ResponseTimeoutError | ServerError):
+            return True
+        return not (self._is_left or self._has_refused)
 
     def _leave(self) -> None:
         self._is_left = self._is_left or not self._ended.done()
@@ -481,6 +483,7 @@ class Connection:
             if self._waiters:
                 self._take_answers(received.answers)
             else:
+                self._has_refused = isinstance(received.answers[-1], ServerError)
                 self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)

@@ -158,7 +158,7 @@ async def test_refused_messages_do_not_delay_others(stage: Stage) -> None:
         calls = [producer.publish(TOPIC, body) for body in (b"too large", b"too large", b"too large", b"x")]
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [PublishError] * 3 + [Receipt]
-        assert loop.time() - began < 6.0
+        assert loop.time() - began < 1.0
 
 
 @pytest.mark.parametrize("late", [False, True])

@@ -97,7 +97,7 @@ async def test_no_answer_holds_the_event_loop(answer: bytes, said: str, serve: C
 
 async def test_many_nsqds_with_many_topics_hold_nobody_up(serve: Callable[[], Awaitable[Fake]]) -> None:
     fake = await serve()
-    entries = [peer(1 + number) | {"topics": [f"t{number}_{n}" for n in range(70)]} for number in range(2000)]
+    entries = [peer(1 + number) | {"topics": [f"t{number}_{n}" for n in range(140)]} for number in range(1000)]
     fake.answer("/nodes", {"producers": entries})
     async with LookupClient(fake.url, timeout=10.0) as lookupd:
         with turns() as measured:
