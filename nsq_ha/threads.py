@@ -90,10 +90,12 @@ class HandlerThreads:
                 error.__cause__ = raised
             except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
                 error = raised
+            # An idle thread must not keep the last message alive, not even for a moment.
+            loop, outcome = job.loop, job.outcome
+            del job
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
-                job.loop.call_soon_threadsafe(self._done, job.outcome, result, error)
-            # An idle thread must not keep the last message alive.
-            del job, result, error
+                loop.call_soon_threadsafe(self._done, outcome, result, error)
+            del result, error, outcome
 
     def _done(self, outcome: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
         self._busy -= 1
