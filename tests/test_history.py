@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from integration.history.checking import Checker
+from integration.history.recording import History
+from nsq_ha import Receipt
 
 Event = dict[str, Any]
 
@@ -53,6 +56,20 @@ def wrong(events: list[Event]) -> list[str]:
 
 def without(kind: str, seq: int | None = None) -> list[Event]:
     return [event for event in GOOD if event["event"] != kind or event.get("seq") != seq]
+
+
+def test_what_comes_after_the_end_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    with History(path, "orders", "ch", limit=5.0, ordered=True) as history:
+        history.called("k", 0)
+        history.stored("k", 0, Receipt("orders", 1, "n:1", internal_id=7, offset=70))
+        history.seen("k", 0, nsqd="n:1", partition=1, internal_id=7, offset=70)
+    history.called("k", 1)
+    history.__exit__(None, None, None)
+    checker = Checker()
+    checker.read(path.read_text().splitlines())
+    assert checker.wrong == []
+    assert checker.counts == {"begin": 1, "call": 1, "stored": 1, "seen": 1, "end": 1, "distinct": 1}
 
 
 def test_a_good_history_breaks_no_rule() -> None:

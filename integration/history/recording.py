@@ -56,6 +56,8 @@ class History(logging.Handler):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._file.closed:
+            return
         _trace.removeHandler(self)
         _trace.setLevel(self._level)
         _trace.propagate = True
@@ -87,4 +89,6 @@ class History(logging.Handler):
             self._write("finish", nsqd=line["nsqd"], partition=line["partition"], id=line["internal_id"])
 
     def _write(self, event: str, **facts: object) -> None:
+        if self._file.closed:  # a call that a closed load has left behind
+            return
         self._file.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")
