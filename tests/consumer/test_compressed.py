@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import Backoff, Message
+from nsq_ha import Backoff, Consumer, Message
 from nsq_ha.protocol import Finish, Layout, Requeue
 from nsq_ha.protocol.body_codec import PackedBody, compress_body
-from tests.support.nsqd import LIMIT, message_id
+from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.turns import TURN, turns
 
@@ -114,15 +114,20 @@ class Expanding:
 
         monkeypatch.setattr(PackedBody, "expand", waiting)
 
+    async def task(self, consumer: Consumer, peer: Peer) -> asyncio.Future[Message]:
+        """Deliver a large body; return the task that asks for it, once its decompression has begun."""
+        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await self.begun.wait()
+        return waiting
+
 
 async def test_a_cancelled_task_leaves_its_message_to_the_next(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.lead({0: stage.nsqd}, extended=True)
     expanding = Expanding(monkeypatch)
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
-        waiting = asyncio.ensure_future(anext(consumer))
-        await expanding.begun.wait()
+        waiting = await expanding.task(consumer, peer)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -141,9 +146,7 @@ async def test_a_message_that_is_lost_while_it_expands_is_not_handed_out(
     expanding = Expanding(monkeypatch)
     async with stage.consumer() as consumer:
         peer = await stage.nsqd.subscriber()
-        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
-        waiting = asyncio.ensure_future(anext(consumer))
-        await expanding.begun.wait()
+        waiting = await expanding.task(consumer, peer)
         peer.abort()
         again = await stage.nsqd.subscriber(1)
         expanding.may_end.set()
