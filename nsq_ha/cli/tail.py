@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nsq_ha.admin.findings import counted
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
-from nsq_ha.cli.reading import Selection, check_read, losses_reported, own_channel, selection_options
+from nsq_ha.cli.reading import Selection, check_read, depth_of, losses_reported, own_channel, selection_options
 from nsq_ha.cli.running import run
+from nsq_ha.cli.views import require_topic
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import fields_of
-from nsq_ha.errors import DeadLetterError, RemoteProtocolError
+from nsq_ha.errors import ConfigError, DeadLetterError, RemoteProtocolError
 from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Print messages as they arrive.")
 @click.argument("topic", type=TOPIC)
-@click.option("--channel", type=CHANNEL, help="Default: tail<random>#ephemeral, which is deleted at the end.")
+@click.option("--channel", type=CHANNEL, help="Take messages out of this channel; needs --consume.")
 @selection_options("Read", "new messages")
 @click.option("--max-in-flight", type=IN_FLIGHT, help="Default: the option max_in_flight, 200.")
 @click.option("--raw", is_flag=True, help="Print only the bodies, unchanged, each with a newline.")
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Decode dead letters: print the messages that were given up, with where they come from and why they failed.",
 )
+@click.option("--consume", is_flag=True, help="Take the printed messages out of --channel; the others stay in it.")
 @cluster_options
 @metrics_option
 @json_option
@@ -49,16 +52,18 @@ def tail(
     *,
     raw: bool,
     dead_letters: bool,
+    consume: bool,
     as_json: bool | None,
 ) -> None:
     """Print the messages of TOPIC as they arrive, until Ctrl-C or until the reader of a pipe ends.
 
-    By default, it uses a new channel, which gets all new messages and is deleted at the end. --channel shares an
-    existing channel with its other consumers, or creates one that stays. Printed messages are finished.
+    It takes nothing away: it uses a new channel, which gets copies of all new messages and is deleted at the end. With
+    --consume it takes messages out of --channel, which it shares with its consumers, or creates.
 
-    On a plain (upstream) cluster it waits for a topic that no nsqd has yet. A new channel starts with the next message,
-    or with those that wait in a topic that never had a channel.
+    On a plain (upstream) cluster, the messages of a topic without channel wait for the first one, so that a look would
+    take them away: it is refused without --consume. A topic that no nsqd has yet is waited for.
     """
+    _check_consume(chosen.channel, consume=consume)
     if raw:
         show: Callable[[Message, DeadLetter | None], None] = _print_raw
     else:
@@ -68,9 +73,22 @@ def tail(
 
 
 async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Callable[[Message], None]) -> int:
+    if chosen.channel is None:
+        await _check_copied(cluster, topic)
     kind = await chosen.wait_for(cluster, topic)
     if kind is None:
         return 0
+    printed = await _print(topic, cluster, chosen, show, kind)
+    if chosen.channel is not None:
+        left = await depth_of(cluster, topic, chosen.channel)
+        rest = "" if left is None else f"; {counted(left, 'message')} still wait there"
+        click.echo(f"took {counted(printed, 'message')} out of channel {chosen.channel}{rest}", err=True)
+    return printed
+
+
+async def _print(
+    topic: str, cluster: ClusterAccess, chosen: Selection, show: Callable[[Message], None], kind: str
+) -> int:
     printed = 0
     consumer = cluster.consumer(topic, chosen.channel or own_channel("tail"), **chosen.options())
     async with consumer, losses_reported(consumer, kind):
@@ -91,6 +109,42 @@ async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Cal
             message.finish()
             printed += 1
     return printed
+
+
+def _check_consume(channel: str | None, *, consume: bool) -> None:
+    """Check that messages are only taken away if that is said."""
+    if channel is not None and not consume:
+        raise click.UsageError(
+            f"--channel {channel} takes messages away from its consumers: add --consume if you mean that, or leave"
+            " --channel out to get copies of new messages"
+        )
+    if consume and channel is None:
+        raise click.UsageError("--consume needs --channel, the channel to take messages from")
+
+
+async def _check_copied(cluster: ClusterAccess, topic: str) -> None:
+    """Check that a new channel of a topic gets copies only: on a plain cluster, each nsqd must have another one.
+
+    Raises:
+        ConfigError: The new channel would take messages away, or an nsqd does not say whether it would.
+    """
+    found = await require_topic(cluster, topic)
+    if found.meta is not None or not found.nsqds:
+        return
+    described = await cluster.ask(lambda admin: admin.describe(topic))
+    for entry in described.partitions:
+        nsqd = entry.leader.address if entry.leader is not None else "unknown"
+        if entry.stats is None:
+            reason = f"nsqd {nsqd} does not say whether topic {topic!r} has a channel there ({entry.error})"
+        elif not entry.stats.channels:
+            waiting = counted(entry.stats.unrouted, "message")
+            reason = f"topic {topic!r} has no channel at nsqd {nsqd}: {waiting} wait there for the first one"
+        else:
+            continue
+        raise ConfigError(
+            f"{reason}, and a look would take them away. Create the channel that shall get them (nsq-ha channel create"
+            f" {topic} CHANNEL) and look again, to see copies of new messages; or take them: --consume --channel NAME"
+        )
 
 
 def letter_of(message: Message) -> DeadLetter | None:

@@ -144,6 +144,28 @@ async def test_it_waits_for_a_topic_that_nobody_has(stage: Stage, call: Call, fo
         assert (message["body"], message["partition"], message["nsqd"]) == ("first", None, stage.nsqd.node.address)
 
 
+HAS_MESSAGES = {"topic_name": "orders", "depth": 1000}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({"topics": [HAS_MESSAGES]}, "has no channel at nsqd {nsqd}: 1,000 messages wait there for the first one"),
+        ({"topics": [HAS_MESSAGES | {"channels": []}]}, "1,000 messages wait there"),
+        (None, "nsqd {nsqd} does not say whether topic 'orders' has a channel there"),
+    ],
+)
+async def test_a_look_would_take_messages_away(plain: Plain, call: Call, answer: object, reason: str) -> None:
+    """It used to print some of them, and to throw away the others."""
+    for lookupd, nsqd in zip(plain.lookupds, plain.nsqds, strict=True):
+        lookupd.answer("/lookup", {"channels": [], "producers": [plain.peer(nsqd)]})
+        nsqd.answer("/stats", answer if answer is not None else "nothing", 200 if answer is not None else 500)
+    told = await call(plain, "tail", "orders", "-n", "3")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert any(reason.format(nsqd=f"127.0.0.1:{nsqd.port + 1}") in told.stderr for nsqd in plain.nsqds)
+    assert "take them: --consume --channel NAME" in told.stderr
+
+
 async def test_waiting_for_a_topic_ends_when_nothing_comes(stage: Stage, call: Call) -> None:
     told = await call(stage, "tail", TOPIC, "--idle", "0.2")
     assert (told.exit_code, told.stdout, told.stderr) == (0, "", WAITING)

@@ -47,17 +47,32 @@ def channels(invoke: Invoke, topic: str) -> dict[str, int]:
 
 
 def test_all_that_was_printed_is_finished(invoke: Invoke, topic: str) -> None:
-    invoke("tail", topic, "--channel", "billing", "--idle", "0.2")
+    invoke("channel", "create", topic, "billing")
     invoke("pub", topic, stdin="\n".join(f"m{number}" for number in range(50)))
     seen = [
         json.loads(line)["body"]
-        for line in invoke("tail", topic, "--channel", "billing", "-n", "20").stdout.splitlines()
+        for line in invoke("tail", topic, "--channel", "billing", "--consume", "-n", "20").stdout.splitlines()
     ]
     assert len(set(seen)) == 20
-    rest = invoke("tail", topic, "--channel", "billing", "-n", "30")
+    rest = invoke("tail", topic, "--channel", "billing", "--consume", "-n", "30")
+    assert "took 30 messages out of channel billing; 0 messages still wait there" in rest.stderr
     seen += [json.loads(line)["body"] for line in rest.stdout.splitlines()]
     assert sorted(seen) == sorted(f"m{number}" for number in range(50))
     assert channels(invoke, topic) == {"billing": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--channel", "billing"), "--channel billing takes messages away from its consumers: add --consume"),
+        (("--consume",), "--consume needs --channel"),
+    ],
+)
+def test_a_look_takes_nothing_away(invoke: Invoke, topic: str, arguments: tuple[str, ...], reason: str) -> None:
+    result = invoke("tail", topic, *arguments, "-n", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert channels(invoke, topic) == {}
 
 
 def test_its_own_channel_goes_with_it(cluster: DevCluster, invoke: Invoke, topic: str) -> None:

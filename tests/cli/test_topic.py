@@ -41,7 +41,7 @@ def test_a_topic_of_a_small_cluster_gets_as_many_replicas_as_there_are_nodes(inv
 
 
 def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> None:
-    invoke("tail", topic, "--channel", "billing", "--idle", "0.2")
+    invoke("channel", "create", topic, "billing")
     assert invoke("pub", topic, stdin="a\nb\nc").exit_code == 0
     result = json.loads(invoke("topic", "describe", topic).stdout)
     assert result["depth"] == {"billing": 3}
