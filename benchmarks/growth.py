@@ -266,7 +266,7 @@ def _hold(pipe: Any, topic: str, address: str, limit: int) -> None:  # noqa: ANN
 
 async def _spread(lookupd: str, topic: str, number: int) -> None:
     async with AdminClient(lookupd) as admin:
-        await admin.create_topic(topic, number)
+        await admin.create_topic(topic, number, 1)
         await admin.create_channel(topic, "bench")
     async with Producer(lookupd=lookupd) as producer:
         messages = [OutgoingMessage(b"x" * 100, partition=n % number) for n in range(_SPREAD)]

@@ -49,7 +49,7 @@ async def ordered(lookupd: str, rounds: int) -> tuple[list[float], list[float], 
     topic = f"bench_ordered_{os.getpid()}"
     found: tuple[list[float], list[float], list[float]] = ([], [], [])
     async with AdminClient(lookupd) as admin:
-        view = await admin.create_topic(topic, 1, ordered=True)
+        view = await admin.create_topic(topic, 1, 1, ordered=True)
         try:
             for channel in ("ours", "raw", "blocking"):
                 await admin.create_channel(topic, channel)
@@ -196,7 +196,7 @@ async def keyed(lookupd: str, rounds: int) -> tuple[list[float], list[float]]:
     topic = f"bench_keyed_{os.getpid()}"
     found: tuple[list[float], list[float]] = ([], [])
     async with AdminClient(lookupd) as admin:
-        await admin.create_topic(topic, 4)
+        await admin.create_topic(topic, 4, 1)
         try:
             async with Producer(lookupd=lookupd) as producer:
                 for number in range(8):

@@ -68,7 +68,7 @@ def topic(
     async def make() -> None:
         await asyncio.sleep(max(0.0, _created[-1] + APART - time.monotonic()) if _created else 0.0)
         async with AdminClient(lookupd.split(",")) as admin:
-            await admin.create_topic(full, PARTITIONS, ordered=ordered)
+            await admin.create_topic(full, PARTITIONS, 1, ordered=ordered)
         _created.append(time.monotonic())
         await publish(lookupd, full, count, size, lot)
 

@@ -56,7 +56,7 @@ CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
 CONTRACT = ("integration",)
 """The contract suite, on the embedded clusters."""
-PAGES = ("tests/test_docs.py", "tests/test_docs_types.py")
+PAGES = ("tests/test_docs.py", "tests/test_docs_types.py", "tests/test_journey.py")
 """Run the examples of the pages, those with Spark too, and check their types."""
 
 

@@ -12,6 +12,7 @@ Settings of a block:
 
     until="text"        stop it once it has printed this (it runs for ever)
     background="text"   go on with the page once it has printed this; it runs on to the page's end
+    instead             stop the block in the background before this one, as the reader does
     file="name.py"      save it under this name; a file ``test_*.py`` is run by pytest
     run                 run this file, or the commands of this console block, as processes
     spark               with ``run``: in the one process that has Spark, which all pages share
@@ -59,7 +60,7 @@ LIMIT: Final = 30.0
 """Seconds for one block."""
 PROCESS_LIMIT: Final = 120.0
 """The same for a program of its own."""
-SETTINGS: Final = frozenset({"until", "background", "file", "library", "skip", "run", "spark"})
+SETTINGS: Final = frozenset({"until", "background", "file", "library", "skip", "run", "spark", "instead"})
 
 _FENCE: Final = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[^`\s]*)[^`]*$")
 _COMMENT: Final = re.compile(r"<!-- *(?P<kind>example:|output|run\b)(?P<text>.*?)-->", re.DOTALL)
@@ -237,6 +238,8 @@ class PageRun:
         context.run(_printing.set, printed)
         task = asyncio.create_task(self._execute(example, names), context=context)
         running = Running(example, printed, task)
+        if "instead" in example.settings:
+            await self._finish(self._background.pop())
         if "background" in example.settings:
             self._background.append(running)
             await self._printed(running, example.settings["background"])

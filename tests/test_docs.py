@@ -25,6 +25,7 @@ from nsq_ha.spark.read.columns import COLUMNS
 from scripts import index_page
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
 from tests.spark_host import SparkHost
+from tests.test_journey import FIRST, PLAIN, README, tutorials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,9 @@ PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglo
 PAGES = [page for page in PAGES if "_build" not in page.parts]
 EXAMPLES = [example for page in PAGES for example in examples_of(page)]
 COMMANDS = [(example, command) for example in EXAMPLES for command, _ in commands_of(example)]
+
+JOURNEY = {README, FIRST, PLAIN, *tutorials()}
+"""Run by their own test, on one cluster."""
 
 LANGUAGES = {"python", "console", "text", "json", "toml", "ini", "yaml"}
 SHELL_WORDS = {"cd", "export", "source", "unset"}
@@ -98,7 +102,9 @@ def spark() -> Iterator[SparkHost]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES})])
+@pytest.mark.parametrize(
+    "page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES} - JOURNEY)]
+)
 def test_the_examples_of_a_page_run(
     page: Path, spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

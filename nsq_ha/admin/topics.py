@@ -8,6 +8,7 @@ Source: server protocol 11; server failures 2, 3.6, 3.7, 3.8.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -29,8 +30,12 @@ if TYPE_CHECKING:
     from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
+_logger = logging.getLogger("nsq_ha.admin")
+
 MAX_REPLICAS: Final = 5
 """Maximum number of replicas of a partition."""
+USUAL_REPLICAS: Final = 3
+"""Number of replicas that lets writes continue after the loss of a node."""
 
 _RANGES: Final = {
     "partitions": (1, MAX_PARTITIONS),
@@ -70,7 +75,7 @@ class TopicAdmin(AdminBase):
         self,
         topic: str,
         partitions: int = 1,
-        replicas: int = 1,
+        replicas: int | None = None,
         *,
         ordered: bool = False,
         multi_part: bool | None = None,
@@ -83,7 +88,8 @@ class TopicAdmin(AdminBase):
         """Create a topic and wait until it can be used.
 
         This usually takes 0.3 to 1.5 s, and up to two minutes right after another
-        topic was created. Creating a topic again with the same options succeeds.
+        topic was created. Creating a topic again with the same options succeeds. If it differs only in what nsqlookupd
+        does not show, or in what None stands for, it keeps its settings, and a warning is logged.
 
         A plain cluster gets the topic at every nsqlookupd; nsqds create it at the first publish. There, options
         other than the defaults raise :class:`ConfigError`.
@@ -91,7 +97,8 @@ class TopicAdmin(AdminBase):
         Args:
             topic: Its name.
             partitions: 1..255.
-            replicas: Copies of each partition, 1..5. Failover without a pause in publishing needs 3.
+            replicas: Copies of each partition, 1..5. None takes 3, which fail-over without a pause in publishing
+                needs, or the number of nsqds if there are fewer.
             ordered: For ordered consumers only; several partitions may share a node.
             multi_part: Several partitions may share a node. None allows it if there are too few nodes.
             extended: Messages may have headers.
@@ -110,7 +117,8 @@ class TopicAdmin(AdminBase):
         """
         check_topic(topic)
         _in_range("partitions", partitions)
-        _in_range("replicas", replicas)
+        if replicas is not None:
+            _in_range("replicas", replicas)
         options: dict[str, object] = {
             "partitions": partitions,
             "replicas": replicas,
@@ -122,22 +130,30 @@ class TopicAdmin(AdminBase):
             "disable_channel_auto_create": bool(disable_channel_auto_create),
         }
         async with Bounded(f"creating topic {topic}", timeout) as call:
-            if multi_part is None:
-                nodes = plain.merge_nodes(await self._leading.collect(lambda client: client.nodes()))
-                multi_part = not ordered and len(nodes) < partitions * replicas
             if await self._leading.is_plain(topic, call):
-                plain.check_options(options)
+                plain.check_options(options | {"replicas": replicas or 1})
                 return await plain.create_topic(self._leading, topic, call)
-            options["multi_part"] = bool(multi_part)
+            chosen: dict[str, object] = {}
+            if multi_part is None or replicas is None:
+                nodes = len(plain.merge_nodes(await self._leading.collect(lambda client: client.nodes())))
+                copies = replicas or max(1, min(USUAL_REPLICAS, nodes))
+                chosen = {"replicas": copies, "multi_part": not ordered and nodes < partitions * copies}
+            wanted = {name: chosen.get(name) if value is None else value for name, value in options.items()}
             try:
-                await self._leading.change("/topic/create", {"topic": topic, **_params(options)}, call)
+                await self._leading.change("/topic/create", {"topic": topic, **_params(wanted)}, call)
             except ServerError as error:
                 if "already exist" not in str(error):
                     raise
-                raise ConfigError(
-                    f"topic {topic!r} already exists with other settings: {await self._differences(topic, options)}."
-                    f" Use another name, give the settings that it has, or delete it first"
-                ) from error
+                if differences := await self._differences(topic, options):
+                    raise ConfigError(
+                        f"topic {topic!r} already exists with other settings: {differences}."
+                        f" Use another name, give the settings that it has, or delete it first"
+                    ) from error
+                _logger.warning(
+                    "topic %s already exists and keeps its settings: they differ in defaults that depend on the cluster"
+                    " (replicas, multi_part) or in what nsqlookupd does not show (retention_days, sync_every)",
+                    topic,
+                )
             return await until_usable(self._leading, topic, partitions, call)
 
     async def delete_topic(self, topic: str, *, timeout: float = 30.0) -> None:
@@ -348,15 +364,19 @@ class TopicAdmin(AdminBase):
         """
         return plain.merge_topics(await self._leading.collect(lambda client: client.topics()))
 
-    async def _differences(self, topic: str, wanted: Mapping[str, object]) -> str:
-        """Return the settings in which a topic differs from ``wanted``, as far as the nsqlookupds show them."""
+    async def _differences(self, topic: str, asked: Mapping[str, object]) -> str:
+        """Return in which of the settings that were asked for a topic differs; empty if the nsqlookupds show none."""
         try:
             meta = (await self._leading.existing(topic)).meta
         except NsqError as error:
             return f"they cannot be compared now ({error})"
-        found = () if meta is None else _shown(meta)
-        differing = [f"{name} is {present}, not {wanted[name]}" for name, present in found if present != wanted[name]]
-        return "; ".join(differing) or "retention_days or sync_every differs, which nsqlookupd does not show"
+        if meta is None:
+            return "they cannot be compared now (nsqlookupd shows none)"
+        wanted = ((name, setting.meta, asked[name]) for name, setting in _SETTINGS.items())
+        shown = [(name, getattr(meta, meta_name), value) for name, meta_name, value in wanted if meta_name]
+        return "; ".join(
+            f"{name} is {present}, not {value}" for name, present, value in shown if value not in (None, present)
+        )
 
 
 def _params(settings: Mapping[str, object]) -> dict[str, str]:

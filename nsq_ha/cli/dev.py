@@ -154,12 +154,11 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    nodes = nsqds or (1 if plain else 3)
     ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
         nsqlookupds=nsqlookupds or (1 if plain else 2),
-        nsqds=nodes,
+        nsqds=nsqds or (1 if plain else 3),
         lookupd_ports=ports.lookupd,
         nsqd_ports=ports.nsqd,
         tls=nsqd_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
@@ -171,7 +170,8 @@ def dev(
         for wanted in topics:
             kind = {"ordered": wanted.ordered, "extended": wanted.extended}
             try:
-                cluster.create_topic(wanted.name, wanted.partitions, min(3, nodes), **kind)
+                # As ``topic create`` would, which may follow: without ``syncdisk``, which is 0.
+                cluster.create_topic(wanted.name, wanted.partitions, sync_every=0, **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
         busy = None if ports.lookupd else DEFAULT_PORT

@@ -9,7 +9,7 @@ import click
 from nsq_ha.admin.findings import counted
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.reading import FigureRow
-from nsq_ha.admin.topics import MAX_REPLICAS
+from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-USUAL_REPLICAS: Final = 3
-"""Number of replicas that lets writes continue after the loss of a node."""
 _TOO_FEW_NODES: Final = "No node is available"
 
 _OPTIONS: Final = {
@@ -317,23 +315,23 @@ def _change(
 
 
 async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  # noqa: ANN401
-    nodes = await admin.nodes()
-    is_plain = any(info.node.is_plain for info in nodes)
-    replicas = options.pop("replicas") or (1 if is_plain else max(1, min(USUAL_REPLICAS, len(nodes))))
+    is_plain = any(info.node.is_plain for info in await admin.nodes())
     options["disable_channel_auto_create"] = options.pop("register_channels")
-    refused = refused_option(options | {"replicas": replicas}) if is_plain else None
+    refused = refused_option(options | {"replicas": options["replicas"] or 1}) if is_plain else None
     if refused is not None:
         option, reason = refused
         raise ConfigError(f"remove {_OPTIONS.get(option) or '--' + option.replace('_', '-')}: {reason}")
     try:
-        return await admin.create_topic(name, replicas=replicas, **options)
+        return await admin.create_topic(name, **options)
     except ServerError as error:
         if _TOO_FEW_NODES not in str(error):
             raise
         is_spread = options["multi_part"] is False
+        nodes = len(await admin.nodes())
+        replicas = options["replicas"] or min(USUAL_REPLICAS, nodes)
         raise ConfigError(
             f"{error}: this takes {replicas * (options['partitions'] if is_spread else 1)} nsqds, and the cluster has"
-            f" {len(await admin.nodes())}; ask for fewer --replicas"
+            f" {nodes}; ask for fewer --replicas"
             f"{', fewer --partitions, or --multi-part' if is_spread else ''}"
         ) from error
 

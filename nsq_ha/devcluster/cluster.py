@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.security import App
     from nsq_ha.protocol.server.stream import Limits
 
+USUAL_REPLICAS: Final = 3
 SYNC_EVERY: Final = 2500
 """Default of :meth:`DevCluster.create_topic`; the real server's default of ``-sync-every``."""
 TICK: Final = 0.05
@@ -323,7 +324,7 @@ class DevCluster:
         self,
         name: str,
         partitions: int = 1,
-        replicas: int = 3,
+        replicas: int | None = None,
         *,
         ordered: bool = False,
         extended: bool = False,
@@ -339,7 +340,8 @@ class DevCluster:
         Args:
             name: The name of the topic.
             partitions: Number of partitions.
-            replicas: Replicas of each partition; 3 survive the loss of one node quickly.
+            replicas: Replicas of each partition; 3 survive the loss of one node quickly. None takes 3, or the number
+                of nsqds if there are fewer.
             ordered: Only ordered subscriptions.
             extended: Messages may have JSON headers.
             multi_part: Several partitions may share a node. None allows it if there are too few nodes.
@@ -362,8 +364,10 @@ class DevCluster:
                 raise ValueError("a plain cluster has no partitions, and so no options of topics")
             self._call(lambda: control.create_topic(name))
             return name
+        nodes = len(self._state().nsqds)
+        replicas = min(USUAL_REPLICAS, nodes) if replicas is None else replicas
         if multi_part is None:
-            multi_part = not ordered and partitions * replicas > len(self._state().nsqds)
+            multi_part = not ordered and partitions * replicas > nodes
         options = TopicOptions(
             partitions=partitions,
             replicas=replicas,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,8 +66,29 @@ async def test_a_topic_that_exists_with_other_settings_is_reported_with_these(
         in str(caught.value)
     )
     assert "multi_part" not in str(caught.value)
-    with pytest.raises(ConfigError, match="retention_days or sync_every differs"):
-        await admin.create_topic("orders", 2, replicas=3, ordered=True, multi_part=False, retention_days=3)
+
+
+@pytest.mark.parametrize("asked", [{"retention_days": 3}, {"sync_every": 9}, {"replicas": None}, {"multi_part": None}])
+async def test_a_topic_that_differs_only_in_what_nobody_asked_for_or_sees_is_accepted_with_a_note(
+    cluster: Scripted, admin: AdminClient, asked: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
+    cluster.lookups(cluster.body(4150, 4150, replica=2, ordered=True))
+    same: dict[str, Any] = {"replicas": 2, "ordered": True, "multi_part": False}
+    assert (await admin.create_topic("orders", 2, **same | asked)).complete
+    assert "topic orders already exists and keeps its settings: they differ in defaults" in caplog.text
+
+
+async def test_a_topic_has_three_replicas_unless_there_are_fewer_nodes(cluster: Scripted, admin: AdminClient) -> None:
+    cluster.leader.answer("/topic/create", b"")
+    cluster.lookups(cluster.body(4150))
+    ports = (4150, 4160, 4170, 4180)
+    for number, copies in ((1, "1"), (2, "2"), (4, "3")):
+        peers = {"producers": [cluster.peer(port) for port in ports[:number]]}
+        for fake in (cluster.follower, cluster.leader):
+            fake.answer("/nodes", peers)
+        await admin.create_topic("orders")
+        assert cluster.leader.queries("/topic/create")[-1]["replicator"] == copies
 
 
 async def test_settings_that_cannot_be_compared_are_reported_so(cluster: Scripted, admin: AdminClient) -> None:

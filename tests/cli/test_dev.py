@@ -69,6 +69,8 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
         assert sorted(result["nsqds"]) == ["nsqd-0", "nsqd-1"]
         assert result["topics"] == ["orders", "mails"]
         [lookupd] = result["lookupd"]
+        again = invoke("topic", "create", "orders", "--partitions", "2", "--ordered", lookupd=lookupd)
+        assert (again.exit_code, again.stderr) == (0, "")  # the same topic, so no note either
         assert invoke("pub", "mails", "--header", "kind=bill", stdin="hello", lookupd=lookupd).exit_code == 0
         assert invoke("pub", "orders", "--key", "a", stdin="hello", lookupd=lookupd).exit_code == 0
         tailed = invoke("tail", "orders", "--from", "beginning", "-n", "1", "--raw", lookupd=lookupd)
