@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -107,6 +108,12 @@ def prepare_workers(context: Any, *, use_this_python: bool) -> None:  # noqa: AN
 def query_and_batch(context: TaskContext) -> tuple[str | None, str | None]:
     """Return the ids of a task's streaming query and micro-batch, as far as Spark provides them."""
     return context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+
+
+def hide_traceback() -> None:
+    """Let PySpark report the exception that ends this worker process without its traceback; elsewhere do nothing."""
+    if "PYTHON_WORKER_FACTORY_SECRET" in os.environ or "PYTHON_WORKER_FACTORY_SOCK_PATH" in os.environ:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def write_file(spark: SparkSession, url: str, data: bytes) -> None:

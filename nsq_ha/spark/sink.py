@@ -23,6 +23,7 @@ from nsq_ha.spark.cluster import worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
+from nsq_ha.spark.reasons import reason_first
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, TargetTopic, TraceIds
 
@@ -67,6 +68,7 @@ class _Writer:
             if (dead_letters := self._options.dead_letter_topic) is not None:
                 self._targets[dead_letters] = self._target(dead_letters, cluster)
 
+    @reason_first()
     def write(self, iterator: Iterator[Any]) -> TaskWritten:
         """Publish the rows of one task.
 

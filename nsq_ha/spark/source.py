@@ -35,6 +35,7 @@ from nsq_ha.spark.options import KNOWN, ReadOptions
 from nsq_ha.spark.plan.batch_planner import FilterLimits, plan
 from nsq_ha.spark.read.columns import Projection, default_schema
 from nsq_ha.spark.read.range_reader import read_ranges
+from nsq_ha.spark.reasons import reason_first
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, Filter
@@ -57,6 +58,7 @@ class NsqDataSource(DataSource):
         """Return ``nsq``."""
         return "nsq"
 
+    @reason_first()
     def schema(self) -> str:
         """Return all columns as Spark DDL.
 
@@ -68,6 +70,7 @@ class NsqDataSource(DataSource):
         kind = KNOWN["headersAs"].parse(given.get("headersas", "map"))
         return default_schema(headers=headers, as_array=kind == "array")
 
+    @reason_first()
     def reader(self, schema: StructType) -> NsqBatchReader:
         """Return the batch reader for the columns of ``schema``.
 
@@ -92,6 +95,7 @@ class NsqDataSource(DataSource):
         except Exception as error:  # noqa: BLE001 - raised again where PySpark reports it
             return RefusedStreamReader(error)
 
+    @reason_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch.
 
@@ -102,6 +106,7 @@ class NsqDataSource(DataSource):
 
         return NsqBatchWriter(self.options, schema, overwrite=overwrite)
 
+    @reason_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a stream; raises as :meth:`writer`."""
         from nsq_ha.spark.sink import NsqStreamWriter  # noqa: PLC0415
@@ -117,6 +122,7 @@ class NsqBatchReader(DataSourceReader):
         self._projection = projection
         self._limits = FilterLimits()
 
+    @reason_first()
     def partitions(self) -> list[InputPartition]:
         """Ask the cluster for the ranges to read, one task each.
 
@@ -129,7 +135,8 @@ class NsqBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Read the range of one task; yield Arrow record batches."""
         # Spark starts a task without a value if there is nothing to read.
-        return read_ranges(partition.value or (), self._options, self._projection)
+        with reason_first():
+            yield from read_ranges(partition.value or (), self._options, self._projection)
 
 
 class NsqFilteredReader(NsqBatchReader):

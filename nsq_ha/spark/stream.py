@@ -30,6 +30,7 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.pyspark_private import ReturnsRows
 from nsq_ha.spark.read.range_reader import DriverRead, read_ranges
+from nsq_ha.spark.reasons import reason_first
 
 if TYPE_CHECKING:
     from nsq_ha.spark.options import ReadOptions
@@ -52,11 +53,13 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         """Pickle no connections."""
         return {**self.__dict__, "_planning": None, "_rows": []}
 
+    @reason_first()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Return where a new query begins."""
         self._begun = self._dated(self._planner.initial(), self._begun)
         return self._begun
 
+    @reason_first()
     def latestOffset(  # noqa: N802
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -75,16 +78,19 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         least = options.min_offsets_per_trigger
         return ReadAllAvailable() if least is None else ReadMinRows(least)
 
+    @reason_first()
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return where the logs end, for the lag in Spark's progress."""
         offsets: dict[str, Any] = dict(self._planner.report())
         # With the time of the batch's end, if the query has caught up.
         return self._latest if self._latest is not None and undated(self._latest) == offsets else offsets
 
+    @reason_first()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix where the query ends."""
         self._planner.prepare_target()
 
+    @reason_first()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a micro-batch, one task each; read a small one here and return its rows too."""
         planner = self._planner
@@ -107,11 +113,14 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
             NsqError: See :meth:`nsq_ha.spark.read.range_reader.RangeReader.batches`.
         """
         part = partition.value
-        if isinstance(part, SpoolPart):
-            return (self._projection.stored(read_file(path)) for path in part.paths)
-        # Spark starts a task without a value if there is nothing to read.
-        return read_ranges(part or (), self._options, self._projection)
+        with reason_first():
+            if isinstance(part, SpoolPart):
+                yield from (self._projection.stored(read_file(path)) for path in part.paths)
+            else:
+                # Spark starts a task without a value if there is nothing to read.
+                yield from read_ranges(part or (), self._options, self._projection)
 
+    @reason_first()
     def commit(self, end: dict[str, Any]) -> None:
         """Set the channel of ``reportChannel`` to the committed offsets, or delete committed spool files."""
         self._planner.commit(end)
@@ -149,6 +158,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, reason: Exception) -> None:
         self._reason = reason
 
+    @reason_first()
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401 - overrides all signatures
         raise self._reason.with_traceback(None)  # or it would grow with each call
 
