@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PAGE = ROOT / "docs/how-to/spark-recipes.md"
+PAGE = ROOT / "docs/how-to/spark-streams.md"
 
 
 @pytest.fixture(scope="module")
 def recipes() -> dict[str, Any]:
     names: dict[str, Any] = {}
     for example in examples_of(PAGE):
-        if example.language == "python" and "library" not in example.settings:
+        if example.language == "python" and not (example.hidden or {"library", "file"} & example.settings.keys()):
             exec(compile(example.code, str(example), "exec"), names)  # noqa: S102 - our own page
     return names
 

@@ -14,12 +14,14 @@ ROOT: Final = Path(__file__).parents[2]
 def rows_of(page: str) -> list[str]:
     """Return the lines of a page that name tests."""
     lines = (ROOT / page).read_text().splitlines()
-    return [line for line in lines if line.startswith("| ") and re.search(r"`(?:tests|integration)/", line)]
+    return [line for line in lines if line.startswith("| ") and named_in(line)]
 
 
 def named_in(text: str) -> list[str]:
-    """Return the tests that a text names, as ``file::name``."""
-    return re.findall(r"`((?:tests|integration)/[^`]+::[^`]+)`", text)
+    """Return the tests that a text links to by ``[✓](path "name")``, as ``file::name``."""
+    return [
+        "::".join(found) for found in re.findall(r'\]\((?:\.\./)*((?:tests|integration)/[\w/]+\.py) "(\w+)"\)', text)
+    ]
 
 
 @cache

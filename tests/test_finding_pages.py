@@ -1,0 +1,89 @@
+"""The jobs that people come for are near the front page, and are found by the words that people use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.examples import ROOT
+
+DOCS = ROOT / "docs"
+JOBS = {
+    "a producer in Flask": "how-to/frameworks",
+    "ordered consuming": "tutorial/ordered",
+    "retries": "how-to/consume",
+    "dead letters": "how-to/dead-letters",
+    "Spark to Parquet each minute": "how-to/spark-streams",
+    "coming from pynsq": "how-to/from-pynsq",
+    "TLS and AUTH": "how-to/secure",
+}
+FOUND = {
+    "how-to/frameworks": ["Flask", "Django"],
+    "tutorial/ordered": ["ordered", "order"],
+    "how-to/consume": ["retry", "ack", "requeue"],
+    "how-to/dead-letters": ["dead letter", "DLQ", "retry"],
+    "how-to/spark-streams": ["Parquet", "stream"],
+    "how-to/from-pynsq": ["pynsq", "migrate"],
+    "how-to/secure": ["authentication", "TLS", "AUTH", "certificate", "password"],
+    "how-to/plain-nsq": ["delay"],
+    "explanation/kafka": ["Kafka"],
+}
+WORDS = [(word, page) for page, words in FOUND.items() for word in words]
+
+
+def linked_from(page: str) -> set[str]:
+    """Return the pages to which the text of a page leads."""
+    text = (DOCS / f"{page}.md").read_text("utf-8").partition("```{toctree}")[0]
+    names = re.findall(r"\{doc\}`(?:[^`<]*<)?([\w./-]+)>?`", text)
+    here = (DOCS / page).parent
+    places = [DOCS / name[1:] if name.startswith("/") else here / name for name in names]
+    return {str(place.resolve().relative_to(DOCS)) for place in places}
+
+
+def entries() -> dict[str, list[str]]:
+    """Return each entry of the index in lower case, with its pages: what the search weighs most."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(DOCS.rglob("*.md")):
+        if "_build" not in path.parts:
+            page = str(path.relative_to(DOCS).with_suffix(""))
+            for line in re.findall(r"^```\{index\} (.+)$", path.read_text("utf-8"), re.MULTILINE):
+                for entry in line.split(", "):
+                    found.setdefault(entry.lower(), []).append(page)
+    return found
+
+
+def hits(word: str) -> list[str]:
+    """Return the pages with an entry that has a word, the best first, as Sphinx's ``searchtools.js`` weighs them."""
+    weighed = [
+        (len(word) / len(entry), page)
+        for entry, pages in entries().items()
+        for page in pages
+        if word.lower() in entry and 2 * len(word) >= len(entry)
+    ]
+    return [page for _, page in sorted(weighed, key=lambda each: -each[0])]
+
+
+@pytest.mark.parametrize("page", JOBS.values(), ids=JOBS.keys())
+def test_a_job_is_two_clicks_from_the_front_page(page: str) -> None:
+    assert page in linked_from("index") | {far for near in linked_from("index") for far in linked_from(near)}
+
+
+@pytest.mark.parametrize(("word", "page"), WORDS, ids=[f"{word}-{page}" for word, page in WORDS])
+def test_a_word_leads_to_its_page_among_the_first_three(word: str, page: str) -> None:
+    assert page in hits(word)[:3]
+
+
+def test_the_pages_are_few_and_short() -> None:
+    pages = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
+    assert len(pages) <= 60
+    assert sum(map(words_of, pages)) < 47_000
+
+
+def words_of(page: Path) -> int:
+    """Return how many words a reader finds in the text of a page: no code, no comments, no targets of links."""
+    text = re.sub(r"<!--.*?-->", "", page.read_text("utf-8"), flags=re.DOTALL)
+    text = re.sub(r"^( *)(`{3,}|~{3,}).*?^\1\2\s*$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^\[[^\]]+\]: .*$|^:::.*$|\[✓\](?:\[\w*\]|\([^)]*\))", "", text, flags=re.MULTILINE)
+    return len(re.findall(r"\w[\w'’.-]*", re.sub(r"\]\([^)]*\)", "]", text)))
