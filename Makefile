@@ -17,7 +17,7 @@ RELEASE = .venv-release
 export PYSPARK_PYTHON = $(abspath $(bin)/python)
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test test-full spark-floor quick bench mutants fuzz pictures docs dist lock setup clean
+.PHONY: help demo test test-full spark-floor quick bench mutants fuzz pictures reference docs dist lock setup clean
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
@@ -30,6 +30,7 @@ help:
 	@echo 'make mutants [ARGS=...] mutation testing of policy, protocol, producer, consumer, engine and chain'
 	@echo 'make fuzz [ARGS=...]   fuzz what reads bytes from outside, a minute for each target; Python 3.11 to 3.13'
 	@echo 'make pictures [ARGS=...] the pictures of the README and the pages, of runs on this machine; needs Chromium'
+	@echo 'make reference         options, errors, calls and the protocol as Markdown, to reference/'
 	@echo 'make docs              the documentation, to docs/_build/html'
 	@echo 'make dist              wheel and sdist, tried out in empty environments'
 	@echo 'make lock              renew requirements/*.txt'
@@ -80,7 +81,10 @@ fuzz:
 	@$(MAKE) --no-print-directory setup VENV=$(FUZZ) REQUIREMENTS=requirements/fuzz.txt PYTHON=$(PYTHON)
 	@$(FUZZ)/bin/python -m fuzz $(ARGS)
 
-# An environment of its own, without tests and linters.
+reference: setup
+	@$(bin)/python scripts/reference.py
+
+# An environment of its own, without tests, linters and Spark.
 docs:
 	@$(MAKE) --no-print-directory setup VENV=$(DOCS) REQUIREMENTS=requirements/docs.txt
 	@$(DOCS)/bin/python -m sphinx -n -W -q -b html docs docs/_build/html && echo 'open docs/_build/html/index.html'
@@ -118,7 +122,7 @@ lock: requirements/lock.txt
 	cp requirements/dev.txt requirements/demo.txt # the same versions of all else
 	$(COMPILE:--upgrade=) pyproject.toml --extra demo --extra spark --extra uvloop -o requirements/demo.txt
 	cp requirements/dev.txt requirements/docs.txt
-	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:docs -o requirements/docs.txt
+	$(COMPILE:--upgrade=) pyproject.toml --extra demo --extra otel --group pyproject.toml:docs -o requirements/docs.txt
 	cp requirements/dev.txt requirements/spark-floor.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
 	cp requirements/dev.txt requirements/mutation.txt

@@ -72,6 +72,8 @@ copybutton_line_continuation_character = "\\"
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 
+# Not in the environment of the pages: half a gigabyte.
+autodoc_mock_imports = ["numpy", "pyarrow", "pyspark"]
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -230,3 +230,25 @@ def test_a_build_of_a_version_that_is_not_listed_fails(tmp_path: Path) -> None:
     printed, _ = started.communicate(timeout=200)
     assert started.returncode != 0
     assert "does not list 0.3.0: add it" in printed
+
+
+def test_the_pages_of_each_version_are_published_beside_each_other(tmp_path: Path) -> None:
+    def git(*words: str, folder: Path = tmp_path / "clone") -> str:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    git("init", "--quiet", "--bare", "origin", folder=tmp_path)
+    git("clone", "--quiet", "origin", "clone", folder=tmp_path)
+    built = tmp_path / "clone" / "docs" / "_build" / "html"
+    built.mkdir(parents=True)
+    (tmp_path / "clone" / "docs" / "versions.json").write_text("[]")
+    (tmp_path / "clone" / "a").write_text("a")
+    git("add", "a")
+    git("-c", "user.name=a", "-c", "user.email=a", "commit", "--quiet", "-m", "a")
+    for version in ("0.1.0", "0.2.0", "0.2.0"):
+        (built / "index.html").write_text(f"{version} {len(list(tmp_path.rglob('*')))}")
+        script = ROOT / "scripts" / "publish_pages.sh"
+        subprocess.run([script, version], cwd=tmp_path / "clone", check=True, timeout=60)
+    files = git("ls-tree", "-r", "--name-only", "gh-pages", folder=tmp_path / "origin").split()
+    assert files == [".nojekyll", "0.1.0/index.html", "0.2.0/index.html", "index.html", "versions.json"]
+    assert "url=0.2.0/" in git("show", "gh-pages:index.html", folder=tmp_path / "origin")
