@@ -95,6 +95,7 @@ nitpick_ignore += [
     ("py:class", name)
     for name in ("Access", "Advice", "Cluster", "FilterRule", "Key", "Publisher", "Rule", "Upgrade", "_Handler")
 ]
+nitpick_ignore += [("py:class", name) for name in ("Earlier", "Memory", "Replicas", "TopicPartition", "Trouble")]
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}")
     for name in (

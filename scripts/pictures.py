@@ -67,8 +67,7 @@ async def terminal() -> str:
         screen = Screen("prod", 2.0)
         async with AdminClient(lookupd) as admin, _traffic(lookupd):
             for turn in range(4):
-                state, stats = await admin.cluster(), await admin.stats()
-                screen.take(state, stats, time.time(), time.monotonic())
+                screen.take(await admin.look(screen.reading), time.monotonic())
                 if turn == 2:
                     await asyncio.to_thread(cluster.move_leader, "orders", 1)
                 await asyncio.sleep(2.0)

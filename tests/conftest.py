@@ -31,6 +31,12 @@ def nothing_is_remembered() -> Iterator[None]:
     unexpected.forget()
 
 
+@pytest.fixture(autouse=True)
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands remember nothing of the clusters of other tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 @pytest.fixture
 async def browser() -> AsyncIterator[Any]:
     """Start Chromium without a window."""

@@ -1,5 +1,6 @@
 """Administer a cluster: topics, partitions, channels, nodes, and their statistics."""
 
+from nsq_ha.admin.causes import Incident, incidents
 from nsq_ha.admin.client import AdminClient
 from nsq_ha.admin.cluster import ClusterState, LookupdState, NodeLoad
 from nsq_ha.admin.description import (
@@ -14,6 +15,7 @@ from nsq_ha.admin.description import (
     TopicStats,
 )
 from nsq_ha.admin.nsqd_http import StoredMessage
+from nsq_ha.admin.reading import Reading
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.policy.topology import TopicView
 
@@ -24,14 +26,17 @@ __all__ = [
     "ClientStats",
     "ClusterState",
     "ClusterStats",
+    "Incident",
     "Latency",
     "LookupdState",
     "NodeLoad",
     "NodeStats",
     "PartitionDescription",
     "PartitionStats",
+    "Reading",
     "StoredMessage",
     "TopicDescription",
     "TopicStats",
     "TopicView",
+    "incidents",
 ]

@@ -1,7 +1,7 @@
 """The admin client: what its calls promise.
 
-Producers and consumers do not use this package. The calls are in ``topics``, ``channels``, ``cluster`` and
-``statistics``.
+Producers and consumers do not use this package. The calls are in ``topics``, ``channels``, ``cluster``,
+``statistics`` and ``looking``.
 
 The invariant: every call ends within its ``timeout``, and may be repeated.
 
@@ -11,12 +11,10 @@ Source: server protocol 11; server failures 2.
 from __future__ import annotations
 
 from nsq_ha.admin.channels import ChannelAdmin
-from nsq_ha.admin.cluster import ClusterAdmin
-from nsq_ha.admin.statistics import StatsAdmin
-from nsq_ha.admin.topics import TopicAdmin
+from nsq_ha.admin.looking import LookAdmin
 
 
-class AdminClient(TopicAdmin, ChannelAdmin, ClusterAdmin, StatsAdmin):
+class AdminClient(LookAdmin, ChannelAdmin):
     """Administers topics through the nsqlookupds. Use it as an async context manager.
 
     It works with partitioned and with plain (upstream) clusters, and finds the kind out by their answers. The

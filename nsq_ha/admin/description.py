@@ -201,6 +201,8 @@ class NodeStats:
         started_at: When it started, in Unix seconds; 0 if it did not answer.
         partitions: All that it holds, also what it does not lead.
         error: Why there is no answer; empty if there is one.
+        took: Seconds until its answer was there; 0 if that was not measured.
+        hangs: It let the time for an answer pass; it did not refuse the connection.
     """
 
     node: Node
@@ -209,6 +211,8 @@ class NodeStats:
     started_at: int = 0
     partitions: tuple[PartitionStats, ...] = ()
     error: str = ""
+    took: float = 0.0
+    hangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
-"""What is wrong in a cluster, and what to do about it.
+"""All checks of ``nsq-ha doctor``, and what to do about what they find.
 
-``problems`` is what a reading alone shows, for those who watch a cluster; ``findings_of`` are all checks of ``nsq-ha
-doctor``, which asks more. Pure: readings and facts come in as arguments.
+``causes`` has what a reading alone shows, for those who watch a cluster. Pure: facts come in as arguments.
 """
 
 from __future__ import annotations
@@ -12,50 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
+from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.words import counted, some
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from nsq_ha.admin.causes import Incident
     from nsq_ha.admin.description import PartitionDescription, TopicDescription
     from nsq_ha.admin.reading import Reading
-
-Trouble = Literal["unstable", "unanswered", "silent", "leaderless", "lookupd"]
-"""What can be wrong for a while: the cluster is unstable, no nsqlookupd answers, an nsqd is silent, nobody serves a
-partition, one nsqlookupd fails."""
-
-Problems = dict[tuple[Trouble, str], str]
-"""What is wrong now: why, by trouble and the thing that has it."""
 
 Status = Literal["ok", "warning", "failed", "skipped"]
 
 CLOCK_TOLERANCE: Final = 2.0
 """Seconds by which clocks may differ. Servers tell whole seconds."""
-
-_NAMED: Final = 5
-"""Number of things that a text names."""
-
-
-def problems(reading: Reading) -> Problems:
-    """Return what is wrong now."""
-    found: Problems = {}
-    cluster = reading.cluster if "cluster" not in reading.errors else None
-    if cluster is not None and cluster.stable is False:
-        found["unstable", "cluster"] = "replicas are missing, or a node joins or leaves"
-    for lookupd in cluster.lookupds if cluster is not None else ():
-        if lookupd.error:
-            found["lookupd", lookupd.url] = lookupd.error
-    if not reading.is_fresh:
-        found["unanswered", "cluster"] = reading.errors["nsqds"]
-        return found
-    for address, error in reading.silent.items():
-        found["silent", address] = error
-    for partition in () if reading.is_plain else reading.holders.keys() | reading.leaders.keys():
-        leader, name = reading.leaders.get(partition), f"{partition[0]}-{partition[1]}"
-        if leader is None:
-            found["leaderless", name] = "no nsqd leads it"
-        elif leader in reading.silent:
-            found["leaderless", name] = f"its leader {leader} does not answer"
-    return found
-
 
 # ---------------------------------------------------------------- the checks
 
@@ -96,6 +65,11 @@ class Facts:
     clocks: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def incidents(self) -> Sequence[Incident]:
+        """What the reading alone shows, the worst first."""
+        return incidents(self.reading)
+
+    @property
     def topics(self) -> Iterable[TopicDescription]:
         """The topics that were looked at."""
         return self.reading.details.values()
@@ -120,9 +94,13 @@ def findings_of(facts: Facts) -> Iterator[Finding]:
 def _lookupds_answer(facts: Facts) -> _Outcome:
     lookupds = facts.reading.lookupds
     silent = [f"{each.url} ({each.error})" for each in lookupds if each.error]
+    known = {each.url for each in lookupds}
+    silent += [
+        f"{each.subject} (gone)" for each in facts.incidents if each.trouble == "lookupd" and each.subject not in known
+    ]
     if silent:
         remedy = "start it, or open its HTTP port; if it was removed for good, take it out of lookupd"
-        return "failed", f"no answer from {_some(silent)}", remedy
+        return "failed", f"no answer from {some(silent)}", remedy
     if len(lookupds) == 1:
         text, remedy = "there is only one", "run two or more, and give clients all addresses, so that one may fail"
         return "warning", text, remedy
@@ -152,7 +130,7 @@ def _registered(facts: Facts) -> _Outcome:
     missing = [f"{nsqd} at {each.url}" for each in answering for nsqd in sorted(everyone - {*each.nsqds})]
     if missing:
         remedy = "start each nsqd with -lookupd-tcp-address for every nsqlookupd"
-        return "warning", f"not registered: {_some(missing)}", remedy
+        return "warning", f"not registered: {some(missing)}", remedy
     return "ok", f"{counted(len(everyone), 'nsqd')} at {counted(len(answering), 'nsqlookupd')}"
 
 
@@ -164,21 +142,27 @@ def _lookupds_agree(facts: Facts) -> _Outcome:
         for topic, partitions in sorted(facts.differing.items())
     ]
     remedy = "ask again in 5 s; if it stays, compare them with nsq-ha lookup TOPIC, and restart the one that is behind"
-    return "failed", f"their answers differ about {_some(topics)}", remedy
+    return "failed", f"their answers differ about {some(topics)}", remedy
 
 
 def _nsqds_answer(facts: Facts) -> _Outcome:
     nodes = facts.reading.stats.nodes
-    if not nodes:
+    gone = [each for each in facts.incidents if each.trouble in ("gone", "cut")]
+    if not nodes and not gone:
         remedy = "start nsqd, with the addresses of the nsqlookupds"
         return "failed", "the nsqlookupds list no nsqd", remedy
     silent = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
-    if silent:
+    if silent or gone:
         remedy = "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
-        return "failed", f"no answer from {_some(silent)}", remedy
+        status: Status = "failed" if silent or any(each.is_bad for each in gone) else "warning"
+        names = some([*silent, *(f"{each.subject} ({each.trouble})" for each in gone)])
+        return status, f"no answer from {names}", remedy if silent else gone[0].remedy
     ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
     if ill:
-        return "failed", _some(ill), "look at the log of that nsqd, and at its disk"
+        return "failed", some(ill), "look at the log of that nsqd, and at its disk"
+    slow = [each for each in facts.incidents if each.trouble in ("slow", "behind")]
+    if slow:
+        return "warning", some(each.sentence(facts.reading.at) for each in slow), slow[0].remedy
     versions = sorted({node.version for node in nodes if node.version})
     if len(versions) > 1:
         return "warning", f"their versions differ: {', '.join(versions)}", "complete the upgrade"
@@ -191,12 +175,12 @@ def _addresses(facts: Facts) -> _Outcome:
         remedy = (
             "start nsqd with -broadcast-address, a name or an address that clients can reach, and open its TCP port"
         )
-        return "failed", f"no connection to {_some(nodes)}", remedy
+        return "failed", f"no connection to {some(nodes)}", remedy
     hosts = [node.node.host for node in facts.reading.stats.nodes]
     local = [host for host in hosts if is_loopback(host)]
     if local and not all(is_loopback(urlsplit(each.url).hostname or "") for each in facts.reading.lookupds):
         remedy = "start nsqd with -broadcast-address, a name or an address that other machines can reach"
-        return "failed", f"the nsqlookupds name {_some(local)}, which each machine is itself", remedy
+        return "failed", f"the nsqlookupds name {some(local)}, which each machine is itself", remedy
     return "ok", f"a connection to each of {len(hosts)}"
 
 
@@ -233,7 +217,7 @@ def _leaders(facts: Facts) -> _Outcome:
     for trouble, (status, text, remedy) in _OF_PARTITIONS.items():
         names = [name for kind, name in found if kind == trouble]
         if names:
-            return status, text.format(_some(names)), remedy
+            return status, text.format(some(names)), remedy
     return "ok", f"{counted(len(found), 'partition')}, {_looked_at(facts)}"
 
 
@@ -267,7 +251,7 @@ def _flags(facts: Facts) -> _Outcome:
                     wrong.append(f"{found.view.topic}-{entry.partition} is {'' if present else 'not '}{word}")
     if wrong:
         remedy = "update the topic again (nsq-ha topic update), or restart that nsqd: its clients are refused"
-        return "failed", f"differently from the nsqlookupds: {_some(wrong)}", remedy
+        return "failed", f"differently from the nsqlookupds: {some(wrong)}", remedy
     return "ok", f"ordered and extended are the same, {_looked_at(facts)}"
 
 
@@ -281,10 +265,10 @@ def _channels(facts: Facts) -> _Outcome:
     ]
     if orphaned:
         remedy = "start its consumers; if they are gone for good: nsq-ha channel delete TOPIC CHANNEL"
-        return "warning", f"nobody consumes {_some(orphaned)}", remedy
+        return "warning", f"nobody consumes {some(orphaned)}", remedy
     if held:
         remedy = "if that is over: nsq-ha channel resume TOPIC CHANNEL"
-        return "warning", f"an operator stopped {_some(held)}", remedy
+        return "warning", f"an operator stopped {some(held)}", remedy
     return "ok", counted(len(channels), "channel")
 
 
@@ -300,19 +284,13 @@ def _clocks(facts: Facts) -> _Outcome:
         remedy = (
             "synchronise the clocks (NTP), that of this machine too: start positions by time and lags depend on them"
         )
-        return "warning", f"by this machine's clock, {_some(wrong)}", remedy
+        return "warning", f"by this machine's clock, {some(wrong)}", remedy
     return "ok", f"{counted(len(facts.clocks), 'server')}, to {CLOCK_TOLERANCE:.0f} s"
 
 
 def _looked_at(facts: Facts) -> str:
     text = counted(len(facts.reading.details), "topic")
     return f"{text} ({facts.left_out} more were not looked at: give --topic)" if facts.left_out else text
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    rest = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return "; ".join(listed[:_NAMED]) + rest
 
 
 def is_loopback(host: str) -> bool:
@@ -323,11 +301,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def counted(number: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 _CHECKS: Final[Sequence[tuple[str, Callable[[Facts], _Outcome], str]]] = (

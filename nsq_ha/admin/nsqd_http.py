@@ -82,6 +82,7 @@ class _Coordinated(msgspec.Struct):
     name: str
     partition: int
     isr_stats: list[_Replica] | None = None
+    catchup_stats: list[_Replica] | None = None
 
 
 class _Coordination(msgspec.Struct):
@@ -196,14 +197,26 @@ class NsqdHttp(HttpPeer):
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """Return the cluster's names of the in-sync nodes; none if this node does not hold the partition."""
-        params = {"topic": check_topic(topic), "partition": str(check_partition(partition))}
+        return next((in_sync for number, in_sync, _ in await self.members(topic, partition) if number == partition), ())
+
+    async def members(
+        self, topic: str, partition: int | None = None
+    ) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+        """Return the partitions of a topic that this node holds, or one of them.
+
+        Returns:
+            For each its number, and the cluster's names of the nodes in sync, and of those that are not: dead ones, and
+            those that catch up.
+        """
+        params = {"topic": check_topic(topic)}
+        if partition is not None:
+            params["partition"] = str(check_partition(partition))
         content = decode_json(await self._ask("GET", "/coordinator/stats", params), _Coordination)
-        return tuple(
-            replica.node_id
+        return [
+            (entry.partition, _names(entry.isr_stats), _names(entry.catchup_stats))
             for entry in content.topic_coord_stats or []
-            if (entry.name, entry.partition) == (topic, partition)
-            for replica in entry.isr_stats or []
-        )
+            if entry.name == topic
+        ]
 
     async def change_topic(self, action: TopicAction, topic: str) -> None:
         """Change a topic of a plain nsqd."""
@@ -352,6 +365,10 @@ class NsqdHttp(HttpPeer):
                 return refusal
         limit = self._timeout
         return await https.ask(self.url, refusal, method, path, timeout=limit, params=params, content=content)
+
+
+def _names(replicas: list[_Replica] | None) -> tuple[str, ...]:
+    return tuple(each.node_id for each in replicas or [])
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.admin.description import ClusterStats, TopicStats
+from nsq_ha.admin.description import ClusterStats, NodeStats, TopicStats
+from nsq_ha.admin.memory import MAX_LED, Memory, Sighting
+from nsq_ha.errors import LookupUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from nsq_ha.admin.cluster import ClusterState, LookupdState
-    from nsq_ha.admin.description import ChannelStats, Latency, NodeStats, PartitionStats, TopicDescription
+    from nsq_ha.admin.description import ChannelStats, Latency, PartitionStats, TopicDescription
+    from nsq_ha.admin.memory import TopicPartition
     from nsq_ha.engine.answers import NodeInfo, TopicInfo
-
-TopicPartition = tuple[str, int]
-"""A topic and a partition."""
 
 Part = tuple[str, int | None, str | None]
 """A topic and what counts of it: a partition, or an nsqd of a plain cluster. None and None stand for all parts."""
@@ -121,7 +121,9 @@ class NsqdView(NamedTuple):
 
     @property
     def health(self) -> str:
-        """``OK``, ``silent``, or what is wrong."""
+        """``OK``, ``silent``, ``gone`` if the nsqlookupds do not list it either, or what is wrong."""
+        if self.said.error and self.listed is None:
+            return "gone"
         return "silent" if self.said.error else self.said.health or "unknown"
 
     @property
@@ -151,6 +153,23 @@ class NsqdView(NamedTuple):
         return sum(channel.clients for entry in self.said.partitions for channel in entry.channels)
 
 
+class Replicas(NamedTuple):
+    """The nsqds that should hold a partition, by address.
+
+    Attributes:
+        in_sync: Those that have all of it, as its leader says; one that died a moment ago, too.
+        behind: Those that lack some of it: dead ones, and those that catch up.
+    """
+
+    in_sync: frozenset[str]
+    behind: frozenset[str]
+
+    @property
+    def needed(self) -> int:
+        """How many of them must be in sync to write: a majority."""
+        return (len(self.in_sync) + len(self.behind)) // 2 + 1
+
+
 class Earlier(NamedTuple):
     """What a reading keeps of the one before.
 
@@ -178,9 +197,12 @@ class Reading:
         cluster: The state of the nsqlookupds. None if they never answered.
         details: Descriptions of the topics that were looked at.
         errors: Why a part is old or missing, by part: ``nsqds``, ``nodes``, ``topics``, ``cluster`` or a topic.
-        earlier: The reading before, see :attr:`kept`. None for the first one.
+        earlier: The reading before. None for the first one.
         has_clients: The connections of channels were asked for.
         clock: The same as ``at``, by a clock that never goes back. None to measure rates by ``at``.
+        memory: What was known of the cluster before.
+        absent: What known nsqds say that the nsqlookupds do not list now, by address.
+        replicas: Who should hold partitions; only of topics that were asked about, since some nsqd was missing.
     """
 
     at: float
@@ -194,11 +216,24 @@ class Reading:
     earlier: Earlier | None = None
     has_clients: bool = False
     clock: float | None = None
+    memory: Memory = field(default_factory=Memory)
+    absent: Mapping[str, NodeStats] = field(default_factory=dict)
+    replicas: Mapping[TopicPartition, Replicas] = field(default_factory=dict)
 
     @property
     def is_fresh(self) -> bool:
         """Whether the nsqds were asked; if not, their figures are those of an earlier look."""
         return "nsqds" not in self.errors
+
+    def require(self) -> None:
+        """Do nothing if the nsqlookupds and nsqds were asked.
+
+        Raises:
+            LookupUnavailableError: They were not; the text says why.
+        """
+        for part in ("nsqds", "cluster", "topics", "nodes"):
+            if part in self.errors:
+                raise LookupUnavailableError(self.errors[part])
 
     @property
     def is_plain(self) -> bool:
@@ -221,6 +256,22 @@ class Reading:
         parts = {self._part(entry): entry for topic in self.topics.values() for entry in topic.partitions}
         clock = self.at if self.clock is None else self.clock
         return Earlier(clock, self.leaders, parts if self.is_fresh else None)
+
+    @cached_property
+    def remembered(self) -> Memory:
+        """What is known of the cluster after it, for the next one."""
+        if not self.is_fresh:
+            return self.memory
+        led: dict[str, list[TopicPartition]] = {}
+        for partition, address in self.leaders.items():
+            led.setdefault(address, []).append(partition)
+        answering = {
+            address: Sighting(self.at, node.node, frozenset(led.get(address, ())[:MAX_LED]), _waiting(node))
+            for address, node in self.nodes.items()
+            if not node.error
+        }
+        lookupds = [each.url for each in self.lookupds if not each.error] if "cluster" not in self.errors else []
+        return self.memory.after(self.at, answering, lookupds, self.leaders)
 
     # ------------------------------------------------------------ nsqds and partitions
 
@@ -251,7 +302,7 @@ class Reading:
         """
         if self.is_plain:
             return {}
-        before = self.earlier.leaders if self.earlier is not None else {}
+        before = self.former
         leaders: dict[TopicPartition, str] = {}
         for address, node in self.nodes.items():
             for entry in node.partitions:
@@ -261,10 +312,14 @@ class Reading:
         return leaders | {p: nsqd for p, nsqd in before.items() if p not in leaders and nsqd in self.silent}
 
     @property
+    def former(self) -> Mapping[TopicPartition, str]:
+        """Who led each partition in the reading before."""
+        return self.earlier.leaders if self.earlier is not None else {}
+
+    @property
     def moved(self) -> Mapping[TopicPartition, str]:
         """The partitions that another nsqd leads than in the reading before, with the former leader."""
-        before = self.earlier.leaders if self.earlier is not None else {}
-        return {partition: old for partition, old in before.items() if self.leaders.get(partition, old) != old}
+        return {partition: old for partition, old in self.former.items() if self.leaders.get(partition, old) != old}
 
     @cached_property
     def nsqds(self) -> Mapping[str, NsqdView]:
@@ -284,7 +339,8 @@ class Reading:
                 if self.leaders.get((entry.topic, entry.partition)) != address:
                     follows.setdefault(entry.topic, []).append(entry.partition)
             found[address] = NsqdView(node, info, leads, follows)
-        return found
+        gone = (NsqdView(node, None, {}, {}) for address, node in self.absent.items() if address not in found)
+        return found | {each.address: each for each in gone}
 
     # ------------------------------------------------------------ topics and channels
 
@@ -400,3 +456,10 @@ class Reading:
             replace(row, channel=each, lag=each.lag(self.at), rates=self.rates.get((part, each.name)))
             for each in channels
         ] or [row]
+
+
+def _waiting(node: NodeStats) -> int:
+    """Return how many messages wait at a plain nsqd, where nobody else has them."""
+    if not node.node.is_plain:
+        return 0
+    return sum(entry.unrouted + sum(channel.depth for channel in entry.channels) for entry in node.partitions)

@@ -16,9 +16,11 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
-from nsq_ha.errors import ConfigError, NoLeaderError, NsqError
+from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, ResponseTimeoutError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
     from nsq_ha.policy.topology import Node, TopicView
@@ -64,18 +66,27 @@ class StatsAdmin(AdminBase):
             if topic is not None:
                 await self._leading.existing(topic)
             nodes = plain.merge_nodes(await self._leading.collect(lambda client: client.nodes()))
-            slots = asyncio.Semaphore(_AT_ONCE)
-
-            async def ask(node: Node) -> NodeStats:
-                async with slots:
-                    try:
-                        found = await self._leading.nsqd(node).node_stats(node, topic, channel=channel, clients=clients)
-                    except NsqError as error:
-                        return NodeStats(node, error=str(error))
-                return _only(found, topic, channel)
-
-            answers = await asyncio.gather(*(ask(info.node) for info in nodes))
+            answers = await self._ask_nsqds([info.node for info in nodes], topic, channel=channel, clients=clients)
             return ClusterStats(tuple(sorted(answers, key=lambda answer: answer.node.address)))
+
+    async def _ask_nsqds(
+        self, nodes: Iterable[Node], topic: str | None = None, *, channel: str | None = None, clients: bool = False
+    ) -> list[NodeStats]:
+        """Return what some nsqds say, in their order."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+        clock = asyncio.get_running_loop().time
+
+        async def ask(node: Node) -> NodeStats:
+            async with slots:
+                began = clock()
+                try:
+                    found = await self._leading.nsqd(node).node_stats(node, topic, channel=channel, clients=clients)
+                except NsqError as error:
+                    hangs = isinstance(error, ResponseTimeoutError)
+                    return NodeStats(node, error=str(error), took=clock() - began, hangs=hangs)
+            return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
+
+        return list(await asyncio.gather(*map(ask, nodes)))
 
     async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.

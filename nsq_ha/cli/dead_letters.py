@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 
 from nsq_ha import StartFrom
-from nsq_ha.admin.findings import counted
+from nsq_ha.admin.words import counted
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import (
     CHANNEL,

@@ -6,17 +6,18 @@ import asyncio
 import secrets
 import ssl
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from nsq_ha.admin.findings import Facts, Finding, counted, findings_of
-from nsq_ha.admin.reading import Reading
+from nsq_ha.admin.findings import Facts, Finding, findings_of
+from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.seen import recall, remember
 from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import new_client
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
@@ -59,19 +60,26 @@ def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, t
     With --topic it publishes a message to each partition, and reads it by a channel of its own, with the security
     settings that are given: name a topic that is for tests, since other channels get the messages, too.
 
+    It leads with what is wrong, one sentence for each cause. Servers that answered within the last day, and do not now,
+    count as missing: `node forget` is for those that were removed.
+
     Exit code 1 if a check failed; a warning is no failure.
     """
     statuses: list[str] = []
+    causes: list[str] = []
 
     def report(finding: Finding) -> None:
-        statuses.append(finding.status)
+        # What is wrong fails a check, too, and is counted once.
+        (causes if finding.check == "incident" else statuses).append(finding.status)
         print_json(asdict(finding)) if wants_json(as_json) else _print(finding)
 
     run(_examine(cluster, topic, timeout, report))
     failed, warned = statuses.count("failed"), statuses.count("warning")
     if not wants_json(as_json):
-        click.echo(f"\n{failed} failed, {counted(warned, 'warning')}" if failed or warned else "\nall is well")
-    if failed:
+        click.echo(
+            f"\n{failed} failed, {counted(warned, 'warning')}" if failed or warned or causes else "\nall is well"
+        )
+    if failed or "failed" in causes:
         raise click.exceptions.Exit(1)
 
 
@@ -109,6 +117,9 @@ async def _examine(
         remedy = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
         report(Finding("nsqlookupds answer", "failed", str(error), remedy))
         return
+    for each in facts.incidents:
+        text = each.sentence(facts.reading.at)
+        report(Finding("incident", "failed" if each.is_bad else "warning", text, each.remedy))
     for finding in findings_of(facts):
         report(finding)
     report(certificates(cluster, time.time()))
@@ -126,17 +137,19 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
         TopicNotFoundError: ``topic`` does not exist.
     """
     async with cluster.admin() as admin:
-        state = await admin.cluster()
-        names = [topic] if topic is not None else [info.name for info in await admin.topics()]
+        reading = await admin.look(recall(cluster.lookupd))
+        reading.require()
+        remember(cluster.lookupd, reading)
+        names = [topic] if topic is not None else sorted(reading.listed)
         chosen = names[:MOST_TOPICS]
-        stats = await admin.stats(topic)
         described = await _limited(_described(admin, name, strict=topic is not None) for name in chosen)
         details = {each.view.topic: each for each in described if each is not None}
+    stats = reading.stats
     views = (
-        {} if state.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
+        {} if reading.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
     )
     return Facts(
-        reading=Reading(time.time(), stats=stats, cluster=state, details=details),
+        reading=replace(reading, details=details),
         left_out=len(names) - len(chosen),
         differing={
             name: differing(found)
@@ -144,7 +157,7 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             if not agree([each for each in found if each.error is None])
         },
         unreachable=await _unreachable(stats),
-        clocks=await _clocks(cluster, stats, [each.url for each in state.lookupds if not each.error]),
+        clocks=await _clocks(cluster, stats, [each.url for each in reading.lookupds if not each.error]),
     )
 
 

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.admin.reading import Reading
+from nsq_ha.admin.causes import incidents
 from nsq_ha.cli.figures import age, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import FigureColumn, clean, print_rows
+from nsq_ha.cli.output import FigureColumn, clean, print_rows, say
 from nsq_ha.cli.running import run
+from nsq_ha.cli.seen import keep, recall, remember
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.admin import AdminClient, PartitionStats
-    from nsq_ha.admin.reading import NsqdView
+    from nsq_ha.admin.reading import NsqdView, Reading
     from nsq_ha.cli.cluster import ClusterAccess
 
 
@@ -79,13 +79,20 @@ def _as_dict(each: NsqdView) -> dict[str, object]:
 def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
     """List the nsqds: health, version, addresses, the partitions that each leads and follows, tombstones.
 
+    It leads with what is wrong. An nsqd that answered within the last day, and is not listed now, is listed as gone.
+
     Where the terminal is narrow, columns are left out; JSON has all, and the numbers of the partitions. Exit code 1 if
-    an nsqd does not answer, or says that it is not healthy.
+    something is wrong.
     """
-    nsqds = run(cluster.ask(_nsqds))
+    reading = run(cluster.ask(lambda admin: _look(admin, cluster)))
+    nsqds = _listed(reading)
     empty = "no nsqd is registered at the nsqlookupds"
-    print_rows(nsqds, _as_dict, _columns(nsqds, time.time()), as_json=as_json, empty=empty)
-    _report(nsqds)
+    found = incidents(reading)
+    for each in found:
+        say(clean(each.sentence(reading.at)))
+    print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)
+    if any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds):
+        raise click.exceptions.Exit(1)
 
 
 def _report(nsqds: Iterable[NsqdView]) -> None:
@@ -99,11 +106,16 @@ def _report(nsqds: Iterable[NsqdView]) -> None:
         raise click.exceptions.Exit(1)
 
 
-async def _nsqds(admin: AdminClient) -> Sequence[NsqdView]:
-    """Return the nsqds that the nsqlookupds list."""
-    listed, stats = await asyncio.gather(admin.nodes(), admin.stats())
-    reading = Reading(time.time(), stats=stats, infos={info.node.address: info for info in listed})
-    return [each for each in reading.nsqds.values() if each.listed is not None]
+async def _look(admin: AdminClient, cluster: ClusterAccess) -> Reading:
+    reading = await admin.look(recall(cluster.lookupd))
+    reading.require()
+    remember(cluster.lookupd, reading)
+    return reading
+
+
+def _listed(reading: Reading) -> Sequence[NsqdView]:
+    """Return the nsqds that the nsqlookupds list, and those that are missing."""
+    return [each for each in reading.nsqds.values() if each.listed is not None or each.address in reading.absent]
 
 
 # ---------------------------------------------------------------- show
@@ -154,7 +166,7 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
 
     NSQD is its address for TCP, host:port, as `node list` shows it. Exit code 1 if it does not answer.
     """
-    nsqds = run(cluster.ask(_nsqds))
+    nsqds = _listed(run(cluster.ask(lambda admin: _look(admin, cluster))))
     each = next((each for each in nsqds if each.address == nsqd), None)
     if each is None:
         known = ", ".join(clean(other.address) for other in nsqds) or "none"
@@ -212,6 +224,23 @@ def restore(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float) ->
     """
     run(cluster.ask(lambda admin: admin.restore_node(topic, nsqd, timeout=timeout)))
     click.echo(f"restored {nsqd} for {topic}", err=True)
+
+
+@node.command()
+@click.argument("server", metavar="NSQD")
+@cluster_options
+def forget(server: str, cluster: ClusterAccess) -> None:
+    """Forget NSQD, an nsqd or the URL of an nsqlookupd that was removed for good: nothing misses it any more.
+
+    Commands remember the servers of a cluster for a day, in a file of this machine.
+    """
+    memory = recall(cluster.lookupd).memory
+    left = memory.without(server)
+    if left == memory:
+        known = ", ".join(map(clean, (*memory.nsqds, *memory.lookupds))) or "none"
+        raise click.ClickException(f"{clean(server)} is not remembered; these are: {known}")
+    keep(cluster.lookupd, left, time.time())
+    click.echo(f"forgot {clean(server)}", err=True)
 
 
 async def _tombstone(admin: AdminClient, topic: str, nsqd: str, *, delete: bool, timeout: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nsq_ha.admin.findings import counted
+from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import Selection, check_read, depth_of, losses_reported, own_channel, selection_options

@@ -12,31 +12,31 @@ import fnmatch
 import os
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from nsq_ha.admin.findings import counted, problems
-from nsq_ha.admin.reading import Reading
+from nsq_ha.admin.causes import expected, incidents
+from nsq_ha.admin.words import counted
 from nsq_ha.cli.figures import SORTS, columns_of, duration, in_order, number
 from nsq_ha.cli.options import SECONDS, cluster_options
 from nsq_ha.cli.output import cell, clean, fitted_widths, fitting
 from nsq_ha.cli.output import console as output_console
 from nsq_ha.cli.running import run
-from nsq_ha.errors import NsqError
+from nsq_ha.cli.seen import recall, remember
+from nsq_ha.errors import LookupUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.console import Console, Group
     from rich.table import Table
     from rich.text import Text
 
-    from nsq_ha.admin import AdminClient, ClusterState, ClusterStats
-    from nsq_ha.admin.findings import Trouble
-    from nsq_ha.admin.reading import FigureRow, TopicPartition
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.admin.memory import TopicPartition
+    from nsq_ha.admin.reading import FigureRow, Reading
     from nsq_ha.cli.cluster import ClusterAccess
 
 
@@ -49,13 +49,6 @@ MARKED: Final = 30.0
 _QUIT: Final = ("q", "Q", "\x03", "\x04")
 _ENTER: Final = ("\r", "\n", "\x1b")
 _ERASE: Final = ("\x7f", "\b")
-
-_TROUBLES: Final[Mapping[Trouble, str]] = {
-    "lookupd": "nsqlookupd {}: {}",
-    "unstable": "the cluster is not stable: a node joins or leaves, or replicas are missing",
-    "silent": "nsqd {} does not answer: {}",
-}
-"""What the head says of a trouble, in this order; partitions without leader have rows of their own."""
 
 
 @click.command(short_help="Watch rates, depths and lags live.")
@@ -88,7 +81,7 @@ async def _top(cluster: ClusterAccess, screen: Screen, count: int | None) -> int
     ended = asyncio.Event()
     async with cluster.admin() as admin:
         if not console.is_terminal:
-            await _sample(admin, screen, count, lambda: _print(console, screen))
+            await _sample(admin, cluster.lookupd, screen, count, lambda: _print(console, screen))
             return 0
         with Live(console=console, screen=True, auto_refresh=False) as live:
 
@@ -103,7 +96,7 @@ async def _top(cluster: ClusterAccess, screen: Screen, count: int | None) -> int
 
             with _keys(pressed):
                 draw()
-                sampling = asyncio.create_task(_sample(admin, screen, count, draw))
+                sampling = asyncio.create_task(_sample(admin, cluster.lookupd, screen, count, draw))
                 ending = asyncio.create_task(ended.wait())
                 try:
                     await asyncio.wait({sampling, ending}, return_when=asyncio.FIRST_COMPLETED)
@@ -116,19 +109,22 @@ async def _top(cluster: ClusterAccess, screen: Screen, count: int | None) -> int
     return 0
 
 
-async def _sample(admin: AdminClient, screen: Screen, count: int | None, show: Callable[[], None]) -> None:
-    done = 0
+async def _sample(
+    admin: AdminClient, lookupd: Sequence[str], screen: Screen, count: int | None, show: Callable[[], None]
+) -> None:
+    before, done = recall(lookupd), 0
     while done != count:
         began = time.monotonic()
+        reading = await admin.look(screen.reading or before)
         try:
-            state = await admin.cluster()
-            stats = await admin.stats()
-        except NsqError as error:
+            reading.require()
+        except LookupUnavailableError as error:
             if done == 0:
                 raise
             screen.fail(str(error))
         else:
-            screen.take(state, stats, time.time(), time.monotonic())
+            screen.take(reading, time.monotonic())
+            remember(lookupd, reading)
         done += 1
         show()
         if done != count:
@@ -179,6 +175,7 @@ class Screen:
         pattern: Only rows whose ``topic/channel`` matches; empty for all.
         is_typing: The keys go into ``pattern``.
         first: The first row that is shown.
+        reading: The newest sample. None before the first.
     """
 
     name: str
@@ -189,25 +186,17 @@ class Screen:
     pattern: str = ""
     is_typing: bool = False
     first: int = 0
-    _reading: Reading | None = None
+    reading: Reading | None = None
     _moved: dict[TopicPartition, float] = field(default_factory=dict)
     _trouble: str = ""
 
     # ------------------------------------------------------------ samples
 
-    def take(self, state: ClusterState, stats: ClusterStats, wall: float, clock: float) -> None:
-        """Take a sample.
-
-        Args:
-            state: The state of the cluster.
-            stats: What the nsqds say.
-            wall: The time in Unix seconds.
-            clock: The time of a clock that never goes back.
-        """
-        earlier = None if self._reading is None else self._reading.kept
-        self._reading = Reading(wall, stats=stats, cluster=state, earlier=earlier, clock=clock)
+    def take(self, reading: Reading, clock: float) -> None:
+        """Take a sample; ``clock`` is the time of a clock that never goes back."""
+        self.reading = reading
         self._moved = {place: at for place, at in self._moved.items() if clock - at < MARKED}
-        self._moved |= dict.fromkeys(self._reading.moved, clock)
+        self._moved |= dict.fromkeys(self.reading.moved, clock)
         self._trouble = ""
 
     def fail(self, reason: str) -> None:
@@ -249,9 +238,9 @@ class Screen:
     @property
     def rows(self) -> list[FigureRow]:
         """The rows that match, in their order."""
-        if self._reading is None:
+        if self.reading is None:
             return []
-        rows = self._reading.parts if self.by_partition else self._reading.rows
+        rows = self.reading.parts if self.by_partition else self.reading.rows
         pattern = self.pattern if any(char in self.pattern for char in "*?[") else f"*{self.pattern}*"
         chosen = [row for row in rows if fnmatch.fnmatchcase(f"{row.topic}/{row.name}", pattern)]
         return in_order(chosen, self.sort, reverse=self.is_reversed)
@@ -277,14 +266,14 @@ class Screen:
         from rich.text import Text
 
         line = Text(f"nsq-ha top  {clean(self.name)}", style="bold")
-        if self._reading is None:
+        if self.reading is None:
             return [line, Text("reading the statistics ...")]
-        reading, rows = self._reading, self._reading.rows
+        reading, rows = self.reading, self.reading.rows
         answering = sum(not each.error for each in reading.lookupds)
         parts = [
             "plain" if reading.is_plain else "partitioned",
             f"{answering}/{len(reading.lookupds)} nsqlookupds",
-            f"{len(reading.nodes) - len(reading.silent)}/{len(reading.nodes)} nsqds",
+            "{}/{} nsqds".format(*expected(reading)),
             counted(len(reading.topics), "topic"),
         ]
         published = {row.topic: row.in_rate for row in rows if row.in_rate is not None}
@@ -302,12 +291,12 @@ class Screen:
 
         found = []
         if self._trouble:
-            since = duration(max(0.0, clock - self._reading.kept.clock)) if self._reading is not None else None
+            since = duration(max(0.0, clock - self.reading.kept.clock)) if self.reading is not None else None
             found.append(f"no new figures{f' for {since}' if since else ''}: {self._trouble}")
-        known = problems(self._reading) if self._reading is not None else {}
-        for trouble, text in _TROUBLES.items():
-            found += [text.format(subject, why) for (kind, subject), why in known.items() if kind == trouble]
-        return [Text(clean(text), style="red", overflow="ellipsis", no_wrap=True) for text in found[:5]]
+        if self.reading is not None:
+            now = self.reading.at + max(0.0, clock - self.reading.kept.clock)
+            found += [each.sentence(now) for each in incidents(self.reading)]
+        return [Text(clean(text), style="red") for text in found[:5]]
 
     def _table(self, width: int, room: int, clock: float) -> Table | Text:
         from rich import box

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.admin.findings import counted
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
+from nsq_ha.admin.words import counted
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag, visible
 
@@ -170,9 +171,8 @@ class _Window:
 def _behind(window: _Window) -> list[Html]:
     begin, end = window.times
     shapes = [
-        _band(period, window.times, (0, HEIGHT), f"{period.subject}: {period.why}")
-        for period in window.periods
-        if (period.ended or end) >= begin
+        bar(times, window.times, (0, HEIGHT), title, "band outage")
+        for times, title in merged(window.periods, begin, end)
     ]
     shapes += [tag("path", d=f"M0 {y}H{WIDTH}", class_="grid") for y in (0, HEIGHT // 2, HEIGHT)]
     shapes += [
@@ -186,6 +186,27 @@ def _behind(window: _Window) -> list[Html]:
         if begin <= name.at <= end
     ]
     return shapes
+
+
+def merged(periods: Iterable[Period], begin: float, end: float) -> list[tuple[tuple[float, float], str]]:
+    """Return one band for all outages that overlap, however many there are, and what it says.
+
+    Args:
+        periods: The outages.
+        begin: Where the picture begins, in Unix seconds.
+        end: Where it ends.
+    """
+    bands: list[tuple[float, float, list[Period]]] = []
+    for period in sorted(periods, key=lambda each: each.began):
+        until = end if period.ended is None else period.ended
+        if until < begin:
+            continue
+        if bands and period.began <= bands[-1][1]:
+            first, last, members = bands[-1]
+            bands[-1] = (first, max(last, until), [*members, period])
+        else:
+            bands.append((period.began, until, [period]))
+    return [((first, last), some(f"{each.subject}: {each.why}" for each in members)) for first, last, members in bands]
 
 
 def legend(kind: str, *text: Child) -> Html:

@@ -6,12 +6,11 @@ import datetime
 import math
 from typing import Final
 
-NONE: Final = "–"
-"""Shown where a value is unknown."""
+from nsq_ha.admin import words
 
-_MINUTE: Final = 60
-_HOUR: Final = 3600
-_DAY: Final = 86400
+NONE: Final = words.NONE
+span: Final = words.span
+
 _UNITS: Final = ("", "k", "M", "G", "T", "P")
 
 
@@ -41,24 +40,6 @@ def size(value: float | None) -> str:
     return f"{value:.0f} B" if abs(value) < 1024 else f"{_scaled(value, 1024.0, ' ')}B"
 
 
-def span(seconds: float | None) -> str:
-    """Return a length of time: 0 s, 0.4 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    value = max(0.0, seconds)
-    if value < 10:
-        return f"{value:.1f} s" if value % 1 else f"{value:.0f} s"
-    if value < 2 * _MINUTE:
-        return f"{value:.0f} s"
-    if value < 2 * _HOUR:
-        return f"{value / _MINUTE:.0f} min"
-    if value < 2 * _DAY:
-        hours, rest = divmod(value, _HOUR)
-        return f"{hours:.0f} h {rest // _MINUTE:.0f} min"
-    days, rest = divmod(value, _DAY)
-    return f"{days:.0f} d {rest // _HOUR:.0f} h"
-
-
 def milliseconds(seconds: float | None) -> str:
     """Return a latency: 0.8 ms, 35 ms, 1.2 s."""
     if seconds is None or not math.isfinite(seconds):
@@ -79,6 +60,15 @@ def moment(at: float) -> str:
     """Return the date and time in UTC."""
     found = _moment(at)
     return NONE if found is None else f"{found:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the Unix seconds of a date and time, in UTC unless it has an offset. None if it is none."""
+    try:
+        found = datetime.datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def share(value: float) -> str:

@@ -12,18 +12,20 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.admin.findings import problems
+from nsq_ha.admin.causes import incidents, incomplete, unled
 from nsq_ha.admin.reading import Rates
+from nsq_ha.admin.words import some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from nsq_ha.admin.findings import Trouble
-    from nsq_ha.admin.reading import Reading, TopicPartition
+    from nsq_ha.admin.causes import Incident, Trouble
+    from nsq_ha.admin.memory import TopicPartition
+    from nsq_ha.admin.reading import Reading
 
 
 MAX_SERIES: Final = 3000
@@ -31,6 +33,9 @@ MAX_SERIES: Final = 3000
 
 MAX_EVENTS: Final = 1000
 MAX_PERIODS: Final = 400
+MAX_ALIKE: Final = 3
+"""Events of one reading that may say the same of different things; more are folded into one."""
+
 MAX_TEXT: Final = 400
 """Characters of a text from outside that are kept."""
 
@@ -50,6 +55,7 @@ class Period:
         why: The reason at its beginning.
         began: When it was noticed, in Unix seconds.
         ended: When it was over. None if it lasts.
+        cause: The nsqd whose loss explains it; empty if none does.
     """
 
     trouble: Trouble
@@ -57,6 +63,7 @@ class Period:
     why: str
     began: float
     ended: float | None = None
+    cause: str = ""
 
 
 class History:
@@ -70,8 +77,8 @@ class History:
         self.capacity: int = max(2, capacity)
         self.latest: Reading | None = None
         self.events: deque[ClusterEvent] = deque(maxlen=MAX_EVENTS)
-        self.gone: dict[str, float] = {}
         self.is_full: bool = False
+        self._alike: deque[ClusterEvent] = deque(maxlen=MAX_EVENTS)
         self._closed: deque[Period] = deque(maxlen=MAX_PERIODS)
         self._open: dict[tuple[Trouble, str], Period] = {}
         self._series: dict[Key, array[float]] = {}
@@ -83,19 +90,25 @@ class History:
     def add(self, reading: Reading) -> None:
         """Add the newest reading."""
         before, self.latest = self.latest, reading
-        if before is not None:
-            self.events.extend(changes(before, reading, self._former))
-            self._remember_gone(before, reading)
+        events = [] if before is None else changes(before, reading, self._former)
         if reading.is_fresh:
             partitions = reading.holders.keys() | reading.leaders.keys()
             known = self._former | dict(reading.leaders)
             self._former = {partition: nsqd for partition, nsqd in known.items() if partition in partitions}
-        self._follow(reading)
+        moved = frozenset(each.subject for each in events if each.kind == "leader")
+        main, alike = folded([*events, *self._follow(reading, moved)])
+        self.events.extend(main)
+        self._alike.extend(alike)
         self._write(reading)
 
     def tell(self, event: ClusterEvent) -> None:
         """Add an event that no reading shows, such as what an operator did."""
         self.events.append(event)
+
+    def events_of(self, topic: str) -> list[ClusterEvent]:
+        """Return the events of a topic, the oldest first, those that are folded elsewhere, too."""
+        found = [each for each in (*self._alike, *self.events) if each.topic == topic]
+        return sorted(found, key=lambda each: each.at)
 
     @property
     def count(self) -> int:
@@ -128,31 +141,38 @@ class History:
         """What is and was wrong, the oldest first."""
         return sorted([*self._closed, *self._open.values()], key=lambda period: period.began)
 
-    def _remember_gone(self, before: Reading, reading: Reading) -> None:
-        if not reading.is_fresh:
-            return
-        for address in before.nodes.keys() - reading.nodes.keys():
-            self.gone[address] = reading.at
-        for address in reading.nodes:
-            self.gone.pop(address, None)
-        while len(self.gone) > MAX_PERIODS:
-            del self.gone[next(iter(self.gone))]
-
-    def _follow(self, reading: Reading) -> None:
-        """Open and close periods."""
-        now = problems(reading)
+    def _follow(self, reading: Reading, moved: frozenset[str]) -> list[ClusterEvent]:
+        """Open and close periods; return the events of that, but of partitions that have ``moved``."""
+        found = incidents(reading)
+        causes = {partition: each.subject for each in found for partition in each.unled if each.subject != "cluster"}
+        now = {
+            (each.trouble, each.subject): Period(each.trouble, each.subject, _why(each), each.since or reading.at)
+            for each in found
+            if each.trouble not in ("leaderless", "unstable")
+        }
+        if reading.stable is False and reading.is_fresh:  # also if something else explains it
+            known = "a node joins or leaves, or replicas are missing"
+            now.setdefault(("unstable", "cluster"), Period("unstable", "cluster", known, reading.at))
+        for (topic, number), why in unled(reading).items():
+            name = f"{topic}-{number}"
+            cause = causes.get((topic, number), "")
+            now["leaderless", name] = Period("leaderless", name, why[:MAX_TEXT], reading.at, cause=cause)
+        events = []
         for key in [key for key in self._open if key not in now]:
-            if not reading.is_fresh and key[0] in ("silent", "leaderless"):
+            if not reading.is_fresh and key[0] != "unanswered":
                 continue  # nobody can tell now
             period = self._open.pop(key)
-            self._closed.append(Period(period.trouble, period.subject, period.why, period.began, reading.at))
-            self.events.append(ends(period.trouble, period.subject, period.began, reading.at))
-        for (trouble, subject), text in sorted(now.items()):
-            if (trouble, subject) in self._open or len(self._open) >= MAX_PERIODS:
-                continue
-            why = text[:MAX_TEXT]
-            self._open[trouble, subject] = Period(trouble, subject, why, reading.at)
-            self.events.append(begins(trouble, subject, why, reading.at))
+            self._closed.append(replace(period, ended=reading.at))
+            if period.trouble != "leaderless" or period.subject not in moved:
+                events.append(ends(period.trouble, period.subject, period.began, reading.at))
+        for key, period in sorted(now.items(), key=lambda each: (each[0][0] == "leaderless", each[0])):
+            if key in self._open:
+                if period.cause:  # perhaps it was found only now
+                    self._open[key] = replace(self._open[key], cause=period.cause)
+            elif len(self._open) < MAX_PERIODS:
+                self._open[key] = period
+                events.append(begins(*key, period.why, reading.at))
+        return events
 
     def _write(self, reading: Reading) -> None:
         position = self._count % self.capacity
@@ -192,11 +212,13 @@ class History:
 
 def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
     """Yield the figures of a reading; those of the whole cluster first, so that they always have a place."""
+    lacking = incomplete(reading)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
-    yield ("cluster", "depth"), sum(row.depth or 0 for row in channels)
-    yield ("cluster", "in_flight"), sum(row.channel.in_flight for row in channels if row.channel)
-    yield ("cluster", "lag"), max((row.lag for row in channels if row.lag is not None), default=_NAN)
+    if not lacking:
+        yield ("cluster", "depth"), sum(row.depth or 0 for row in channels)
+        yield ("cluster", "in_flight"), sum(row.channel.in_flight for row in channels if row.channel)
+        yield ("cluster", "lag"), max((row.lag for row in channels if row.lag is not None), default=_NAN)
     if reading.seconds is not None:
         yield ("cluster", "published"), sum(topics.values())
         for name in Rates._fields:
@@ -205,9 +227,10 @@ def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
         yield ("topic", topic, "published"), rate
     for row in channels:
         key = ("channel", row.topic, row.name)
-        yield (*key, "depth"), row.depth or 0
-        yield (*key, "in_flight"), row.channel.in_flight if row.channel else 0
-        yield (*key, "lag"), _NAN if row.lag is None else row.lag
+        if row.topic not in lacking:  # a sum that lacks a part would look like progress
+            yield (*key, "depth"), row.depth or 0
+            yield (*key, "in_flight"), row.channel.in_flight if row.channel else 0
+            yield (*key, "lag"), _NAN if row.lag is None else row.lag
         if row.rates is not None:
             for name, value in row.rates._asdict().items():
                 yield (*key, name), value
@@ -228,6 +251,7 @@ class ClusterEvent:
         subject: The node, topic, partition or channel.
         text: What happened.
         topic: The topic; empty if it concerns none.
+        group: What it says, without its subject, for those that may be many; empty if it stands alone.
     """
 
     at: float
@@ -236,6 +260,27 @@ class ClusterEvent:
     subject: str
     text: str
     topic: str = ""
+    group: str = ""
+
+
+def folded(events: Iterable[ClusterEvent]) -> tuple[list[ClusterEvent], list[ClusterEvent]]:
+    """Return the events, many that say the same as one, and those that this one stands for."""
+    groups: dict[tuple[str, str], list[ClusterEvent]] = {}
+    for event in events:
+        groups.setdefault(
+            (event.group, "" if event.group else f"{event.kind} {event.subject} {event.text}"), []
+        ).append(event)
+    main: list[ClusterEvent] = []
+    alike: list[ClusterEvent] = []
+    for (group, _), members in groups.items():
+        if not group or len(members) <= MAX_ALIKE:
+            main += members
+            continue
+        alike += members
+        noun = "partition" if members[0].kind == "leader" else members[0].kind
+        text = f"{group}: {some(each.subject for each in members)}"
+        main.append(replace(members[0], subject=f"{len(members):,} {noun}s", text=text, topic=""))
+    return main, alike
 
 
 def changes(before: Reading, after: Reading, former: Mapping[TopicPartition, str] | None = None) -> list[ClusterEvent]:
@@ -265,14 +310,16 @@ def _leaders(before: Reading, after: Reading, former: Mapping[TopicPartition, st
             continue
         subject = f"{topic}-{number}"
         if new is None:
-            yield ClusterEvent(after.at, "leader", "bad", subject, f"no nsqd leads it any more; {old} led it", topic)
-        elif old is None and former.get(partition, new) != new:
-            text = f"the leader moved from {former[partition]} to {new}, after a time without one"
-            yield ClusterEvent(after.at, "leader", "warning", subject, text, topic)
+            continue  # a problem that begins
+        if old is None and former.get(partition, new) != new:
+            group = f"the leader moved from {former[partition]}"
+            text = f"{group} to {new}, after a time without one"
+            yield ClusterEvent(after.at, "leader", "warning", subject, text, topic, group)
         elif old is None:
-            yield ClusterEvent(after.at, "leader", "good", subject, f"{new} leads it", topic)
+            yield ClusterEvent(after.at, "leader", "good", subject, f"{new} leads it", topic, "they have a leader")
         else:
-            yield ClusterEvent(after.at, "leader", "warning", subject, f"the leader moved from {old} to {new}", topic)
+            group = f"the leader moved from {old}"
+            yield ClusterEvent(after.at, "leader", "warning", subject, f"{group} to {new}", topic, group)
 
 
 def _nodes(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
@@ -280,9 +327,7 @@ def _nodes(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
     for address in sorted({*old, *new}):
         if address not in old:
             yield ClusterEvent(after.at, "nsqd", "good", address, "the nsqd joined the cluster")
-        elif address not in new:
-            yield ClusterEvent(after.at, "nsqd", "bad", address, "the nsqlookupds list the nsqd no longer")
-        else:
+        elif address in new:  # one that is missing is an incident
             was, now = old[address], new[address]
             if was.started_at and now.started_at and now.started_at > was.started_at:
                 yield ClusterEvent(after.at, "nsqd", "warning", address, "the nsqd was restarted")
@@ -300,9 +345,9 @@ def _topics(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
         return
     old, new = set(before.names), set(after.names)
     for name in sorted(new - old):
-        yield ClusterEvent(after.at, "topic", "info", name, "the topic was created", name)
+        yield ClusterEvent(after.at, "topic", "info", name, "the topic was created", name, "created")
     for name in sorted(old - new):
-        yield ClusterEvent(after.at, "topic", "warning", name, "the topic was deleted", name)
+        yield ClusterEvent(after.at, "topic", "warning", name, "the topic was deleted", name, "deleted")
     for name in sorted(old & new):
         was, now = len(before.partitions(name)), len(after.partitions(name))
         if not after.is_plain and 0 < was < now:
@@ -318,9 +363,9 @@ def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
             continue
         subject = f"{topic}/{channel}"
         if key not in old:
-            yield ClusterEvent(after.at, "channel", "info", subject, "the channel was created", topic)
+            yield ClusterEvent(after.at, "channel", "info", subject, "the channel was created", topic, "created")
         elif key not in new:
-            yield ClusterEvent(after.at, "channel", "warning", subject, "the channel was deleted", topic)
+            yield ClusterEvent(after.at, "channel", "warning", subject, "the channel was deleted", topic, "deleted")
         else:
             for state in ("paused", "skipped"):
                 was, now = getattr(old[key], state), getattr(new[key], state)
@@ -337,31 +382,46 @@ def _answers(reading: Reading, topic: str) -> bool:
     return all(nsqd not in silent for (name, _), nsqd in reading.leaders.items() if name == topic)
 
 
-_TROUBLES: Mapping[Trouble, tuple[Kind, Level, str, str]] = {
-    "unstable": ("cluster", "warning", "the cluster is unstable: {}", "the cluster is stable again after {}"),
-    "unanswered": ("cluster", "bad", "the cluster does not answer: {}", "the cluster answers again after {}"),
-    "silent": ("nsqd", "bad", "the nsqd does not answer: {}", "the nsqd answers again, or is gone, after {}"),
-    "leaderless": ("leader", "bad", "nobody serves the partition: {}", "the partition is served again after {}"),
-    "lookupd": (
-        "nsqlookupd",
-        "bad",
-        "the nsqlookupd does not answer: {}",
-        "the nsqlookupd answers again, or is gone, after {}",
-    ),
+_TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
+    "unanswered": ("cluster", "bad", "it answers again after {}"),
+    "gone": ("nsqd", "bad", "it is back, or forgotten, after {}"),
+    "silent": ("nsqd", "bad", "it answers again, or is gone, after {}"),
+    "cut": ("nsqd", "bad", "an nsqlookupd lists it again after {}"),
+    "ill": ("nsqd", "bad", "it is healthy again after {}"),
+    "slow": ("nsqd", "warning", "it is no longer slow, after {}"),
+    "behind": ("nsqd", "warning", "it is in sync after {}"),
+    "lookupd": ("nsqlookupd", "bad", "it answers again, or is gone, after {}"),
+    "leading": ("cluster", "bad", "an nsqlookupd leads again after {}"),
+    "disagree": ("nsqlookupd", "warning", "the nsqlookupds agree again after {}"),
+    "leaderless": ("leader", "bad", "the partition is served again after {}"),
+    "unstable": ("cluster", "warning", "it is stable again after {}"),
 }
-"""The events when a trouble begins and ends: kind, level, and the two texts."""
+"""The events when a trouble begins and ends: kind, level, and the text at its end."""
 
 
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
-    kind, level, text, _ = _TROUBLES[trouble]
-    return ClusterEvent(at, kind, level, subject, text.format(why), _topic_of(trouble, subject))
+    kind, level, _ = _TROUBLES[trouble]
+    text, group = f"nobody serves the partition: {why}", f"nobody serves them: {why}"
+    return ClusterEvent(at, kind, level, subject, *_of(trouble, subject, why, text, group))
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:
     """Return the event for a problem that ended."""
-    kind, _, _, text = _TROUBLES[trouble]
-    return ClusterEvent(at, kind, "good", subject, text.format(span(at - began)), _topic_of(trouble, subject))
+    kind, _, text = _TROUBLES[trouble]
+    lasted = span(at - began)
+    return ClusterEvent(at, kind, "good", subject, *_of(trouble, subject, text.format(lasted), "", "served again"))
+
+
+def _of(trouble: Trouble, subject: str, text: str, of_partition: str, group: str) -> tuple[str, str, str]:
+    """Return the text, the topic and the group of an event."""
+    if trouble != "leaderless":
+        return text, "", ""
+    return of_partition or text, _topic_of(trouble, subject), group
+
+
+def _why(found: Incident) -> str:
+    return f"{found.cause}{f': {found.detail}' if found.detail else ''}"[:MAX_TEXT]
 
 
 def _topic_of(trouble: Trouble, subject: str) -> str:

@@ -1,7 +1,6 @@
 """Ask the cluster once per interval, whatever the number of browsers, and tell those that wait.
 
-The invariants: two polls never overlap; each ends within its limit, also if servers are slow; a part that fails is that
-of the poll before, with the reason; and nothing that a server sends ends the polling.
+The invariants: two polls never overlap, and nothing that a server sends ends the polling.
 """
 
 from __future__ import annotations
@@ -9,17 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.reading import Reading
-from nsq_ha.errors import NsqError
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
-
-    from nsq_ha.admin import AdminClient, TopicDescription
+    from nsq_ha.admin import AdminClient
     from nsq_ha.dashboard.history import History
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
@@ -29,8 +24,6 @@ MAX_WATCHED: Final = 20
 
 _KEPT: Final = 3
 """Intervals for which a topic is watched after somebody looked at it."""
-
-T = TypeVar("T")
 
 
 class Poller:
@@ -89,53 +82,15 @@ class Poller:
 
     async def once(self) -> None:
         """Poll once, add the reading to the history, and wake all that wait."""
-        began = time.time()
-        before = self._history.latest or Reading(began)
-        errors: dict[str, str] = {}
-        watched = self._still_watched(began)
-        wants_clients = began < self._clients_until
-
-        async def part(name: str, question: Coroutine[Any, Any, T], old: T) -> T:
-            try:
-                async with asyncio.timeout(self._limit):
-                    return await question
-            except NsqError as error:
-                errors[name] = str(error)
-            except TimeoutError:
-                errors[name] = f"no answer within {self._limit:g} s"
-            return old
-
-        limit = self._limit
-        stats, infos, listed, cluster, described = await asyncio.gather(
-            part("nsqds", self._admin.stats(clients=wants_clients, timeout=limit), before.stats),
-            part("nodes", self._admin.nodes(), None),
-            part("topics", self._admin.topics(), None),
-            part("cluster", self._admin.cluster(timeout=limit), before.cluster),
-            asyncio.gather(*(part(name, self._describe(name), before.details.get(name)) for name in watched)),
-        )
-        ended = time.time()
-        self._history.add(
-            Reading(
-                at=ended,
-                took=max(0.0, ended - began),
-                stats=stats,
-                infos=before.infos if infos is None else {info.node.address: info for info in infos},
-                listed=before.listed if listed is None else {info.name: info for info in listed},
-                cluster=cluster,
-                details={name: found for name, found in zip(watched, described, strict=True) if found is not None},
-                errors={name: text for name, text in errors.items() if name not in watched},
-                earlier=None if self._history.latest is None else before.kept,
-                has_clients=wants_clients,
-            )
-        )
+        wanted = self._still_watched(time.time())
+        with_clients = time.time() < self._clients_until
+        before = self._history.latest or Reading(time.time())
+        self._history.add(await self._admin.look(before, topics=wanted, clients=with_clients, limit=self._limit))
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()
         if self.is_closed:
             self._next.set()
-
-    async def _describe(self, topic: str) -> TopicDescription:
-        return await self._admin.describe(topic, timeout=self._limit)
 
     def _still_watched(self, now: float) -> list[str]:
         for topic in [topic for topic, until in self._watched.items() if until < now]:

@@ -146,7 +146,7 @@ class LivePage:
                 self.times,
                 [ChartLine(*line) for line in zip(labels, values, strict=True)],
                 unit=unit,
-                periods=_merged(periods),
+                periods=periods,
                 names=names,
             )
             for name, title, unit, labels, values in pictures
@@ -223,19 +223,6 @@ def _counts(audit: Audit, *, has_ended: bool) -> Html:
     if audit.failed:
         facts.append(("errors", figures.count(audit.failed), "bad"))
     return ui.tiles(*facts)
-
-
-def _merged(periods: Sequence[Period]) -> list[Period]:
-    """Return the periods with those that overlap as one, so that a stall of two partitions is no darker."""
-    found: list[Period] = []
-    for period in sorted(periods, key=lambda each: each.began):
-        last = found[-1] if found else None
-        if last is None or last.ended is None or period.ended is None or period.began > last.ended:
-            found.append(period)
-        else:
-            subject = last.subject if period.subject in last.subject else f"{last.subject}, {period.subject}"
-            found[-1] = Period("leaderless", subject, last.why, last.began, max(last.ended, period.ended))
-    return found
 
 
 @contextlib.asynccontextmanager

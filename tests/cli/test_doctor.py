@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import time
@@ -9,17 +10,21 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
+from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
+from nsq_ha.cli import seen
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.doctor import ahead, certificates
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
 from tests.support.certificates import CA_FILE, server_context
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Invoke
@@ -183,6 +188,43 @@ def test_what_is_wrong_has_a_remedy(check: str, changes: dict[str, object], stat
     assert finding.status == status
     assert text in finding.text
     assert finding.remedy
+
+
+def test_a_dead_nsqd_that_the_nsqlookupds_forgot_is_missed(invoke: Invoke, name: str) -> None:
+    """It used to say "ok  nsqds answer: all 2", with exit code 0."""
+    with DevCluster(nsqlookupds=1, nsqds=3, time_scale=0.02) as lonely:
+        lonely.create_topic(name, 1, 3)
+        (lookupd,) = lonely.lookupd
+        assert invoke("node", "list", lookupd=lookupd).exit_code == 0
+        address = lonely.nsqds["nsqd-2"]
+        lonely.kill("nsqd-2")
+        port = address.rpartition(":")[2]
+        asyncio.run(eventually(lambda: port not in httpx.get(f"{lookupd}/nodes").text))
+        result = invoke("doctor", "-o", "table", lookupd=lookupd)
+        assert result.exit_code == 1
+        assert result.stdout.startswith(f"FAILED  incident: nsqd {address} ")
+        listed = invoke("node", "list", lookupd=lookupd)
+        assert (listed.exit_code, listed.stderr.startswith(f"nsqd {address} ")) == (1, True)
+        assert address in listed.stdout
+        unknown = invoke("node", "forget", "n:1", lookupd=lookupd)
+        assert (unknown.exit_code, "n:1 is not remembered; these are: " in unknown.stderr) == (1, True)
+        assert invoke("node", "forget", address, lookupd=lookupd).stderr == f"forgot {address}\n"
+        assert address not in invoke("node", "list", lookupd=lookupd).stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"[" * 100_000])
+def test_a_damaged_file_is_as_good_as_none(content: bytes) -> None:
+    seen.path().parent.mkdir(parents=True)
+    seen.path().write_bytes(content)
+    assert seen.recall(["http://l"]).memory == Memory()
+    seen.keep(["http://l"], Memory({"n:1": Sighting(5.0, A, frozenset({("orders", 0)}))}), 5.0)
+    assert seen.recall(["http://other", "http://l"]).memory.nsqds["n:1"].node == A
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    seen.keep(["http://l"], Memory(), 5.0)
+    assert seen.recall(["http://l"]).memory == Memory()
 
 
 def test_nothing_is_found_where_nothing_was_asked() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.admin import ChannelStats, ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats, PartitionStats
+from nsq_ha.admin.memory import Memory
 from nsq_ha.admin.reading import Reading
 from nsq_ha.policy.topology import Node
 
@@ -64,5 +65,6 @@ def reading(
         cluster=ClusterState(is_plain, stable, tuple(lookupds), ()),
         errors=errors or {},
         earlier=before.kept if before else None,
+        memory=before.remembered if before else Memory(),
         has_clients=has_clients,
     )

@@ -7,11 +7,15 @@ import math
 import pytest
 
 from nsq_ha.admin import LookupdState
-from nsq_ha.admin.findings import problems
+from nsq_ha.admin.causes import incidents, unled
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import history as module
 from nsq_ha.dashboard.history import ClusterEvent, History, changes
 from tests.dashboard.conftest import channel, node, partition, reading
+
+
+def wrong(now: Reading) -> list[tuple[str, str]]:
+    return [(each.trouble, each.subject) for each in incidents(now)]
 
 
 def texts(before: Reading, after: Reading) -> list[tuple[str, str]]:
@@ -21,14 +25,15 @@ def texts(before: Reading, after: Reading) -> list[tuple[str, str]]:
 def test_nothing_happens_between_equal_readings() -> None:
     one = reading(1, node(4150, partition("orders", 0, channel())))
     assert changes(one, one) == []
-    assert problems(one) == {}
+    assert wrong(one) == []
 
 
 def test_a_leader_that_moves_is_one_event() -> None:
     one = reading(1, node(4150, partition()), node(4250, partition(is_leader=False)))
     two = reading(3, node(4150, partition(is_leader=False)), node(4250, partition()), before=one)
     [event] = changes(one, two)
-    assert event == ClusterEvent(3, "leader", "warning", "orders-0", "the leader moved from n:4150 to n:4250", "orders")
+    text, group = "the leader moved from n:4150 to n:4250", "the leader moved from n:4150"
+    assert event == ClusterEvent(3, "leader", "warning", "orders-0", text, "orders", group)
 
 
 def test_while_two_claim_a_partition_the_former_leader_keeps_it() -> None:
@@ -42,13 +47,11 @@ def test_a_silent_leader_is_a_problem_and_no_change_of_leader() -> None:
     one = reading(1, node(4150, partition()), node(4250, partition(is_leader=False)))
     two = reading(3, node(4150, error="no answer"), node(4250, partition(is_leader=False)), before=one)
     assert changes(one, two) == []
-    assert problems(two) == {
-        ("silent", "n:4150"): "no answer",
-        ("leaderless", "orders-0"): "its leader n:4150 does not answer",
-    }
+    assert wrong(two) == [("silent", "n:4150")]
+    assert unled(two) == {("orders", 0): "its leader n:4150 does not answer"}
     three = reading(5, node(4150, error="no answer"), node(4250, partition()), before=two)
     assert texts(two, three) == [("orders-0", "the leader moved from n:4150 to n:4250")]
-    assert list(problems(three)) == [("silent", "n:4150")]
+    assert (wrong(three), unled(three)) == ([("silent", "n:4150")], {})
 
 
 def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
@@ -58,29 +61,27 @@ def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
         kept.add(reading(at, node(4250, partition(is_leader=False)), before=kept.latest))
     kept.add(reading(4, node(4250, partition()), before=kept.latest))
     texts = [(event.level, event.text) for event in kept.events if event.kind == "leader"]
-    assert texts[0] == ("bad", "no nsqd leads it any more; n:4150 led it")
+    assert texts[0] == ("bad", "nobody serves the partition: no nsqd leads it, n:4150 did")
     assert ("warning", "the leader moved from n:4150 to n:4250, after a time without one") in texts
     kept.add(reading(5, before=kept.latest))
     kept.add(
         reading(6, node(4250, partition()), before=kept.latest)
     )  # another topic of that name, or the old nsqd again
-    assert [event.level for event in kept.events].count(
-        "warning"
-    ) == 2  # the move above, and the topic that was deleted
+    assert [event.text for event in kept.events if event.level == "warning"][1:] == ["the topic was deleted"]
 
 
 def test_a_partition_that_nobody_leads() -> None:
     one = reading(1, node(4150, partition()))
     two = reading(2, node(4150, partition(is_leader=False)), before=one)
-    assert texts(one, two) == [("orders-0", "no nsqd leads it any more; n:4150 led it")]
-    assert problems(two) == {("leaderless", "orders-0"): "no nsqd leads it"}
+    assert (texts(one, two), wrong(two)) == ([], [("leaderless", "cluster")])
+    assert unled(two) == {("orders", 0): "no nsqd leads it, n:4150 did"}
 
 
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
         ([node(1)], [node(1), node(2)], [("n:2", "the nsqd joined the cluster")]),
-        ([node(1), node(2)], [node(1)], [("n:2", "the nsqlookupds list the nsqd no longer")]),
+        ([node(1), node(2)], [node(1)], []),
         ([node(1)], [node(1, started_at=60)], [("n:1", "the nsqd was restarted")]),
         ([node(1)], [node(1, error="x")], []),
         ([node(1)], [node(1, partition("a"))], [("a", "the topic was created")]),
@@ -127,7 +128,8 @@ def test_an_old_reading_tells_nothing_but_that_it_is_old() -> None:
     one = reading(1, node(1, partition("a")), stable=False)
     two = reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}, before=one)
     assert changes(one, two) == []
-    assert problems(two) == {("unanswered", "cluster"): "no nsqlookupd answers"}
+    [found] = incidents(two)
+    assert (found.trouble, found.detail) == ("unanswered", "no nsqlookupd answers")
     assert (two.seconds, two.published) == (None, {})
 
 
@@ -138,10 +140,8 @@ def test_the_first_answer_after_a_failed_first_poll_is_no_news() -> None:
 
 def test_nsqlookupds_and_an_unstable_cluster_are_problems() -> None:
     lookupds = [LookupdState("http://l:1", leads=True, error=""), LookupdState("http://l:2", leads=False, error="gone")]
-    assert list(problems(reading(1, stable=False, lookupds=lookupds))) == [
-        ("unstable", "cluster"),
-        ("lookupd", "http://l:2"),
-    ]
+    assert wrong(reading(1, stable=False, lookupds=lookupds)) == [("lookupd", "http://l:2")]
+    assert wrong(reading(1, stable=False)) == [("unstable", "cluster")]
 
 
 def test_series_are_aligned_and_forget() -> None:
@@ -176,16 +176,16 @@ def test_problems_become_periods_and_events() -> None:
     assert (period.trouble, period.subject, period.why, period.began, period.ended) == (
         "silent",
         "n:1",
-        "no answer",
-        2,
+        "nsqd n:1 does not answer: no answer",
+        1,
         None,
     )
     kept.add(reading(5.5, node(1), before=kept.latest))
     assert kept.open == []
     assert [each.ended for each in kept.periods] == [5.5]
     assert [event.text for event in kept.events] == [
-        "the nsqd does not answer: no answer",
-        "the nsqd answers again, or is gone, after 3.5 s",
+        "nsqd n:1 does not answer: no answer",
+        "it answers again, or is gone, after 4.5 s",
     ]
 
 
@@ -196,13 +196,52 @@ def test_while_nobody_answers_what_was_wrong_with_nsqds_stays_open() -> None:
     assert {period.trouble for period in kept.open} == {"silent", "unanswered"}
 
 
-def test_nodes_that_are_gone_are_remembered_until_they_return() -> None:
+def test_nodes_that_are_gone_are_missed_until_they_return() -> None:
     kept = History(10)
     kept.add(reading(1, node(1), node(2)))
     kept.add(reading(2, node(1), before=kept.latest))
-    assert kept.gone == {"n:2": 2}
+    assert [(each.trouble, each.subject, each.began) for each in kept.open] == [("gone", "n:2", 1)]
     kept.add(reading(3, node(1), node(2), before=kept.latest))
-    assert kept.gone == {}
+    assert kept.open == []
+
+
+def test_what_many_partitions_say_is_one_event() -> None:
+    """It used to be hundreds, which hid their cause."""
+    topics = [f"t{number}" for number in range(200)]
+    kept = History(10)
+    followed = [partition(topic, 0, is_leader=False) for topic in topics]
+    led = [partition(topic) for topic in topics]
+    kept.add(reading(1, node(1, *led), node(2, *followed)))
+    kept.add(reading(2, node(2, *followed), before=kept.latest))
+    kept.add(reading(4, node(2, *led), before=kept.latest))
+    kept.add(reading(5, node(1, *followed), node(2, *led), before=kept.latest))
+    assert [(event.subject, event.text) for event in kept.events] == [
+        ("n:1", "nsqd n:1 gone"),
+        (
+            "200 partitions",
+            "nobody serves them: no nsqd leads it, n:1 did: t0-0; t1-0; t10-0; t100-0; t101-0 and 195 more",
+        ),
+        ("200 partitions", "the leader moved from n:1: t0-0; t1-0; t10-0; t100-0; t101-0 and 195 more"),
+        ("n:1", "the nsqd joined the cluster"),
+        ("n:1", "it is back, or forgotten, after 4 s"),
+    ]
+    assert {each.cause for each in kept.periods if each.trouble == "leaderless"} == {"n:1"}
+    assert [event.text for event in kept.events_of("t7")] == [
+        "nobody serves the partition: no nsqd leads it, n:1 did",
+        "the leader moved from n:1 to n:2, after a time without one",
+    ]
+
+
+def test_a_sum_that_lacks_a_partition_is_a_gap() -> None:
+    """It used to fall, as if messages had been finished."""
+    kept = History(10)
+    zero, one = (partition("a", number, channel("c", depth=5)) for number in (0, 1))
+    kept.add(reading(1, node(1, zero), node(2, one)))
+    kept.add(reading(2, node(1, zero), node(2, error="no answer"), before=kept.latest))
+    kept.add(reading(3, node(1, zero), node(2, one), before=kept.latest))
+    for key in (("cluster", "depth"), ("channel", "a", "c", "depth")):
+        first, gap, last = kept.series(*key)
+        assert (first, math.isnan(gap), last) == (10, True, 10)
 
 
 def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +256,7 @@ def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.Monk
     assert kept.is_full
     assert kept.count <= 20
     assert len(kept.open) <= 5
-    assert len(kept.gone) <= 5
+    assert len(kept.latest.memory.nsqds) <= 500 if kept.latest else False
     assert len(kept.events) <= module.MAX_EVENTS
     assert max(len(period.why) for period in kept.open) == module.MAX_TEXT
     assert not math.isnan(kept.series("cluster", "depth")[-1])

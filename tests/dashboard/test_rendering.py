@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 import nsq_ha.dashboard
-from nsq_ha.admin import Latency, LookupdState
+from nsq_ha.admin import Latency, LookupdState, StoredMessage
+from nsq_ha.admin.browsing import Browsed, Look
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, timeline
+from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
+from nsq_ha.dashboard.pages.messages import messages_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
@@ -127,6 +129,16 @@ def test_buttons_are_only_for_those_who_may_change() -> None:
     text = channel_page(operator, "orders", "billing").content
     assert re.findall(r"/confirm/([a-z]+)", text) == ["unpause", "skip", "empty"]
     assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
+
+
+def test_a_stored_message_cannot_become_markup() -> None:
+    each = Browsed(
+        0, StoredMessage(1, 2, 3, 4, 5, HOSTILE, json.dumps({"h": HOSTILE, "##client_dispatch_tag": HOSTILE}))
+    )
+    board = Board(History(5), 3.0, arguments=dict.fromkeys(("topic", "contains", "as"), HOSTILE[:20]))
+    text = messages_page(board, Look((each,), 1, {0: 4}, {0: 6}, (HOSTILE,)), HOSTILE).content
+    assert "script" not in parsed(text).names
+    assert "\u202e" not in text
 
 
 def test_no_line_of_a_note_ends_within_an_option() -> None:
@@ -239,8 +251,17 @@ def test_a_chart_leaves_gaps_and_keeps_peaks() -> None:
     assert max(point for point in points if point is not None) == 40.0
     assert points[0] is None
     assert data["times"][-1] == 999.0
-    assert text.count('class="band silent"') == 1
+    assert text.count('class="band outage"') == 1
     assert f"V{HEIGHT}" not in text
+
+
+def test_outages_that_overlap_are_one_band() -> None:
+    """Those of a hundred partitions used to add up to solid red over the line."""
+    many = [Period("leaderless", f"t-{number}", "why", 10 + number / 100, 20) for number in range(100)]
+    bands = merged([*many, Period("silent", "n:1", "why", 15, 25), Period("silent", "n:1", "why", 40)], 0, 50)
+    assert [times for times, _ in bands] == [(10, 25), (40, 50)]
+    assert bands[0][1].endswith("t-4: why and 96 more")
+    assert merged(many, 30, 50) == []
 
 
 def test_a_chart_without_figures_says_so() -> None:

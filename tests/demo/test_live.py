@@ -44,9 +44,10 @@ async def test_a_run_with_a_stall_and_a_fault() -> None:
     text = watch.page(BOARD).content
     assert re.findall(r"<text [^>]*>([^<]+)</text>", text) == ["nsqd-0 killed"] * 3
     # The publish that is pending still makes the picture's band longer than that of the two stalls, which are one.
-    [band, again] = re.findall(r'<rect [^>]*class="band leaderless"><title>([^<]+)', text)
+    [band, again] = re.findall(r'<rect [^>]*class="band outage"><title>([^<]+)', text)
     assert band == again
-    assert "a partition, partition 0: publishes waited for 6" in band
+    assert "a partition: publishes waited for 6" in band
+    assert "partition 0: publishes waited for 9" in band
     assert re.findall(r'class="band stalled"><title>([^<]+)', text) == ["stalled for 9.0 s"]
     assert "nsqd-0 (a:1)" in text
     assert "partition 0: b:1" in text

@@ -12,7 +12,6 @@ from integration.faults.scenarios import (
     lookupds,
     network,
     ordinary,
-    soak,
     stopping,
     topics,
 )
@@ -31,5 +30,5 @@ ALL: tuple[Scenario, ...] = (
     *stopping.SCENARIOS,
 )
 
-NAMED: tuple[Scenario, ...] = (chaos.SCENARIO, *soak.SCENARIOS)
+NAMED: tuple[Scenario, ...] = (chaos.SCENARIO,)
 """Those that run only when they are named."""

@@ -47,7 +47,7 @@ class Neighbour:
             "integration.faults.reader",
             self.load.topic,
             self.load.channel,
-            json.dumps(self.load.pace.reader_options),
+            str(self.load.pace.heartbeat),
             *self.load.lookupds,
             stdout=asyncio.subprocess.PIPE,
         )

@@ -8,6 +8,7 @@ from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
+from nsq_ha.dashboard.pages.overview import wrong
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 def nodes(board: Board) -> Page:
     """Return the nsqds and nsqlookupds."""
-    return Page("Nodes", join(ui.section("nsqds", _nsqds(board)), ui.section("nsqlookupds", _lookupds(board))))
+    return Page(
+        "Nodes", join(wrong(board), ui.section("nsqds", _nsqds(board)), ui.section("nsqlookupds", _lookupds(board)))
+    )
 
 
 def _nsqds(board: Board) -> Html:
@@ -50,15 +53,8 @@ def _nsqds(board: Board) -> Html:
             ui.number("load", load),
         ]
     columns.append(ui.number("clients", unless_silent(lambda nsqd: nsqd.clients)))
-    gone = [
-        tag("li", tag("b", address), " has not been listed since ", ui.stamp(at), data_key=address)
-        for address, at in board.history.gone.items()
-    ]
     nsqds, empty = reading.nsqds.values(), "The nsqlookupds list no nsqd."
-    return join(
-        ui.table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty),
-        tag("ul", gone, class_="wrong") if gone else None,
-    )
+    return ui.table("nsqds", columns, nsqds, key=lambda nsqd: nsqd.address, empty=empty)
 
 
 def _held(partitions: Mapping[str, Sequence[int]]) -> int:
@@ -71,7 +67,9 @@ def _up(nsqd: NsqdView, now: float) -> str:
 
 def _state(nsqd: NsqdView) -> Child:
     if nsqd.said.error:
-        return tag("span", ui.badge("silent", "bad"), " ", tag("small", nsqd.said.error))
+        return tag("span", ui.badge(nsqd.health, "bad"), " ", tag("small", nsqd.said.error))
+    if nsqd.listed is None and nsqd.said.health:
+        return tag("span", ui.badge("not listed", "bad"), " ", tag("small", "no nsqlookupd lists it"))
     return ui.badge(nsqd.health[:200], "good" if nsqd.health == "OK" else "warning")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
+_MOST_WRONG: Final = 10
 _CHARTS: Final = ui.flow("cluster", published=("cluster", "published"))
 _TITLES: Final = {"depth": "Waiting messages, all channels", "lag": "Longest lag"}
 
@@ -24,8 +26,8 @@ def overview(board: Board) -> Page:
     """Return the first page."""
     events = islice(reversed(board.history.events), 8)
     content = join(
+        wrong(board),
         _tiles(board),
-        _wrong(board),
         ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
         ui.section("Channels with the most waiting messages", _channels(board)),
         ui.section("Busiest topics", _topics(board)),
@@ -40,11 +42,15 @@ def overview(board: Board) -> Page:
 
 def _tiles(board: Board) -> Html:
     reading, history = board.reading, board.history
-    silent, nodes = len(reading.silent), len(reading.nodes)
-    leaderless = sum(period.trouble == "leaderless" for period in history.open)
+    answering, nodes = expected(reading)
+    leaderless = len(unled(reading))
     messages = sum(topic.messages for topic in reading.topics.values())
     facts: list[tuple[str, Child, str]] = [
-        ("nsqds that answer", f"{nodes - silent} of {nodes}", "bad" if silent else "good" if nodes else "warning"),
+        (
+            "nsqds that answer",
+            f"{answering} of {nodes}",
+            "bad" if answering < nodes else "good" if nodes else "warning",
+        ),
         ("cluster", *_state(board)),
         ("topics", figures.count(len(reading.names)), ""),
     ]
@@ -77,23 +83,30 @@ def _state(board: Board) -> tuple[str, str]:
     )
 
 
-def _wrong(board: Board) -> Html | None:
-    """Return what is wrong now."""
-    periods = board.history.open
-    if not periods:
+def wrong(board: Board) -> Html | None:
+    """Return what is wrong now: a sentence for each cause, the worst first."""
+    found = incidents(board.reading)
+    if not found:
         return None
     rows = [
         tag(
             "li",
-            tag("b", period.subject),
-            f" {period.why} ",
-            tag("span", f"for {figures.span(board.now - period.began)}", class_="soft"),
-            data_key=f"{period.trouble}{period.subject}",
+            tag("b", each.cause),
+            f" for {figures.span(board.now - each.since)}" if each.since is not None else None,
+            tag("span", "; ".join(each.effects), class_="effects") if each.effects else None,
+            tag("small", join(f"{each.detail}. " if each.detail else None, f"To do: {each.remedy}."), class_="soft"),
+            class_="bad" if each.is_bad else "warning",
+            data_key=f"{each.trouble}{each.subject}",
         )
-        for period in periods[:20]
+        for each in found[:_MOST_WRONG]
     ]
-    more = len(periods) - 20
-    return ui.section("Wrong now", tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="wrong"))
+    more = len(found) - _MOST_WRONG
+    return tag(
+        "section",
+        tag("h2", "Wrong now"),
+        tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="incidents"),
+        id="incidents",
+    )
 
 
 def _channels(board: Board) -> Html:

@@ -33,7 +33,14 @@ def timeline(board: Board) -> Page:
                 "lanes",
                 begin,
                 end,
-                [p for p in history.periods if ui.found(f"{p.subject} {p.why}", needle) and (p.ended or end) >= begin],
+                [
+                    p
+                    for p in history.periods
+                    # What the loss of an nsqd explains has no row of its own, unless it is looked for.
+                    if ui.found(f"{p.subject} {p.why}", needle)
+                    and (needle or not p.cause)
+                    and (p.ended or end) >= begin
+                ],
                 [mark for mark in marks if ui.found(f"{mark.subject} {mark.text}", needle) and mark.at >= begin],
             ),
             tag(

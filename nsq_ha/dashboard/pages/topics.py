@@ -14,7 +14,8 @@ from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
     from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
-    from nsq_ha.admin.reading import FigureRow, TopicPartition
+    from nsq_ha.admin.memory import TopicPartition
+    from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.markup import Child
 
 
@@ -123,7 +124,7 @@ def topic_page(board: Board, name: str) -> Page:
         (channel.name, ("channel", name, channel.name, "depth"))
         for channel in sorted(channels, key=lambda c: -c.depth)[:6]
     ]
-    events = [event for event in reversed(history.events) if event.topic == name]
+    events = history.events_of(name)[::-1]
     content = join(
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
@@ -149,7 +150,12 @@ def topic_page(board: Board, name: str) -> Page:
             "Events",
             ui.events_list(events[:20], empty="Nothing has happened to this topic since the dashboard started."),
         ),
-        tag("p", tag("a", "Search a message of this topic", href=path("search") + query(topic=name))),
+        tag(
+            "p",
+            None if reading.is_plain else tag("a", "Its messages", href=path("messages") + query(topic=name)),
+            " ",
+            tag("a", "Search a message of this topic", href=path("search") + query(topic=name)),
+        ),
     )
     return Page(name, content)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.history import ClusterEvent, History, Key
 
+OUTAGES: Final = frozenset({"unanswered", "gone", "silent", "leaderless"})
+"""What makes figures wrong, and is a band in charts; the timeline has all."""
+
 MAX_ROWS: Final = 500
 """Rows of a table; the filter finds the others."""
 
@@ -178,17 +181,13 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
         topic: Show only what concerns this topic; empty for all.
     """
     history = board.history
-    marks = [
-        event
-        for event in history.events
-        if event.kind == "leader" and (event.topic == topic if topic else event.level == "warning")
-    ]
+    events = history.events_of(topic) if topic else history.events
+    marks = [event for event in events if event.kind == "leader" and event.level == "warning"]
     periods = [
         period
         for period in history.periods
-        if not topic
-        or period.subject == "cluster"
-        or (period.trouble == "leaderless" and period.subject.rpartition("-")[0] == topic)
+        if period.trouble in OUTAGES
+        and (not topic or period.subject == "cluster" or period.subject.rpartition("-")[0] == topic)
     ]
     return tag(
         "div",

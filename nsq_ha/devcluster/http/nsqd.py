@@ -102,7 +102,7 @@ class _NsqdRoutes:
         return node_stats(self._node, request.query_params)
 
     async def coordinator_stats(self, request: Request) -> dict[str, Any]:
-        """``/coordinator/stats``: the in-sync replicas of all partitions that this node holds."""
+        """``/coordinator/stats``: the replicas of all partitions that this node holds."""
         topic, partition = request.query_params.get("topic"), request.query_params.get("partition")
         return {
             "rpc_stats": {},
@@ -113,7 +113,12 @@ class _NsqdRoutes:
                     "name": name,
                     "partition": number,
                     "isr_stats": [{"hostname": "", "node_id": member.distributed_id} for member in held.isr],
-                    "catchup_stats": None,
+                    "catchup_stats": [
+                        {"hostname": "", "node_id": member.distributed_id, "progress": 0}
+                        for member in held.replicas
+                        if member not in held.isr
+                    ]
+                    or None,
                 }
                 for name, number in sorted(self._node.replicas)
                 if topic in (None, name) and partition in (None, str(number))

@@ -1,0 +1,355 @@
+"""What is wrong in a cluster now: one sentence for each cause, with what follows from it.
+
+Hundreds of partitions can lose their leader because one nsqd died: that is one incident. All who show a cluster lead
+with these. Pure: a reading comes in as an argument.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+from nsq_ha.admin.memory import Sighting, TopicPartition
+from nsq_ha.admin.words import counted, some, span
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from nsq_ha.admin.description import NodeStats
+    from nsq_ha.admin.reading import Reading
+
+Trouble = Literal[
+    "unanswered",  # no nsqlookupd answers
+    "gone",  # an nsqd that is known is not listed, and does not answer
+    "silent",  # an nsqd that is listed does not answer
+    "cut",  # an nsqd answers, but no nsqlookupd lists it
+    "ill",  # an nsqd says that it is not healthy
+    "slow",  # an nsqd answers much later than the others
+    "behind",  # an nsqd that answers lacks messages of partitions
+    "lookupd",  # an nsqlookupd does not answer
+    "leading",  # no nsqlookupd leads
+    "disagree",  # nsqlookupds list different nsqds
+    "leaderless",  # partitions have no leader, and no nsqd is missing
+    "unstable",  # the cluster is unstable, for no reason that is known
+]
+"""What can be wrong for a while."""
+
+SLOW: Final = 0.5
+"""Seconds above which an answer may be slow."""
+
+_TIMES_SLOWER: Final = 10
+"""How many times as long as that of the others a slow answer takes."""
+
+_UNBROKEN: Final = 30.0
+"""Seconds between two looks up to which the time of a loss is known well enough."""
+
+_NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
+"""Parts of what an nsqd says that cannot write."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that is wrong, with what follows from it.
+
+    Attributes:
+        trouble: What kind it is.
+        subject: The address of the nsqd, the URL of the nsqlookupd, or ``cluster``.
+        cause: What is wrong, as the beginning of a sentence.
+        since: When it began, in Unix seconds. None if that is unknown.
+        effects: What follows from it.
+        remedy: What to do.
+        detail: What a server, or the network, said; empty if nothing did.
+        is_bad: It stops something; otherwise something may fail next.
+        unled: The partitions that have no leader because of it.
+    """
+
+    trouble: Trouble
+    subject: str
+    cause: str
+    since: float | None = None
+    effects: tuple[str, ...] = ()
+    remedy: str = ""
+    detail: str = ""
+    is_bad: bool = True
+    unled: frozenset[TopicPartition] = field(default_factory=frozenset)
+
+    def sentence(self, now: float) -> str:
+        """Return all of it in one sentence; ``now`` in Unix seconds."""
+        lasts = "" if self.since is None else f" for {span(now - self.since)}"
+        return "; ".join((self.cause + lasts, *self.effects))
+
+
+def incidents(reading: Reading) -> tuple[Incident, ...]:
+    """Return what is wrong now, the worst first."""
+    if not reading.is_fresh:
+        why = reading.errors["nsqds"]
+        remedy = "check the addresses of the nsqlookupds, and whether they run"
+        cause = "the cluster does not answer"
+        return (Incident(trouble="unanswered", subject="cluster", cause=cause, detail=why, remedy=remedy),)
+    found = [*_missing(reading), *_present(reading), *_lookupds(reading)]
+    found += _rest(reading, frozenset(p for each in found for p in each.unled), is_explained=bool(found))
+    return tuple(sorted(found, key=lambda each: (not each.is_bad, not each.unled, -len(each.unled), each.since or 0.0)))
+
+
+def unled(reading: Reading) -> Mapping[TopicPartition, str]:
+    """Return the partitions that nobody serves now, with the reason."""
+    if reading.is_plain or not reading.is_fresh:
+        return {}
+    found: dict[TopicPartition, str] = {}
+    lost = (each.led for each in reading.remembered.nsqds.values() if each.lost is not None and each.replaced is None)
+    known = {partition for led in lost for partition in led if partition[0] in reading.listed}
+    for partition in sorted(reading.holders.keys() | reading.leaders.keys() | known):
+        leader = reading.leaders.get(partition)
+        if leader is None:
+            before = reading.former.get(partition)
+            found[partition] = f"no nsqd leads it{f', {before} did' if before else ''}"
+        elif leader in reading.silent:
+            found[partition] = f"its leader {leader} does not answer"
+    return found
+
+
+def expected(reading: Reading) -> tuple[int, int]:
+    """Return how many nsqds answer, and how many there should be."""
+    missing = {each.subject for each in incidents(reading) if each.trouble in ("gone", "cut") and each.is_bad}
+    return len(reading.nodes) - len(reading.silent), len(reading.nodes.keys() | missing)
+
+
+def incomplete(reading: Reading) -> frozenset[str]:
+    """Return the topics whose figures lack a part now, since nobody serves it."""
+    if not reading.is_plain:
+        return frozenset(topic for topic, _ in unled(reading))
+    silent = reading.silent.keys()
+    return frozenset(topic for address in silent for topic in reading.nsqds[address].topics)
+
+
+# ---------------------------------------------------------------- nsqds that are missing
+
+
+def _missing(reading: Reading) -> Iterator[Incident]:
+    named = {address for each in reading.replicas.values() for address in (*each.in_sync, *each.behind)}
+    known = {address for address, each in reading.remembered.nsqds.items() if each.lost is not None}
+    lost = {*reading.silent, *((named | known) - reading.nodes.keys())} - {
+        address for address, said in reading.absent.items() if not said.error
+    }
+    without = unled(reading)
+    for address in sorted(lost):
+        yield _lost(reading, address, lost, without)
+    for address, said in sorted(reading.absent.items()):
+        if not said.error and address not in reading.nodes:
+            yield Incident(
+                trouble="cut",
+                subject=address,
+                cause=f"nsqd {address} is cut off: it answers here, but no nsqlookupd lists it",
+                since=_since(reading.remembered.nsqds.get(address)),
+                effects=("clients do not find what it has",),
+                remedy="check its connections to the nsqlookupds' TCP ports, and to etcd",
+            )
+
+
+def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[TopicPartition, str]) -> Incident:
+    known = reading.remembered.nsqds.get(address, Sighting(0.0))
+    led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
+    gone = led & without.keys()
+    effects = _after_loss(led - gone, known)
+    if gone:
+        effects.append(f"{counted(len(gone), 'partition')} {_have(len(gone))} no leader")
+    effects += _writes(reading, address, frozenset(lost))
+    if known.waiting:
+        effects.append(f"{counted(known.waiting, 'message')} waited there")
+    said = reading.nodes.get(address) or reading.absent.get(address)
+    is_listed = address in reading.nodes
+    trouble: Trouble = "silent" if is_listed else "gone"
+    matters = bool(effects) or reading.is_plain or is_listed
+    return Incident(
+        trouble=trouble,
+        subject=address,
+        cause=_how(address, said, known, is_listed=is_listed, at=reading.at),
+        since=_since(known),
+        effects=tuple(effects),
+        remedy="start it, or free its way; if it was removed for good: nsq-ha node forget " + address
+        if not is_listed
+        else "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there",
+        detail=said.error if said is not None else "",
+        is_bad=matters,
+        unled=frozenset(gone),
+    )
+
+
+def _how(address: str, said: NodeStats | None, known: Sighting, *, is_listed: bool, at: float) -> str:
+    if said is not None and said.hangs:
+        return f"nsqd {address} hangs or is cut off: it lets requests wait"
+    if is_listed:
+        return f"nsqd {address} does not answer"
+    if known.seen and _since(known) is None:
+        return f"nsqd {address} gone, last seen {span(at - known.seen)} ago"
+    return f"nsqd {address} gone"
+
+
+def _since(known: Sighting | None) -> float | None:
+    """Return when a loss began, if looks were frequent enough to know it."""
+    if known is None or known.lost is None:
+        return None
+    return known.seen if known.lost - known.seen <= _UNBROKEN else None
+
+
+def _after_loss(moved: Iterable[TopicPartition], known: Sighting) -> list[str]:
+    count = len(list(moved))
+    if not count:
+        return []
+    took = f" after {span(known.replaced - known.seen)}" if known.replaced and _since(known) is not None else ""
+    return [f"{counted(count, 'partition')} led by others{took}"]
+
+
+def _writes(reading: Reading, address: str, lost: frozenset[str]) -> list[str]:
+    """Return what the loss means for writing."""
+    stopped, thin = set[TopicPartition](), set[str]()
+    for partition, replicas in reading.replicas.items():
+        if address not in replicas.in_sync | replicas.behind:
+            continue
+        alive = len(replicas.in_sync - lost)
+        if alive < replicas.needed:
+            stopped.add(partition)
+        elif alive == replicas.needed:
+            thin.add(partition[0])
+    effects = []
+    if stopped:
+        topics = some(sorted({topic for topic, _ in stopped}), 3)
+        effects.append(f"{counted(len(stopped), 'partition')} of {topics} cannot be written")
+    if thin:
+        effects.append(f"one more loss stops writes of {counted(len(thin), 'topic')}")
+    return effects
+
+
+# ---------------------------------------------------------------- nsqds that answer
+
+
+def _present(reading: Reading) -> Iterator[Incident]:
+    answering = [node for node in reading.nodes.values() if not node.error]
+    for node in answering:
+        address = node.node.address
+        if node.health not in ("", "OK"):
+            has_room = not any(word in node.health.lower() for word in _NO_ROOM)
+            yield Incident(
+                trouble="ill",
+                subject=address,
+                cause=f"nsqd {address} is not healthy"
+                if has_room
+                else f"nsqd {address} cannot write: its disk is full",
+                effects=(f"it says {node.health[:200]}",),
+                remedy="look at its log, and at its disk" if has_room else "free space on its disk, and restart it",
+                detail=node.health[:400],
+            )
+        others = [other.took for other in answering if other is not node]
+        usual = statistics.median(others) if others else 0.0
+        if others and node.took >= max(SLOW, _TIMES_SLOWER * usual):
+            yield Incident(
+                trouble="slow",
+                subject=address,
+                cause=f"nsqd {address} is slow: it answered after {span(node.took)}, the others after {_short(usual)}",
+                remedy="look at its load, its disk, and the network between",
+                is_bad=False,
+            )
+    yield from _catching_up(reading)
+
+
+def _catching_up(reading: Reading) -> Iterator[Incident]:
+    behind: dict[str, set[TopicPartition]] = {}
+    for partition, replicas in reading.replicas.items():
+        for address in replicas.behind:
+            if address in reading.nodes and address not in reading.silent:
+                behind.setdefault(address, set()).add(partition)
+    for address, partitions in sorted(behind.items()):
+        topics = some(sorted({topic for topic, _ in partitions}), 3)
+        yield Incident(
+            trouble="behind",
+            subject=address,
+            cause=f"nsqd {address} catches up",
+            effects=(f"it is not in sync yet in {counted(len(partitions), 'partition')} of {topics}",),
+            remedy="wait; if it lasts, look at its log",
+            is_bad=False,
+        )
+
+
+# ---------------------------------------------------------------- nsqlookupds, and the rest
+
+
+def _lookupds(reading: Reading) -> Iterator[Incident]:
+    if reading.cluster is None or "cluster" in reading.errors:
+        return
+    listed = {each.url: each for each in reading.lookupds}
+    known = reading.remembered.lookupds
+    for url in sorted({*(url for url, each in known.items() if each.lost is not None), *listed}):
+        error = listed[url].error if url in listed else ""
+        if url in listed and not error:
+            continue
+        left = sum(not each.error for each in reading.lookupds)
+        yield Incident(
+            trouble="lookupd",
+            subject=url,
+            cause=f"nsqlookupd {url} {'does not answer' if error else 'gone'}",
+            since=_since(known.get(url)),
+            effects=(f"{counted(left, 'nsqlookupd')} left to look topics up at",),
+            remedy="start it, or open its HTTP port; if it was removed for good, take it out of lookupd"
+            + ("" if error else f", and run nsq-ha node forget {url}"),
+            detail=error,
+        )
+    if not reading.cluster.is_plain and not any(each.leads and not each.error for each in reading.lookupds):
+        yield Incident(
+            trouble="leading",
+            subject="cluster",
+            cause="no nsqlookupd leads",
+            effects=("no leader of a partition can change, and no topic",),
+            remedy="look at the nsqlookupds' logs and at etcd",
+        )
+    yield from _disagreeing(reading)
+
+
+def _disagreeing(reading: Reading) -> Iterator[Incident]:
+    """Yield the nsqlookupds that lack nsqds which others list."""
+    answering = [each for each in reading.lookupds if not each.error]
+    everyone = {address for each in answering for address in each.nsqds}
+    for each in answering:
+        missing = sorted(everyone - {*each.nsqds})
+        if missing:
+            yield Incident(
+                trouble="disagree",
+                subject=each.url,
+                cause=f"nsqlookupds disagree: {each.url} does not list nsqd {some(missing, 3)}, another one does",
+                effects=("clients that ask it do not find what these have",) if reading.is_plain else (),
+                remedy="start each nsqd with -lookupd-tcp-address for every nsqlookupd, and open that port"
+                if reading.is_plain
+                else "look again in 5 s; if it stays, restart the nsqlookupd that is behind",
+                is_bad=False,
+            )
+
+
+def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explained: bool) -> Iterator[Incident]:
+    """Yield what no other incident explains."""
+    left = {each: why for each, why in unled(reading).items() if each not in explained}
+    if left:
+        names = some((f"{topic}-{number}" for topic, number in left), 3)
+        yield Incident(
+            trouble="leaderless",
+            subject="cluster",
+            cause=f"{counted(len(left), 'partition')} {_have(len(left))} no leader: {names}",
+            remedy="wait half a minute; if it stays, start the nsqds that hold it, and look at the nsqlookupds' logs",
+            unled=frozenset(left),
+        )
+    if reading.stable is False and not (is_explained or left):
+        yield Incident(
+            trouble="unstable",
+            subject="cluster",
+            cause="the cluster is unstable: a node joins or leaves, or replicas are copied",
+            effects=("until then topics cannot be expanded, and leaders not moved",),
+            remedy="wait some minutes",
+            is_bad=False,
+        )
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else span(seconds)

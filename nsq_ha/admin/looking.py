@@ -1,0 +1,142 @@
+"""One look at a cluster, for all who show it: a :class:`~nsq_ha.admin.reading.Reading` with what is missing.
+
+The invariants: a look ends within its limit, also if servers are slow; a part that fails is that of the look before,
+with the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from nsq_ha.admin.cluster import ClusterAdmin
+from nsq_ha.admin.reading import Reading, Replicas
+from nsq_ha.admin.statistics import StatsAdmin
+from nsq_ha.admin.topics import TopicAdmin
+from nsq_ha.errors import NsqError
+from nsq_ha.policy.topology import tcp_address
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterable, Mapping
+
+    from nsq_ha.admin.memory import TopicPartition
+
+MAX_ASKED: Final = 50
+"""Topics whose replicas are asked for in one look while an nsqd is missing."""
+
+_AT_ONCE: Final = 8
+
+T = TypeVar("T")
+
+
+class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
+    """The call that reads everything at once."""
+
+    async def look(
+        self, before: Reading | None = None, *, topics: Iterable[str] = (), clients: bool = False, limit: float = 10.0
+    ) -> Reading:
+        """Return what the nsqlookupds and nsqds say now; :func:`nsq_ha.admin.incidents` says what is wrong.
+
+        Args:
+            before: The look before: rates and memory come from it, and what gets no answer now. A reading that was not
+                made by a look gives only its memory. None for the first one.
+            topics: Topics to describe, too.
+            clients: Read the connections of each channel, too.
+            limit: Seconds for the whole look.
+
+        Raises:
+            LookupUnavailableError: No nsqlookupd answers, and there was no look before.
+        """
+        clock = asyncio.get_running_loop().time
+        began, old, errors, names = clock(), before or Reading(time.time()), dict[str, str](), list(topics)
+
+        async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
+            try:
+                async with asyncio.timeout(limit * 0.8):
+                    return await question
+            except NsqError as error:
+                if before is None and name == "nsqds":
+                    raise
+                errors[name] = str(error)
+            except TimeoutError:
+                errors[name] = f"no answer within {limit:g} s"
+            return known
+
+        stats, infos, listed, cluster, described = await asyncio.gather(
+            part("nsqds", self.stats(clients=clients, timeout=limit), old.stats),
+            part("nodes", self.nodes(), None),
+            part("topics", self.topics(), None),
+            part("cluster", self.cluster(timeout=limit), old.cluster),
+            asyncio.gather(*(part(each, self.describe(each, timeout=limit), old.details.get(each)) for each in names)),
+        )
+        at = time.time()
+        found = Reading(
+            at,
+            took=clock() - began,
+            stats=stats,
+            infos=old.infos if infos is None else {info.node.address: info for info in infos},
+            listed=old.listed if listed is None else {info.name: info for info in listed},
+            cluster=cluster,
+            details={each.view.topic: each for each in described if each is not None},
+            errors={name: text for name, text in errors.items() if name not in names},
+            earlier=None if old.clock is None else old.kept,
+            has_clients=clients,
+            clock=time.monotonic(),
+            memory=old.remembered,
+        )
+        if not found.is_fresh:
+            return found
+        try:
+            async with asyncio.timeout(max(0.1, limit - (clock() - began))):
+                return await self._with_missing(found)
+        except TimeoutError:
+            return found
+
+    async def _with_missing(self, reading: Reading) -> Reading:
+        """Return a reading with what can be known of nsqds that are missing, or not in sync."""
+        unlisted = [each for address, each in reading.memory.nsqds.items() if address not in reading.nodes]
+        asked = self._ask_nsqds([each.node for each in unlisted if each.node is not None])
+        is_missing = bool(unlisted or reading.silent or reading.stable is False)
+        replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else _nothing(), asked)
+        return replace(reading, absent={each.node.address: each for each in absent}, replicas=replicas)
+
+    async def _replicas(self, reading: Reading) -> Mapping[TopicPartition, Replicas]:
+        """Ask the leaders who should hold partitions: first of the topics with the fewest copies."""
+        if reading.is_plain:
+            return {}
+        copies: dict[str, int] = {}
+        for (topic, _), holders in reading.holders.items():
+            alive = sum(each not in reading.silent for each in holders)
+            copies[topic] = min(alive, copies.get(topic, alive))
+        chosen = sorted(copies, key=lambda topic: (copies[topic], topic))[:MAX_ASKED]
+        places = {
+            (topic, leader)
+            for (topic, _), leader in reading.leaders.items()
+            if topic in chosen and leader not in reading.silent
+        }
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(topic: str, address: str) -> dict[TopicPartition, Replicas]:
+            async with slots:
+                try:
+                    members = await self._leading.nsqd(reading.nodes[address].node).members(topic)
+                except NsqError:
+                    return {}
+            return {
+                (topic, number): Replicas(_addresses(in_sync), _addresses(behind))
+                for number, in_sync, behind in members
+                if reading.leaders.get((topic, number)) == address
+            }
+
+        found = await asyncio.gather(*(ask(*place) for place in sorted(places)))
+        return {partition: replicas for each in found for partition, replicas in each.items()}
+
+
+async def _nothing() -> Mapping[TopicPartition, Replicas]:
+    return {}
+
+
+def _addresses(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(tcp_address(name) or name for name in names)

@@ -1,0 +1,49 @@
+"""Write numbers, spans and lists of names as people read them. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NONE: Final = "–"
+"""Shown where a value is unknown."""
+
+_NAMED: Final = 5
+"""Number of things that a text names."""
+
+_MINUTE: Final = 60
+_HOUR: Final = 3600
+_DAY: Final = 86400
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def some(names: Iterable[str], most: int = _NAMED) -> str:
+    """Return the first names, and how many more there are."""
+    listed = list(names)
+    rest = f" and {len(listed) - most:,} more" if len(listed) > most else ""
+    return "; ".join(listed[:most]) + rest
+
+
+def span(seconds: float | None) -> str:
+    """Return a length of time: 0 s, 0.4 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    if seconds is None or not math.isfinite(seconds):
+        return NONE
+    value = max(0.0, seconds)
+    if value < 10:
+        return f"{value:.1f} s" if value % 1 else f"{value:.0f} s"
+    if value < 2 * _MINUTE:
+        return f"{value:.0f} s"
+    if value < 2 * _HOUR:
+        return f"{value / _MINUTE:.0f} min"
+    if value < 2 * _DAY:
+        hours, rest = divmod(value, _HOUR)
+        return f"{hours:.0f} h {rest // _MINUTE:.0f} min"
+    days, rest = divmod(value, _DAY)
+    return f"{days:.0f} d {rest // _HOUR:.0f} h"

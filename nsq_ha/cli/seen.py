@@ -1,0 +1,75 @@
+"""The file in which commands remember the servers of each cluster, so that the next one misses those that are gone.
+
+It is only a convenience: a file that cannot be read, or written, is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from nsq_ha.admin.memory import KEPT, Memory
+from nsq_ha.admin.reading import Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_FILE: Final = "seen.json"
+_MAX_BYTES: Final = 4 * 1024 * 1024
+_MAX_CLUSTERS: Final = 20
+
+
+class _Known(msgspec.Struct):
+    """A cluster: the addresses of its nsqlookupds, and what is known of it."""
+
+    lookupds: list[str]
+    memory: Memory
+    at: float = 0.0
+
+
+def path() -> Path:
+    """Return the file: in the folder of ``XDG_STATE_HOME``, by default ``~/.local/state``."""
+    home = os.environ.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "state") / "nsq-ha" / _FILE
+
+
+def recall(lookupd: Iterable[str]) -> Reading:
+    """Return a reading that only has the memory of the cluster at these nsqlookupds; an empty one for a new one."""
+    known = next((each for each in _load() if {*lookupd} & {*each.lookupds}), None)
+    return Reading(0.0) if known is None else Reading(0.0, memory=known.memory)
+
+
+def remember(lookupd: Iterable[str], reading: Reading) -> None:
+    """Write down what is known of a cluster after a look."""
+    if reading.is_fresh:
+        keep(lookupd, reading.remembered, reading.at)
+
+
+def keep(lookupd: Iterable[str], memory: Memory, at: float) -> None:
+    """Write down what is known of a cluster, at a time in Unix seconds."""
+    urls = sorted({*lookupd, *memory.lookupds})
+    others = [each for each in _load() if not {*urls} & {*each.lookupds} and at - each.at < KEPT]
+    clusters = [_Known(urls, memory, at), *others[: _MAX_CLUSTERS - 1]]
+    file = path()
+    with contextlib.suppress(OSError, RuntimeError):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(dir=file.parent)
+        try:
+            with os.fdopen(descriptor, "wb") as output:
+                output.write(msgspec.json.encode(clusters))
+            Path(name).replace(file)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+
+def _load() -> list[_Known]:
+    kinds = (OSError, RuntimeError, msgspec.MsgspecError, UnicodeError)
+    with contextlib.suppress(*kinds), path().open("rb") as source:
+        return msgspec.json.decode(source.read(_MAX_BYTES), type=list[_Known])
+    return []

@@ -1,0 +1,205 @@
+"""Each cause is one sentence, with what follows from it, whoever shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha.admin import LookupdState, NodeStats
+from nsq_ha.admin.causes import expected, incidents, incomplete
+from nsq_ha.admin.memory import KEPT, MAX_SERVERS, Memory, Sighting
+from nsq_ha.admin.reading import Reading, Replicas
+from nsq_ha.policy.topology import Node
+from tests.dashboard.conftest import channel, node, partition, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+A, B, C = ("n:1", "n:2", "n:3")
+TOPICS = [f"t{number}" for number in range(14)]
+LED = [partition(topic) for topic in TOPICS]
+FOLLOWED = [partition(topic, is_leader=False) for topic in TOPICS]
+WHOLE = reading(100.0, node(1, *LED), node(2, *FOLLOWED), node(3, *FOLLOWED))
+
+
+def replicas(in_sync: set[str], behind: set[str]) -> Mapping[tuple[str, int], Replicas]:
+    return {(topic, 0): Replicas(frozenset(in_sync), frozenset(behind)) for topic in TOPICS}
+
+
+def after(at: float, *nodes: NodeStats, before: Reading = WHOLE, **changes: object) -> Reading:
+    return dataclasses.replace(reading(at, *nodes, before=before), **changes)  # type: ignore[arg-type]  # its fields
+
+
+def said(now: Reading) -> list[str]:
+    return [each.sentence(now.at) for each in incidents(now)]
+
+
+KILLED = after(104.0, node(2, *FOLLOWED), node(3, *FOLLOWED), replicas=replicas({A, B, C}, set()))
+ELECTED = after(106.0, node(2, *LED), node(3, *FOLLOWED), before=KILLED, replicas=replicas({B, C}, {A}))
+LATER = after(114.0, node(2, *LED), node(3, *FOLLOWED), before=ELECTED, replicas=replicas({B, C}, {A}))
+HANGS = dataclasses.replace(node(1, error="no complete answer within 2 s"), hangs=True)
+
+
+def ill(health: str) -> NodeStats:
+    return dataclasses.replace(node(2, *FOLLOWED), health=health)
+
+
+def slow(port: int, took: float, *held: object) -> NodeStats:
+    return dataclasses.replace(node(port, *held), took=took)  # type: ignore[arg-type]  # partitions
+
+
+def lookupds(*errors: str, leads: int = 0) -> tuple[LookupdState, ...]:
+    return tuple(LookupdState(f"http://l{n}:4161", n == leads, text, (A,)) for n, text in enumerate(errors))
+
+
+TWO_LOOKUPDS = reading(100.0, node(1), lookupds=lookupds("", ""))
+GONE_FOR_4 = "nsqd n:1 gone for 4 s; 14 partitions led by others after 4 s"
+UNSTABLE = (
+    "the cluster is unstable: a node joins or leaves, or replicas are copied; until then topics cannot be expanded, and"
+    " leaders not moved"
+)
+CUT_OFF = "nsqd n:1 is cut off: it answers here, but no nsqlookupd lists it for 4 s; clients do not find what it has"
+HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l1:4161", False, "", (A,)))
+
+
+@pytest.mark.parametrize(
+    ("now", "expected_sentences"),
+    [
+        (WHOLE, []),
+        (
+            KILLED,
+            ["nsqd n:1 gone for 4 s; 14 partitions have no leader; one more loss stops writes of 14 topics"],
+        ),
+        (
+            LATER,
+            ["nsqd n:1 gone for 14 s; 14 partitions led by others after 6 s; one more loss stops writes of 14 topics"],
+        ),
+        (
+            after(104.0, node(2, *LED), node(3, *FOLLOWED), replicas=replicas({B}, {A})),
+            [GONE_FOR_4 + "; 14 partitions of t0; t1; t10 and 11 more cannot be written"],
+        ),
+        (
+            reading(5.0, node(2, *LED), before=Reading(0.0, memory=Memory())),
+            [],
+        ),
+        (
+            dataclasses.replace(reading(5.0, node(2, *LED), node(3, *FOLLOWED)), replicas=replicas({B, C}, {A})),
+            ["nsqd n:1 gone; one more loss stops writes of 14 topics"],
+        ),
+        (
+            after(104.0, HANGS, node(2, *FOLLOWED), node(3, *FOLLOWED)),
+            ["nsqd n:1 hangs or is cut off: it lets requests wait for 4 s; 14 partitions have no leader"],
+        ),
+        (
+            after(104.0, node(2, *LED), node(3, *FOLLOWED), absent={A: HANGS}),
+            ["nsqd n:1 hangs or is cut off: it lets requests wait for 4 s; 14 partitions led by others after 4 s"],
+        ),
+        (
+            after(104.0, node(2, *LED), node(3, *FOLLOWED), absent={A: node(1)}),
+            [CUT_OFF],
+        ),
+        (
+            after(104.0, node(1, error="refused"), node(2, *LED), node(3, *FOLLOWED)),
+            ["nsqd n:1 does not answer for 4 s; 14 partitions led by others after 4 s"],
+        ),
+        (
+            after(104.0, node(1, *LED), ill("NOK - no space left on device"), node(3)),
+            ["nsqd n:2 cannot write: its disk is full; it says NOK - no space left on device"],
+        ),
+        (after(104.0, node(1, *LED), ill("NOK - x"), node(3)), ["nsqd n:2 is not healthy; it says NOK - x"]),
+        (
+            after(104.0, slow(1, 1.4, *LED), slow(2, 0.003), slow(3, 0.003)),
+            ["nsqd n:1 is slow: it answered after 1.4 s, the others after 3 ms"],
+        ),
+        (after(104.0, slow(1, 1.4, *LED), slow(2, 1.0), slow(3, 1.2)), []),
+        (
+            after(104.0, node(1, *LED), node(2), node(3), replicas=replicas({A, B}, {C})),
+            ["nsqd n:3 catches up; it is not in sync yet in 14 partitions of t0; t1; t10 and 11 more"],
+        ),
+        (
+            after(104.0, node(1), before=TWO_LOOKUPDS, cluster=reading(0, lookupds=lookupds("", "refused")).cluster),
+            ["nsqlookupd http://l1:4161 does not answer for 4 s; 1 nsqlookupd left to look topics up at"],
+        ),
+        (
+            after(104.0, node(1), before=TWO_LOOKUPDS, cluster=reading(0, lookupds=lookupds("")).cluster),
+            ["nsqlookupd http://l1:4161 gone for 4 s; 1 nsqlookupd left to look topics up at"],
+        ),
+        (
+            reading(1.0, node(1), lookupds=lookupds("", "", leads=5)),
+            ["no nsqlookupd leads; no leader of a partition can change, and no topic"],
+        ),
+        (
+            reading(1.0, node(1), node(2), lookupds=HALF),
+            ["nsqlookupds disagree: http://l1:4161 does not list nsqd n:2, another one does"],
+        ),
+        (
+            reading(1.0, node(1, partition(is_leader=False)), stable=False),
+            ["1 partition has no leader: orders-0"],
+        ),
+        (
+            reading(1.0, node(1), stable=False),
+            [UNSTABLE],
+        ),
+        (reading(1.0, errors={"nsqds": "refused"}), ["the cluster does not answer"]),
+    ],
+)  # fmt: skip
+def test_each_cause_is_a_sentence(now: Reading, expected_sentences: list[str]) -> None:
+    assert said(now) == expected_sentences
+    assert all(each.remedy for each in incidents(now))
+
+
+def plain(port: int, depth: int = 0, *, error: str = "") -> NodeStats:
+    where = Node("n", port, port + 1, is_plain=True)
+    held = partition("orders", 0, channel("billing", depth=depth))
+    return NodeStats(where, error=error) if error else NodeStats(where, "1.3", "OK", 1, (held,))
+
+
+def test_what_waits_at_a_plain_nsqd_is_named() -> None:
+    one = reading(100.0, plain(1, 1234), plain(2), is_plain=True)
+    two = reading(107.0, plain(2), before=one, is_plain=True)
+    assert said(two) == ["nsqd n:1 gone for 7 s; 1,234 messages waited there"]
+    assert expected(two) == (1, 2)
+    silent = reading(107.0, plain(1, error="refused"), plain(2), before=one, is_plain=True)
+    assert said(silent) == ["nsqd n:1 does not answer for 7 s; 1,234 messages waited there"]
+    assert incomplete(silent) == frozenset()  # it is not known what it has
+
+
+def test_the_worst_comes_first() -> None:
+    killed = dataclasses.replace(KILLED, memory=Memory(KILLED.memory.nsqds))
+    now = dataclasses.replace(killed, cluster=reading(0, lookupds=HALF).cluster)
+    assert [each.trouble for each in incidents(now)] == ["gone", "disagree"]
+    assert expected(now) == (2, 3)
+
+
+def test_a_loss_long_after_the_last_look_has_no_beginning() -> None:
+    now = after(4000.0, node(2, *LED), node(3, *FOLLOWED))
+    assert said(now) == ["nsqd n:1 gone, last seen 65 min ago; 14 partitions led by others"]
+
+
+def test_an_nsqd_that_left_without_a_trace_stops_nothing() -> None:
+    one = reading(100.0, node(1, *LED), node(2))
+    [found] = incidents(reading(101.0, node(1, *LED), before=one))
+    assert (found.is_bad, "nsq-ha node forget n:2" in found.remedy) == (False, True)
+
+
+# ---------------------------------------------------------------- what is remembered
+
+
+def test_another_cluster_at_the_same_address_misses_nothing() -> None:
+    old = Memory({A: Sighting(1.0)})
+    assert old.after(2.0, {B: Sighting(2.0)}, (), {}).nsqds.keys() == {B}
+    assert old.after(2.0, {}, (), {}).nsqds.keys() == {A}
+
+
+def test_servers_are_forgotten_after_a_day_or_by_name() -> None:
+    known = Memory({A: Sighting(1.0), B: Sighting(KEPT)}, {"http://l": Sighting(KEPT)})
+    assert known.after(KEPT + 2, {B: Sighting(KEPT + 2)}, (), {}).nsqds.keys() == {B}
+    assert known.without(A) == Memory({B: Sighting(KEPT)}, {"http://l": Sighting(KEPT)})
+    assert known.without("http://l").lookupds == {}
+
+
+def test_memory_is_bounded() -> None:
+    many = {f"n:{number}": Sighting(float(number)) for number in range(MAX_SERVERS + 9)}
+    assert Memory().after(1.0, many, (), {}).nsqds.keys() == {f"n:{n}" for n in range(9, MAX_SERVERS + 9)}
