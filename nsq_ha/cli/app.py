@@ -13,7 +13,7 @@ from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
-    *("demo", "dev", "topic", "channel", "node", "pub", "tail", "lookup", "stat", "top", "doctor", "trace"),
+    *("demo", "dev", "topic", "channel", "node", "pub", "tail", "browse", "lookup", "stat", "top", "doctor", "trace"),
     *("to-file", "copy", "dead-letters", "bench", "dashboard"),
 )
 """All commands; each has a module of its name, and only that of the command that runs is loaded."""

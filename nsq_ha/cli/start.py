@@ -111,7 +111,7 @@ def positions(texts: Iterable[str], now: float) -> StartFrom | Mapping[int, Star
             raise click.BadParameter(f"{where} is a position in one partition: write PARTITION={where}")
         if partition in found or (found and (partition is None or None in found)):
             raise click.BadParameter("give one position, or one for each partition")
-        found[partition] = _position(where, now)
+        found[partition] = position(where, now)
     by_partition = {number: where for number, where in found.items() if number is not None}
     return by_partition or found[None]
 
@@ -127,7 +127,16 @@ def described(start: StartFrom | Mapping[int, StartFrom]) -> str:
     return f"{'offset' if start.kind == 'virtual_queue' else 'count'}:{start.value}"
 
 
-def _position(text: str, now: float) -> StartFrom:
+def position(text: str, now: float) -> StartFrom:
+    """Return the position that a text names, also one in a single partition.
+
+    Args:
+        text: The text.
+        now: The time in Unix seconds.
+
+    Raises:
+        click.BadParameter: It names none.
+    """
     if text.startswith(_COUNTED):
         try:
             found: StartFrom = option("start", Start).from_text(text, "the position")

@@ -21,12 +21,13 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from nsq_ha.admin.browsing import browse
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
 from nsq_ha.dashboard.guard import COOKIE, MAX_ADDRESS, Checked, Guard, address, arguments, segments
 from nsq_ha.dashboard.history import History
-from nsq_ha.dashboard.pages import change, frame
+from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
@@ -97,6 +98,7 @@ class Dashboard:
             Route("/static/{name}", _static, methods=["GET"]),
             Route("/events", self._events, methods=["GET"]),
             Route("/search", self._search, methods=["GET"]),
+            Route("/messages", self._messages, methods=["GET"]),
             Route("/sign-in", changing.sign_in, methods=["GET", "POST"]),
             Route("/sign-out", changing.sign_out, methods=["POST"]),
             Route("/confirm/{name}", changing.confirm, methods=["GET"]),
@@ -169,7 +171,9 @@ class Dashboard:
             while await self.poller.changed():
                 if self._guard.is_private and self._guard.session(request.cookies.get(COOKIE)) is None:
                     return
-                yield _sent(self.render(place, may_change=self._may(request)))
+                is_messages = segments(place) == ["messages"]
+                page = await self._look(place) if is_messages else self.render(place, may_change=self._may(request))
+                yield _sent(page)
             if self._extra is not None:
                 self._rendered.clear()  # what the program found since the last reading
                 yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
@@ -194,6 +198,36 @@ class Dashboard:
             problem = str(error)
         page = search_page(board, answer, problem)
         return self._respond(request, Page(page.title, frame.live(board, page), page.status))
+
+    async def _messages(self, request: Request) -> Response:
+        place = address(request)
+        return self._respond(request, await self._look(place), is_live="follow" in arguments(place))
+
+    async def _look(self, place: str) -> Page:
+        """Return the page of messages, with its banner."""
+        given = arguments(place)
+        board = Board(self._history, time.time(), arguments=given)
+        look, problem = None, ""
+        try:
+            if topic := given.get("topic", "").strip():
+                if self._searches >= _SEARCHES:
+                    raise ConfigError("other searches are running: try again in a moment")
+                self._searches += 1
+                try:
+                    look = await browse(
+                        self._admin,
+                        topic,
+                        messages.start_of(given, time.time()),
+                        count=messages.COUNT,
+                        partitions=messages.partitions_of(given),
+                        wanted=messages.wanted_of(given),
+                    )
+                finally:
+                    self._searches -= 1
+        except NsqError as error:
+            problem = str(error)
+        page = messages.messages_page(board, look, problem)
+        return Page(page.title, frame.live(board, page), page.status)
 
 
 def _sent(page: Page) -> bytes:

@@ -127,6 +127,35 @@ async def test_a_message_is_found_by_its_place(url: str) -> None:
         assert "topic &#x27;absent&#x27; does not exist" in absent
 
 
+async def test_stored_messages_are_shown_filtered_and_paged(url: str) -> None:
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+
+        async def is_shown() -> bool:  # nsqd shows messages when it has written them to its files
+            page = (await client.get("/messages?topic=orders")).text
+            return all(body in page for body in ("one", "two", "three", "four"))
+
+        await eventually(is_shown, LIMIT)
+        found = (await client.get("/messages?topic=orders&contains=three&as=hex")).text
+        assert ("74 68 72 65 65" in found, "74 77 6f" in found) == (True, False)
+        assert 'name="follow" value="1"' in found
+        followed = (await client.get("/messages?topic=orders&follow=1")).text
+        assert "data-live" in followed
+        assert "newer=0%3A" in followed
+        newer = (await client.get("/messages?topic=orders&partition=0&newer=0:99")).text
+        assert "No message matches" in newer
+        for query, text in (
+            ("topic=orders&from=never", "From: write latest, oldest"),
+            ("topic=orders&from=7", "an offset is a place in one partition"),
+            ("topic=orders&partition=x", "partition must be a whole number"),
+            ("topic=absent", "absent&#x27; does not exist"),
+        ):
+            refused = await client.get(f"/messages?{query}")
+            assert (refused.status_code, text in refused.text) == (400, True), refused.text
+        channels = (await client.get("/topics/orders")).text
+        assert "#ephemeral" not in channels
+
+
 @pytest.mark.browser
 async def test_with_the_keyboard_on_a_phone_in_the_dark(url: str, browser: Any, cluster: DevCluster) -> None:  # noqa: ANN401
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
@@ -149,7 +178,16 @@ async def test_with_the_keyboard_on_a_phone_in_the_dark(url: str, browser: Any, 
     # Charts are read out at the arrow keys.
     chart = page.locator("#chart-depth svg[data-chart]")
     await press(page, chart, "ArrowLeft", page.locator("#chart-depth output", has_text="depth "))
-    for place in ("", "topics", "topics/orders", "topics/orders/billing", "nodes", "timeline", "search"):
+    for place in (
+        "",
+        "topics",
+        "topics/orders",
+        "topics/orders/billing",
+        "nodes",
+        "timeline",
+        "search",
+        "messages?topic=orders",
+    ):
         await page.goto(url + place)
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390, place
     await empty_with_the_keyboard(page, url)
@@ -159,8 +197,8 @@ async def test_with_the_keyboard_on_a_phone_in_the_dark(url: str, browser: Any, 
     await asyncio.to_thread(cluster.kill, node)
     try:
         # The embedded nsqlookupds forget a dead nsqd soon, perhaps before a poll notices its silence.
-        text = re.compile("the nsqd does not answer|the nsqlookupds list the nsqd no longer")
-        await page.get_by_text(text).first.wait_for()
+        text = re.compile(f"nsqd {cluster.nsqds[node]} (does not answer|gone)")
+        await page.locator(".events").get_by_text(text).first.wait_for()
     finally:
         await asyncio.to_thread(cluster.start, node)
     assert heard == []

@@ -18,6 +18,7 @@ _PLACES: Final = (
     ("/topics", "Topics"),
     ("/nodes", "Nodes"),
     ("/timeline", "Timeline"),
+    ("/messages", "Messages"),
     ("/search", "Search"),
 )
 

@@ -34,7 +34,7 @@ function morph(old, fresh) {
   for (const { name, value } of fresh.attributes)
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const { name } of [...old.attributes])
-    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name); // what a person unfolded stays so
   const keyed = new Map();
   for (const child of old.children)
     if (child.dataset && child.dataset.key !== undefined) keyed.set(child.dataset.key, child);

@@ -1,0 +1,322 @@
+"""Look at the messages of a partitioned topic in its logs, without touching any channel.
+
+The leaders answer one message after another, by its number, so a look reads a bounded number of them and says where the
+next one goes on. :class:`Wanted` and :func:`decoded` are pure.
+
+The invariant: nothing is created, moved or confirmed, and a look ends within its limits.
+
+Source: server protocol 12.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from nsq_ha.errors import ConfigError, NsqError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nsq_ha.admin.client import AdminClient
+    from nsq_ha.admin.description import TopicDescription
+    from nsq_ha.admin.nsqd_http import StoredMessage
+
+MAX_COUNT: Final = 500
+"""Messages of one look."""
+
+MAX_SCANNED: Final = 5000
+"""Messages that are read for one look."""
+
+TAG_KEY: Final = "##client_dispatch_tag"
+"""The header that has a message's tag."""
+
+_AT_ONCE: Final = 8
+_MAX_JSON: Final = 256 * 1024
+
+Form = Literal["text", "json", "hex"]
+"""How a body is shown: as it is, with the indents of JSON if it is JSON, as hexadecimal numbers."""
+
+FORMS: Final[tuple[Form, ...]] = ("text", "json", "hex")
+
+
+class Browsed(NamedTuple):
+    """A stored message and its partition."""
+
+    partition: int
+    message: StoredMessage
+
+    @property
+    def headers(self) -> Mapping[str, object]:
+        """Its extension headers, without the server's own; empty if there are none, or they are damaged."""
+        return {name: value for name, value in headers_of(self.message).items() if not name.startswith("##")}
+
+    @property
+    def tag(self) -> str | None:
+        """Its tag. None if it has none."""
+        tag = headers_of(self.message).get(TAG_KEY)
+        return tag if isinstance(tag, str) else None
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the server may have replaced bytes of the body that are not UTF-8."""
+        return "\ufffd" in self.message.body
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which messages are shown; all that is given must be true.
+
+    Attributes:
+        text: A part of the body.
+        header: A header's name, or ``name=value``.
+        tag: The tag.
+        trace_id: The trace id.
+    """
+
+    text: str = ""
+    header: str = ""
+    tag: str = ""
+    trace_id: int | None = None
+
+    def has(self, stored: StoredMessage) -> bool:
+        """Return whether a message is one of them."""
+        if self.text not in stored.body or self.trace_id not in (None, stored.trace_id):
+            return False
+        if not (self.header or self.tag):
+            return True
+        headers = headers_of(stored)
+        name, has_value, value = self.header.partition("=")
+        if name and (name not in headers or (has_value and str(headers[name]) != value)):
+            return False
+        return not self.tag or headers.get(TAG_KEY) == self.tag
+
+
+class Look(NamedTuple):
+    """What a look found.
+
+    Attributes:
+        messages: By time of publish, the oldest first.
+        read: How many were read for that.
+        older: The next number before what was read, by partition; none where the log begins.
+        newer: The next number after it, by partition.
+        notes: What could not be read.
+    """
+
+    messages: tuple[Browsed, ...]
+    read: int
+    older: Mapping[int, int]
+    newer: Mapping[int, int]
+    notes: tuple[str, ...]
+
+
+class Start(NamedTuple):
+    """Where a look begins.
+
+    Attributes:
+        kind: ``latest`` and ``oldest``; ``time`` in Unix seconds, ``offset`` in bytes; ``numbers`` has them.
+        value: The time or the offset.
+        numbers: The number to begin with, by partition.
+        is_backward: It goes to older messages.
+    """
+
+    kind: Literal["latest", "oldest", "time", "offset", "numbers"]
+    value: float = 0.0
+    numbers: Mapping[int, int] = {}
+    is_backward: bool = False
+
+
+LATEST: Final = Start("latest", is_backward=True)
+
+
+async def browse(
+    admin: AdminClient,
+    topic: str,
+    start: Start = LATEST,
+    *,
+    count: int = 20,
+    partitions: Iterable[int] = (),
+    wanted: Wanted | None = None,
+    limit: float = 8.0,
+) -> Look:
+    """Look at messages of a partitioned topic.
+
+    Args:
+        admin: An open client.
+        topic: The topic.
+        start: Where to begin.
+        count: How many to show, 1 to :data:`MAX_COUNT`; as many of each partition, so there may be some more.
+        partitions: Only these; empty for all.
+        wanted: Which; None for all.
+        limit: Seconds after which what was found so far is returned.
+
+    Raises:
+        ConfigError: The cluster is a plain one, or ``count`` or a partition does not exist.
+        TopicNotFoundError: The topic does not exist.
+    """
+    if not 1 <= count <= MAX_COUNT:
+        raise ConfigError(f"count must be 1..{MAX_COUNT}, not {count}")
+    described = await admin.describe(topic)
+    if described.view.is_plain:
+        raise ConfigError(
+            f"topic {topic!r} is of a plain cluster, whose nsqds show a message only to a consumer, which takes it"
+            " away: `nsq-ha tail` shows copies of new messages"
+        )
+    reader = _Reader(admin, topic, described, frozenset(partitions), wanted or Wanted())
+    try:
+        async with asyncio.timeout(limit):
+            await reader.begin(start)
+            await reader.read(count, is_backward=start.is_backward)
+    except TimeoutError:
+        reader.notes.append(f"the look ended at its limit of {limit:g} s")
+    return reader.look()
+
+
+class _Reader:
+    """Reads the logs of the partitions, as many messages of each."""
+
+    def __init__(
+        self, admin: AdminClient, topic: str, described: TopicDescription, only: frozenset[int], wanted: Wanted
+    ) -> None:
+        self.notes: list[str] = []
+        self._admin, self._topic, self._wanted = admin, topic, wanted
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._found: list[Browsed] = []
+        self._count = 0
+        known = {each.partition: each.stats for each in described.partitions}
+        if only - known.keys():
+            raise ConfigError(f"topic {topic!r} has no partition {min(only - known.keys())}; it has {len(known)}")
+        self._ends: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
+        for partition, stats in known.items():
+            if only and partition not in only:
+                continue
+            if stats is None:
+                self.notes.append(f"{topic}-{partition} has no leader that answers, and is left out")
+            else:
+                self._ends[partition], self._begins[partition] = stats.messages, stats.begin_offset
+        self._older: dict[int, int] = {}
+        self._newer: dict[int, int] = {}
+
+    async def begin(self, start: Start) -> None:
+        """Find the number to begin with in each partition."""
+
+        async def one(partition: int) -> None:
+            number = await self._number(partition, start)
+            self._older[partition], self._newer[partition] = (
+                (number, number + 1) if start.is_backward else (number - 1, number)
+            )
+
+        async with asyncio.TaskGroup() as group:
+            for partition in self._ends:
+                group.create_task(one(partition))
+
+    async def _number(self, partition: int, start: Start) -> int:
+        end = self._ends[partition]
+        if start.kind == "latest":
+            return end
+        if start.kind == "numbers":
+            return max(0, min(start.numbers.get(partition, 0 if start.is_backward else end + 1), end + 1))
+        offset = max(int(start.value) if start.kind == "offset" else 0, self._begins[partition])
+        first = await self._get(partition, offset=offset)
+        if first is None:
+            return end + 1
+        return first.number if start.kind != "time" else await self._at(partition, first.number, start.value)
+
+    async def _at(self, partition: int, first: int, seconds: float) -> int:
+        """Return the number of the first message that was published at a time or after it."""
+        low, high = first, self._ends[partition] + 1
+        while low < high:
+            middle = (low + high) // 2
+            stored = await self._get(partition, number=middle)
+            if stored is None or stored.timestamp_ns >= seconds * 1e9:  # the last ones are not flushed yet
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    async def read(self, count: int, *, is_backward: bool) -> None:
+        """Read until enough were found, all were read, or the limit is reached."""
+        at, step = (self._older, -1) if is_backward else (self._newer, 1)
+        ended, seen = set[int](), set[int]()
+        while len(self._found) < count and self._count < MAX_SCANNED:
+            left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
+            if not left:
+                return
+            missing = count - len(self._found) if self._wanted == Wanted() else count
+            each = max(1, min(missing, MAX_SCANNED - self._count) // len(left))
+            places = [
+                (p, number)
+                for p in left
+                for number in range(at[p], at[p] + step * each, step)
+                if 1 <= number <= self._ends[p]
+            ]
+            found = await asyncio.gather(*(self._get(p, number=number) for p, number in places))
+            self._count += len(places)
+            for (p, number), stored in zip(places, found, strict=True):
+                if p in ended:
+                    continue
+                if stored is None and (p in seen or not is_backward):
+                    # What is older was cleaned up; what is newer is not flushed yet.
+                    ended.add(p)
+                    at[p] = 0 if is_backward else number
+                    continue
+                at[p] = number + step
+                if stored is not None:
+                    if is_backward and p not in seen:
+                        self._newer[p] = number + 1  # those after it are not flushed yet
+                    seen.add(p)
+                    if self._wanted.has(stored):
+                        self._found.append(Browsed(p, stored))
+
+    async def _get(self, partition: int, **where: int) -> StoredMessage | None:
+        async with self._slots:
+            try:
+                return await self._admin.find_message(self._topic, partition=partition, **where)
+            except NsqError as error:
+                note = f"{self._topic}-{partition} cannot be read: {error}"
+                if note not in self.notes and len(self.notes) < 5:
+                    self.notes.append(note)
+                return None
+
+    def look(self) -> Look:
+        """Return what was found so far."""
+        found = sorted(self._found, key=lambda each: (each.message.timestamp_ns, each.partition, each.message.number))
+        older = {partition: number for partition, number in self._older.items() if number >= 1}
+        return Look(tuple(found), self._count, older, dict(self._newer), tuple(self.notes))
+
+
+# ---------------------------------------------------------------- what a message says
+
+
+def headers_of(stored: StoredMessage) -> Mapping[str, object]:
+    """Return the extension headers of a message; empty if there are none, or they are damaged."""
+    if not stored.headers:
+        return {}
+    try:
+        found = json.loads(stored.headers)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def decoded(body: str, form: Form) -> str:
+    """Return a body as it is shown; what is no JSON, or a long one, stays text."""
+    if form == "hex":
+        data = body.encode("utf-8", "surrogatepass")
+        return "\n".join(
+            f"{at:08x}  {data[at : at + 16].hex(' '):<47}  {_printable(data[at : at + 16])}"
+            for at in range(0, len(data), 16)
+        )
+    if form == "text" or len(body) > _MAX_JSON or not body.lstrip().startswith(("{", "[")):
+        return body
+    try:
+        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return body
+
+
+def _printable(data: bytes) -> str:
+    return "".join(chr(each) if 32 <= each < 127 else "." for each in data)

@@ -1,0 +1,213 @@
+"""``nsq-ha browse``: look at the messages of a partitioned topic in its logs, without touching any channel."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import time
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from nsq_ha.admin import browsing
+from nsq_ha.admin.browsing import FORMS, LATEST, MAX_COUNT, Browsed, Look, Start, Wanted, decoded
+from nsq_ha.admin.words import counted
+from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options_beside_keys, json_option
+from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.running import run
+from nsq_ha.cli.start import HELP, position
+from nsq_ha.cli.views import require_topic
+from nsq_ha.policy.sharding import murmur3
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsq_ha import StartFrom
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.cli.cluster import ClusterAccess
+
+    Decode = Callable[[str], str]
+
+_AGAIN: Final = 1.0
+"""Seconds between two looks with ``--follow``."""
+
+
+class Decoder(click.ParamType["Decode"]):
+    """How bodies are shown: a name of :data:`nsq_ha.admin.browsing.FORMS`, or a function of the user's."""
+
+    name = "form"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Decode:
+        """Return the function, or fail with the reason."""
+        text = str(value)
+        for form in FORMS:
+            if text == form:
+                return functools.partial(decoded, form=form)
+        module, colon, name = text.partition(":")
+        if not colon:
+            self.fail(f"give one of {', '.join(FORMS)}, or MODULE:FUNCTION, not {text!r}", param, ctx)
+        try:
+            function = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            self.fail(f"{text!r} cannot be loaded: {error}", param, ctx)
+        if not callable(function):
+            self.fail(f"{text!r} is no function", param, ctx)
+        return functools.partial(_with_function, function, text)
+
+
+def _with_function(function: Callable[[bytes], object], name: str, body: str) -> str:
+    try:
+        return str(function(body.encode("utf-8", "surrogatepass")))
+    except Exception as error:  # noqa: BLE001 - code of the user's, on messages of anybody
+        return f"[{name} failed: {error!r}] {body}"
+
+
+@click.command(short_help="Look at stored messages; takes none.")
+@click.argument("topic", type=TOPIC)
+@click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), default=20, help="About how many.")
+@click.option(
+    "--from", "start", metavar="WHERE", help=f"{HELP} Or offset:BYTES, with --partition. Default: the latest."
+)
+@click.option("--around", metavar="WHERE", help="Half of the messages before this place, half after it.")
+@click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Only this one. May be repeated.")
+@click.option("--key", help="Only the partition to which publishers with murmur3, the default, send this key.")
+@click.option("--contains", "text", default="", help="Only bodies with this text.")
+@click.option("--header", default="", metavar="NAME[=VALUE]", help="Only messages with this header.")
+@click.option("--tag", default="", help="Only messages with this tag.")
+@click.option("--trace-id", type=click.IntRange(0), help="Only the messages with this trace id.")
+@click.option("--decode", type=Decoder(), default="text", help="text, json, hex, or MODULE:FUNCTION, which gets bytes.")
+@click.option("-f", "--follow", is_flag=True, help="Then show new messages, until Ctrl-C.")
+@cluster_options_beside_keys
+@json_option
+def browse(
+    topic: str,
+    cluster: ClusterAccess,
+    *,
+    count: int,
+    start: str | None,
+    around: str | None,
+    partitions: tuple[int, ...],
+    key: str | None,
+    decode: Decode,
+    follow: bool,
+    as_json: bool | None,
+    **wanted: Any,  # noqa: ANN401 - the fields of Wanted
+) -> None:
+    """Show messages that TOPIC holds: the latest, the oldest, or those at a time or an offset.
+
+    They are read from the logs of the partitions. No channel is created, moved or changed, and nobody misses a message.
+    The latest messages may be shown some seconds late, when nsqd has flushed them. Bytes that are no UTF-8 come
+    damaged; `tail --from` has them whole.
+
+    Only for a partitioned cluster: a plain (upstream) one shows a message only to a consumer, which takes it away.
+    """
+    if start is not None and around is not None:
+        raise click.UsageError("give --from or --around, not both")
+    place = start if start is not None else around
+    begin = LATEST if place is None else _start(position(place, time.time()), is_alone=len(partitions) == 1)
+    show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
+    work = _browse(cluster, topic, begin, show, count=count, is_around=around is not None, follow=follow, key=key)
+    run(work(frozenset(partitions), Wanted(**wanted)), stopped=0 if follow else None)
+
+
+def _start(where: StartFrom, *, is_alone: bool) -> Start:
+    """Return where a look begins.
+
+    Raises:
+        click.UsageError: It is a place in one partition, and not one is named.
+    """
+    if where.kind == "timestamp":
+        return Start("time", where.value)
+    if where.kind == "virtual_queue" and where.value:
+        if not is_alone:
+            raise click.UsageError("an offset is a place in one partition: give --partition, too")
+        return Start("offset", where.value)
+    return LATEST if str(where) == "end" or where.kind == "special" else Start("oldest")
+
+
+def _browse(
+    cluster: ClusterAccess,
+    topic: str,
+    start: Start,
+    show: Callable[[str, Browsed], None],
+    *,
+    count: int,
+    is_around: bool,
+    follow: bool,
+    key: str | None,
+) -> Callable[[frozenset[int], Wanted], Any]:
+    async def work(partitions: frozenset[int], wanted: Wanted) -> int:
+        found = await require_topic(cluster, topic)
+        if key is not None and found.meta is not None:
+            partitions |= {murmur3(key) % found.meta.partition_num}
+
+        async def look(admin: AdminClient, start: Start, count: int = count) -> Look:
+            return await browsing.browse(admin, topic, start, count=count, partitions=partitions, wanted=wanted)
+
+        async with cluster.admin() as admin:
+            after = await look(admin, start, max(1, count // 2) if is_around else count)
+            before = None
+            if is_around and after.older:
+                before = await look(admin, Start("numbers", numbers=after.older, is_backward=True), max(1, count // 2))
+            shown = sorted(
+                (*(before.messages if before else ()), *after.messages), key=lambda each: each.message.timestamp_ns
+            )
+            for each in shown:
+                show(topic, each)
+            _tell(
+                topic, after.notes, (before.read if before else 0) + after.read, len(shown), is_all=wanted == Wanted()
+            )
+            newer = after.newer
+            while follow:
+                await asyncio.sleep(_AGAIN)
+                next_look = await look(admin, Start("numbers", numbers=newer), MAX_COUNT)
+                for each in next_look.messages:
+                    show(topic, each)
+                newer = {**newer, **next_look.newer}
+        return 0
+
+    return work
+
+
+def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: bool) -> None:
+    for note in notes:
+        click.echo(f"warning: {clean(note)}", err=True)
+    if not is_all:
+        click.echo(f"looked at {counted(read, 'message')} of {topic}, {shown:,} of them match", err=True)
+    elif not shown:
+        click.echo(f"{topic} has no messages there", err=True)
+
+
+def _print_text(topic: str, each: Browsed, *, decode: Decode) -> None:
+    stored = each.message
+    when = datetime.fromtimestamp(stored.timestamp_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
+    trace = f" trace {stored.trace_id}" if stored.trace_id else ""
+    tag = f" tag {each.tag}" if each.tag else ""
+    headers = f" {json.dumps(each.headers, ensure_ascii=False)}" if each.headers else ""
+    damaged = " (damaged: not UTF-8)" if each.is_damaged else ""
+    lines = decode(stored.body).split("\n")
+    click.echo(clean(f"{when} [{each.partition}:{stored.number}{trace}{tag}]{headers}{damaged} {lines[0]}"))
+    for line in lines[1:]:
+        click.echo(f"    {clean(line)}")
+
+
+def _print_json(topic: str, each: Browsed, *, decode: Decode) -> None:
+    stored = each.message
+    print_json(
+        {
+            "topic": topic,
+            "partition": each.partition,
+            "number": stored.number,
+            "offset": stored.offset,
+            "internal_id": stored.internal_id,
+            "trace_id": stored.trace_id,
+            "timestamp_ns": stored.timestamp_ns,
+            "tag": each.tag,
+            "headers": each.headers,
+            "is_damaged": each.is_damaged,
+            "body": decode(stored.body),
+        }
+    )

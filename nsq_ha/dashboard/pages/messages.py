@@ -1,0 +1,202 @@
+"""Stored messages of a partitioned topic: a form that says which, and what was found."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.admin.browsing import FORMS, LATEST, Start, Wanted, decoded
+from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.markup import Html, join, path, query, tag
+from nsq_ha.dashboard.pages import ui
+from nsq_ha.dashboard.pages.ui import Board, Page
+from nsq_ha.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nsq_ha.admin.browsing import Browsed, Form, Look
+
+COUNT: Final = 20
+"""Messages of a page."""
+
+_MAX_BODY: Final = 20_000
+_FIRST: Final = 160
+_DIGITS: Final = re.compile(r"[0-9]{1,18}")
+_AT: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
+_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+_FIELDS: Final = (
+    ("contains", "Body contains", ""),
+    ("header", "Header", "name or name=value"),
+    ("tag", "Tag", ""),
+    ("trace", "Trace id", ""),
+    ("partition", "Partition", "all"),
+)
+
+
+def wanted_of(given: Mapping[str, str]) -> Wanted:
+    """Return which messages a form asks for.
+
+    Raises:
+        ConfigError: The trace id is no number.
+    """
+    trace = _number(given, "trace")
+    return Wanted(given.get("contains", "")[:200], given.get("header", "")[:200], given.get("tag", "")[:100], trace)
+
+
+def partitions_of(given: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the partition that a form asks for; none for all.
+
+    Raises:
+        ConfigError: It is no number.
+    """
+    number = _number(given, "partition")
+    return () if number is None else (number,)
+
+
+def start_of(given: Mapping[str, str], now: float) -> Start:
+    """Return where a form begins.
+
+    Args:
+        given: The query of the page.
+        now: The time in Unix seconds.
+
+    Raises:
+        ConfigError: It is no place.
+    """
+    for name in ("older", "newer"):
+        if name in given:
+            places = [_AT.fullmatch(each) for each in given[name].split(",")[:1024]]
+            numbers = {int(each[1]): int(each[2]) for each in places if each is not None}
+            return Start("numbers", numbers=numbers, is_backward=name == "older")
+    text = given.get("from", "").strip()
+    if text in ("", "latest"):
+        return LATEST
+    if text in ("oldest", "beginning"):
+        return Start("oldest")
+    if ago := _AGO.fullmatch(text):
+        return Start("time", now - int(ago[1]) * _UNITS[ago[2]])
+    if _DIGITS.fullmatch(text):
+        if not partitions_of(given):
+            raise ConfigError("an offset is a place in one partition: give the partition, too")
+        return Start("offset", int(text))
+    at = figures.seconds_of(text)
+    if at is None:
+        raise ConfigError(
+            "From: write latest, oldest, a time before now such as -15m, a time in UTC such as 2026-01-31 09:00, or an"
+            " offset"
+        )
+    return Start("time", at)
+
+
+def _number(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name, "").strip()
+    if not text:
+        return None
+    if not _DIGITS.fullmatch(text):
+        raise ConfigError(f"{name} must be a whole number of at most 18 digits")
+    return int(text)
+
+
+def messages_page(board: Board, look: Look | None, problem: str = "") -> Page:
+    """Return the page.
+
+    Args:
+        board: What the page is made of.
+        look: What was found. None if nothing was asked for.
+        problem: Why the look failed; empty if it did not.
+    """
+    failed = tag("p", problem, class_="banner bad", role="alert", id="problem") if problem else None
+    found = None if look is None else _found(board, look)
+    return Page("Messages", join(_form(board), failed, found), 400 if problem else 200)
+
+
+def _form(board: Board) -> Html:
+    given = board.arguments
+    form: list[Html] = [
+        ui.labelled(
+            "Topic", type="text", name="topic", value=given.get("topic", ""), required=True, maxlength=100,
+            autocomplete="off",
+        ),
+        ui.labelled(
+            "From", type="text", name="from", value=given.get("from", ""), maxlength=40, autocomplete="off",
+            placeholder="latest, oldest, -15m, a time or an offset",
+        ),
+        *(
+            ui.labelled(
+                label, type="text", name=name, value=given.get(name, ""), maxlength=200, autocomplete="off",
+                placeholder=hint or None,
+            )
+            for name, label, hint in _FIELDS
+        ),
+        tag(
+            "label",
+            tag("span", "Show bodies as"),
+            tag("select", [tag("option", each, selected=each == _form_of(given)) for each in FORMS], name="as"),
+        ),
+        tag(
+            "label",
+            tag("span", "Follow the latest"),
+            tag("input", type="checkbox", name="follow", value="1", checked=bool(given.get("follow"))),
+        ),
+    ]  # fmt: skip
+    return tag("form", form, tag("button", "Show"), action="/messages", method="get", class_="search", role="search")
+
+
+def _form_of(given: Mapping[str, str]) -> Form:
+    return next((each for each in FORMS if each == given.get("as")), "json")
+
+
+def _found(board: Board, look: Look) -> Html:
+    given = board.arguments
+    rows = [_message(each, _form_of(given)) for each in reversed(look.messages)]
+    notes = [tag("p", each, class_="banner warning") for each in look.notes]
+    said = (
+        f"{figures.count(len(look.messages))} shown, the newest first; {figures.count(look.read)} were read for that."
+    )
+    return join(
+        notes,
+        tag("p", said, class_="soft", role="status", id="result"),
+        tag("div", rows, class_="messages", id="messages") if rows else tag("p", "No message matches.", class_="empty"),
+        tag("p", _more(given, look, "older", "Older"), " ", _more(given, look, "newer", "Newer"), class_="buttons"),
+    )
+
+
+def _more(given: Mapping[str, str], look: Look, name: str, label: str) -> Html | None:
+    """Return the link to the messages before or after these. None if there are none."""
+    numbers = look.older if name == "older" else look.newer
+    if not numbers:
+        return None
+    kept = {key: value for key, value in given.items() if key not in ("older", "newer", "from", "follow")}
+    place = ",".join(f"{partition}:{number}" for partition, number in sorted(numbers.items()))
+    return tag("a", label, href=path("messages") + query(**kept, **{name: place}), class_="button")
+
+
+def _message(each: Browsed, form: Form) -> Html:
+    stored = each.message
+    body = decoded(stored.body[:_MAX_BODY], form)
+    first = " ".join(stored.body[:_FIRST].split())
+    cut = len(stored.body) > _MAX_BODY
+    facts = f"number {stored.number}, offset {stored.offset}, id {stored.internal_id}"
+    trace = f", trace id {stored.trace_id}" if stored.trace_id else ""
+    return tag(
+        "details",
+        tag(
+            "summary",
+            ui.stamp(stored.timestamp_ns / 1e9),
+            " ",
+            ui.badge(f"{each.partition}:{stored.number}"),
+            " ",
+            ui.badge("not UTF-8", "warning") if each.is_damaged else None,
+            tag("span", first, class_="first"),
+        ),
+        tag("p", figures.moment(stored.timestamp_ns / 1e9), f", {facts}{trace}", class_="soft"),
+        tag("p", "Tag ", tag("b", each.tag)) if each.tag else None,
+        tag("pre", json.dumps(each.headers, ensure_ascii=False), tabindex="0") if each.headers else None,
+        tag("pre", body, tabindex="0"),
+        tag("p", f"Only the first {_MAX_BODY:,} characters are shown.", class_="soft") if cut else None,
+        data_key=f"{each.partition}:{stored.number}",
+    )

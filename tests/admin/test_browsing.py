@@ -1,0 +1,162 @@
+"""Looks at stored messages: which are shown, in which order, and where the next look goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from nsq_ha.admin import PartitionDescription, StoredMessage, TopicDescription, browsing
+from nsq_ha.admin.browsing import LATEST, Look, Start, Wanted, browse, decoded
+from nsq_ha.errors import ConfigError, TransportError
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
+from tests.dashboard.conftest import partition
+
+if TYPE_CHECKING:
+    from nsq_ha.admin import AdminClient
+
+NODE = Node("n", 1, 2)
+
+
+def stored(number: int, body: str = "", headers: str = "", trace_id: int = 0) -> StoredMessage:
+    return StoredMessage(
+        1000 + number, trace_id, number * 1_000_000_000, number * 40, number, body or f"m{number}", headers
+    )
+
+
+class Cluster:
+    """A topic whose partitions hold messages ``first``..``last``; the newest ``unflushed`` cannot be read."""
+
+    def __init__(self, *logs: tuple[int, int], unflushed: int = 0, is_plain: bool = False) -> None:
+        self.logs, self.unflushed, self.is_plain, self.asked = logs, unflushed, is_plain, 0
+        self.error = ""
+
+    async def describe(self, topic: str) -> TopicDescription:
+        view = TopicView(topic, None if self.is_plain else TopicMeta(len(self.logs)), {}, complete=True, exists=True)
+        entries = [
+            PartitionDescription(n, NODE, True, (), dataclasses.replace(partition(topic, n), messages=last))
+            for n, (_, last) in enumerate(self.logs)
+        ]
+        return TopicDescription(view, tuple(entries), "")
+
+    async def find_message(
+        self, topic: str, *, partition: int, number: int | None = None, offset: int | None = None
+    ) -> StoredMessage | None:
+        self.asked += 1
+        if self.error:
+            raise TransportError(self.error)
+        first, last = self.logs[partition]
+        found = number if number is not None else max(first, -(-(offset or 0) // 40))
+        return stored(found) if first <= found <= last - self.unflushed else None
+
+
+async def look(cluster: Cluster, start: Start = LATEST, **options: Any) -> Look:  # noqa: ANN401 - those of browse
+    return await browse(cast("AdminClient", cluster), "orders", start, **options)
+
+
+def seen(found: Look) -> list[tuple[int, int]]:
+    return [(each.partition, each.message.number) for each in found.messages]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "start", "numbers", "older", "newer"),
+    [
+        (Cluster((1, 9)), LATEST, [6, 7, 8, 9], {0: 5}, {0: 10}),
+        (Cluster((1, 9), unflushed=2), LATEST, [4, 5, 6, 7], {0: 3}, {0: 8}),
+        (Cluster((7, 9)), LATEST, [7, 8, 9], {}, {0: 10}),
+        (Cluster((1, 9)), Start("oldest"), [1, 2, 3, 4], {}, {0: 5}),
+        (Cluster((5, 9)), Start("oldest"), [5, 6, 7, 8], {0: 4}, {0: 9}),
+        (Cluster((1, 9)), Start("time", 5.5), [6, 7, 8, 9], {0: 5}, {0: 10}),
+        (Cluster((1, 9)), Start("time", 99.0), [], {0: 9}, {0: 10}),
+        (Cluster((1, 9)), Start("offset", 130), [4, 5, 6, 7], {0: 3}, {0: 8}),
+        (Cluster((1, 9)), Start("numbers", numbers={0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
+        (Cluster((1, 9)), Start("numbers", numbers={0: 8}), [8, 9], {0: 7}, {0: 10}),
+        (Cluster((1, 0)), LATEST, [], {}, {0: 1}),
+    ],
+)
+async def test_where_a_look_begins_and_goes_on(
+    cluster: Cluster, start: Start, numbers: list[int], older: dict[int, int], newer: dict[int, int]
+) -> None:
+    found = await look(cluster, start, count=4)
+    assert [number for _, number in seen(found)] == numbers
+    assert (found.older, found.newer) == (older, newer)
+
+
+async def test_it_reads_as_many_of_each_partition_and_sorts_by_time() -> None:
+    found = await look(Cluster((1, 9), (1, 5)), count=4)
+    assert seen(found) == [(1, 4), (1, 5), (0, 8), (0, 9)]
+    assert seen(await look(Cluster((1, 9), (1, 5)), count=4, partitions=[1])) == [(1, 2), (1, 3), (1, 4), (1, 5)]
+
+
+async def test_a_filter_reads_on_until_enough_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browsing, "MAX_SCANNED", 50)
+    found = await look(Cluster((1, 1000)), count=3, wanted=Wanted("m98"))
+    assert seen(found) == [(0, n) for n in (980, 981, 982, 983, 984, 985, 986, 987, 988, 989)][-len(found.messages) :]
+    none = await look(Cluster((1, 1000)), count=3, wanted=Wanted("absent"))
+    assert (none.messages, none.read <= 52, none.older) == ((), True, {0: 1000 - none.read})
+
+
+async def test_what_cannot_be_read_is_said() -> None:
+    cluster = Cluster((1, 9))
+    cluster.error = "it is gone"
+    found = await look(cluster, count=2)
+    assert (found.messages, found.notes) == ((), ("orders-0 cannot be read: it is gone",))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"count": 0}, "count must be 1..500, not 0"),
+        ({"partitions": [3]}, "topic 'orders' has no partition 3; it has 1"),
+    ],
+)
+async def test_what_does_not_exist_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        await look(Cluster((1, 9)), **options)
+
+
+HEADERS = '{"a":"1","n":2,"##client_dispatch_tag":"red"}'
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_shown"),
+    [
+        (Wanted(), True),
+        (Wanted("paid"), True),
+        (Wanted("refunded"), False),
+        (Wanted(trace_id=7), True),
+        (Wanted(trace_id=0), False),
+        (Wanted(header="a"), True),
+        (Wanted(header="a=1"), True),
+        (Wanted(header="n=2"), True),
+        (Wanted(header="a=2"), False),
+        (Wanted(header="b"), False),
+        (Wanted(tag="red"), True),
+        (Wanted(tag="blue"), False),
+        (Wanted("paid", "a=1", "red", 7), True),
+    ],
+)
+def test_all_that_is_given_must_be_true(wanted: Wanted, *, is_shown: bool) -> None:
+    assert wanted.has(stored(1, "it was paid", HEADERS, 7)) is is_shown
+
+
+@pytest.mark.parametrize("headers", ["", "x", "[1]", "[" * 100_000])
+def test_damaged_headers_match_nothing(headers: str) -> None:
+    assert not Wanted(header="a").has(stored(1, headers=headers))
+    assert Wanted("m1").has(stored(1, headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("body", "form", "shown"),
+    [
+        ('{"a":1}', "json", '{\n  "a": 1\n}'),
+        ('{"a":1}', "text", '{"a":1}'),
+        ("{no", "json", "{no"),
+        ("[" * 100_000, "json", "[" * 100_000),
+        ("a\n", "hex", "00000000  61 0a                                            a."),
+        ("", "hex", ""),
+    ],
+)
+def test_bodies_are_decoded(body: str, form: browsing.Form, shown: str) -> None:
+    assert decoded(body, form) == shown

@@ -1,0 +1,78 @@
+"""``nsq-ha browse`` on an embedded cluster: what it shows, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsq_ha import sync
+from nsq_ha.devcluster import DevCluster
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+    from tests.cli.conftest import Invoke
+
+
+@pytest.fixture
+def filled(cluster: DevCluster, name: str) -> str:
+    """A topic with headers: ten messages in partition 1, whose publishers gave the key "a"."""
+    topic = cluster.create_topic(name, 2, 3, sync_every=1, extended=True)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        for number in range(10):
+            producer.publish(
+                topic, f'{{"n":{number}}}'.encode(), key="a", trace_id=100 + number, headers={"half": str(number // 5)}
+            )
+    return topic
+
+
+def bodies(result: Result) -> list[int]:
+    assert result.exit_code == 0, result.output
+    return [json.loads(json.loads(line)["body"])["n"] for line in result.stdout.splitlines()]
+
+
+def test_it_shows_stored_messages_and_touches_no_channel(cluster: DevCluster, invoke: Invoke, filled: str) -> None:
+    assert bodies(invoke("browse", filled, "-n", "3")) == [7, 8, 9]
+    assert bodies(invoke("browse", filled, "--from", "beginning", "-n", "3")) == [0, 1, 2]
+    assert bodies(invoke("browse", filled, "--key", "a", "--header", "half=0")) == [0, 1, 2, 3, 4]
+    assert bodies(invoke("browse", filled, "--trace-id", "104")) == [4]
+    assert bodies(invoke("browse", filled, "--contains", '"n":6')) == [6]
+    assert bodies(invoke("browse", filled, "--from", "-1h", "-n", "2")) == [0, 1]
+    place = json.loads(invoke("browse", filled, "--trace-id", "104").stdout)
+    found = invoke("browse", filled, "-p", str(place["partition"]), "--around", f"offset:{place['offset']}", "-n", "4")
+    assert bodies(found) == [2, 3, 4, 5]
+    text = invoke("browse", filled, "-n", "1", "--table", "--decode", "json").stdout
+    assert text.endswith(' trace 109] {"half": "1"} {\n      "n": 9\n    }\n')
+    own = invoke("browse", filled, "-n", "1", "--table", "--decode", "builtins:len").stdout
+    assert own.endswith(" 7\n")
+    failing = invoke("browse", filled, "-n", "1", "--table", "--decode", "json:JSONDecoder").stdout
+    assert "[json:JSONDecoder failed: " in failing or "JSONDecoder object" in failing
+    none = invoke("browse", filled, "--contains", "absent")
+    assert (none.stdout, none.stderr) == ("", f"looked at 10 messages of {filled}, 0 of them match\n")
+    assert json.loads(invoke("topic", "describe", filled).stdout)["depth"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--from", "end", "--around", "end"), "give --from or --around, not both"),
+        (("--from", "offset:5"), "an offset is a place in one partition"),
+        (("--decode", "nothing"), "give one of text, json, hex, or MODULE:FUNCTION"),
+        (("--decode", "no.such:thing"), "cannot be loaded"),
+        (("--decode", "math:pi"), "is no function"),
+    ],
+)
+def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...], reason: str) -> None:
+    refused = invoke("browse", "orders", *arguments)
+    assert (refused.exit_code, reason in refused.stderr) == (2, True), refused.stderr
+
+
+def test_a_plain_cluster_is_refused(invoke: Invoke, name: str) -> None:
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1) as plain:
+        (lookupd,) = plain.lookupd
+        invoke("pub", name, stdin="a", lookupd=lookupd)
+        refused = invoke("browse", name, lookupd=lookupd)
+    assert refused.exit_code == 1
+    assert "whose nsqds show a message only to a consumer, which takes it away" in refused.stderr
