@@ -15,7 +15,7 @@ import click
 from nsq_ha.admin import browsing
 from nsq_ha.admin.browsing import FORMS, LATEST, MAX_COUNT, Browsed, Look, Start, Wanted, decoded
 from nsq_ha.admin.words import counted
-from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options_beside_keys, json_option
+from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
@@ -80,7 +80,7 @@ def _with_function(function: Callable[[bytes], object], name: str, body: str) ->
 @click.option("--trace-id", type=click.IntRange(0), help="Only the messages with this trace id.")
 @click.option("--decode", type=Decoder(), default="text", help="text, json, hex, or MODULE:FUNCTION, which gets bytes.")
 @click.option("-f", "--follow", is_flag=True, help="Then show new messages, until Ctrl-C.")
-@cluster_options_beside_keys
+@cluster_options
 @json_option
 def browse(
     topic: str,

@@ -75,15 +75,22 @@ class Which:
         )
 
 
+SAMPLE: Final = 1000
+"""Messages after which a topic without a dead letter is taken for an ordinary one."""
+
+
 class Sorting:
     """Tells dead letters from other messages; says once, at the end of its block, how many others there are.
 
     Args:
         topic: The topic that they come from.
+        reads_all: Go on, although none of the first :data:`SAMPLE` messages is a dead letter.
     """
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, *, reads_all: bool = True) -> None:
         self._topic = topic
+        self._reads_all = reads_all
+        self._has_some = False
         self._others = 0
         self._first = ""
 
@@ -96,13 +103,24 @@ class Sorting:
             click.echo(f"warning: left out {what} of {self._topic}, such as this: {self._first}", err=True)
 
     def letter_of(self, message: Message) -> DeadLetter | None:
-        """Return the dead letter in a message. None if there is none."""
+        """Return the dead letter in a message. None if there is none.
+
+        Raises:
+            click.ClickException: The topic seems to be an ordinary one.
+        """
         try:
-            return DeadLetter.of(message)
+            found = DeadLetter.of(message)
         except DeadLetterError as error:
             self._others += 1
             self._first = self._first or clean(str(error))
-            return None
+            if self._others < SAMPLE or self._has_some or self._reads_all:
+                return None
+            raise click.ClickException(
+                f"{self._topic} seems to be no topic of dead letters: none of {SAMPLE:,} messages is one. Name the"
+                " topic that dead_letter_topic= names, or read all messages: --all-messages"
+            ) from error
+        self._has_some = True
+        return found
 
 
 class MessageId(click.ParamType[int]):
@@ -163,6 +181,7 @@ def dead_letters() -> None:
 @click.argument("topic", type=TOPIC)
 @_with_filters
 @from_option("the oldest")
+@click.option("--all-messages", "reads_all", is_flag=True, help="Go on if the first are no dead letters.")
 @_channel_option
 @cluster_options
 @json_option
@@ -172,6 +191,7 @@ def list_letters(
     *,
     start: StartFrom | None,
     channel: str | None,
+    reads_all: bool,
     as_json: bool | None,
     **filters: str | None,
 ) -> None:
@@ -180,7 +200,7 @@ def list_letters(
     It takes none away: they are read through a channel of its own. A plain (upstream) cluster holds messages only in
     channels: those of --channel are read, and go back.
     """
-    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel))
+    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel, reads_all=reads_all))
     if wants_json(as_json):
         for message, letter in rows:
             print_json(letter_as_dict(message, letter))
@@ -240,14 +260,20 @@ def _check_all_found(topic: str, ids: tuple[str, ...], messages: list[Message]) 
 
 
 async def _found(
-    cluster: ClusterAccess, topic: str, which: Which, start: StartFrom | None, channel: str | None
+    cluster: ClusterAccess,
+    topic: str,
+    which: Which,
+    start: StartFrom | None,
+    channel: str | None,
+    *,
+    reads_all: bool = True,
 ) -> list[tuple[Message, DeadLetter]]:
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     rows = []
     wanted = set(which.ids)
     async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
-        with Sorting(topic) as sorting:
+        with Sorting(topic, reads_all=reads_all) as sorting:
             async for message in messages:
                 letter = sorting.letter_of(message)
                 if letter is not None and which.has(message, letter):

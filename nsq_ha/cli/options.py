@@ -107,10 +107,14 @@ _CERTIFICATES: Final = (
         type=_FILE,
         help="Client certificate, PEM. Connect to nsqds with TLS and show it.",
     ),
+    # Not --key, which is the key of a message.
+    click.option(
+        "--tls-key",
+        "key_file",
+        type=_FILE,
+        help="Key of the certificate, PEM. Default: in the file of the certificate.",
+    ),
 )
-_KEY_HELP: Final = "Key of the certificate, PEM. Default: in the file of the certificate."
-_KEY: Final = click.option("--key", "--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
-_TLS_KEY: Final = click.option("--tls-key", "key_file", type=_FILE, help=_KEY_HELP)
 _SECRET: Final = click.option(
     "--auth-secret-file", type=_FILE, help="File whose first line is the secret for nsqds that require AUTH."
 )
@@ -124,15 +128,7 @@ def _add(command: _Command, *options: Callable[[_Command], _Command]) -> _Comman
 
 def cluster_options(command: _Command) -> _Command:
     """Add the options that say which cluster to use, and how; the command gets them as ``cluster``."""
-    return _cluster_options(command, _KEY)
 
-
-def cluster_options_beside_keys(command: _Command) -> _Command:
-    """Add the same to a command whose ``--key`` is that of messages: here it is only ``--tls-key``."""
-    return _cluster_options(command, _TLS_KEY)
-
-
-def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> _Command:
     @functools.wraps(command)
     def call(*arguments: object, lookupd: tuple[str, ...], context: str | None, **options: Any) -> object:  # noqa: ANN401
         from nsq_ha.cli.cluster import ClusterAccess  # loads settings and clients, which the help does not need
@@ -145,7 +141,7 @@ def _cluster_options(command: _Command, key: Callable[[_Command], _Command]) -> 
             raise click.UsageError(str(error), click.get_current_context()) from error
         return command(*arguments, cluster=cluster, **options)
 
-    return _add(cast("_Command", call), _lookupd_option, context_option, *_CERTIFICATES, key, _SECRET)
+    return _add(cast("_Command", call), _lookupd_option, context_option, *_CERTIFICATES, _SECRET)
 
 
 # ---------------------------------------------------------------- the output

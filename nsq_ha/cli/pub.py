@@ -16,7 +16,7 @@ import click
 
 from nsq_ha.cli.inputs import BadLine, csv_rows, message_of
 from nsq_ha.cli.lines import Line, read_lines
-from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options_beside_keys, metrics_option
+from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import explained, print_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.pub_options import PubOptions, check_usage, parse_byte, parse_bytes, parse_character, parse_headers
@@ -101,7 +101,7 @@ _EXPECT_EVERY: Final = 100
 @click.option("--in-flight", type=click.IntRange(1), default=500, help="Maximum number of unanswered publishes.")
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
-@cluster_options_beside_keys
+@cluster_options
 @metrics_option
 def pub(topic: str, cluster: ClusterAccess, **options: object) -> None:
     """Publish standard input to TOPIC, one message per line; empty lines are skipped.

@@ -147,7 +147,7 @@ def test_a_secret_that_cannot_be_read_later(tmp_path: Path) -> None:
         ClusterAccess.of(auth_secret_file=str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--key", "--auth-secret-file"])
+@pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--tls-key", "--auth-secret-file"])
 def test_a_file_that_does_not_exist(call: Call, option: str) -> None:
     refused = call("topic", "list", option, "/does/not/exist.pem")
     assert refused.exit_code == 2
@@ -196,7 +196,7 @@ def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) 
     flags = ("--lookupd", secured.lookupd[0], "--tls-ca", CA_FILE, "--cert", CA_FILE, "--tls-key", KEY_FILE)
     published = call("pub", name, *flags, stdin="x")
     assert (published.exit_code, published.stdout) == (0, "")
-    tailed = call("tail", name, "-n", "1", "--raw", *flags)
+    tailed = call("tail", name, "--channel", "c", "--consume", "-n", "1", "--raw", *flags)
     assert (tailed.exit_code, tailed.stdout) == (0, "x\n")
     failed = call("pub", name, "--lookupd", secured.lookupd[0], "--timeout", "3", stdin="x")
     assert failed.exit_code == 1
@@ -212,7 +212,7 @@ def test_a_secured_cluster_by_a_context(
     assert call("--context", "here", "pub", name, stdin="x").exit_code == 0
     monkeypatch.setenv("NSQ_HA_CONTEXT", "here")
     assert call("lookup", name).exit_code == 0
-    assert call("tail", name, "-n", "1", "--raw").stdout == "x\n"
+    assert call("tail", name, "--channel", "c", "--consume", "-n", "1", "--raw").stdout == "x\n"
 
 
 # ---------------------------------------------------------------- the shared options

@@ -88,6 +88,19 @@ def test_they_are_listed_shown_and_replayed(
     assert sorted(bodies) == ["k2", "k2", "k2", "v1", "v1", "v3", "v3"]
 
 
+def test_an_ordinary_topic_is_noticed_after_a_sample(
+    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to read 11,000 messages before it said anything."""
+    monkeypatch.setattr("nsq_ha.cli.dead_letters.SAMPLE", 10)
+    invoke("pub", topic, stdin="\n".join(f"m{number}" for number in range(30)))
+    result = invoke("dead-letters", "list", topic)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"{topic} seems to be no topic of dead letters: none of 10 messages is one" in result.stderr
+    result = invoke("dead-letters", "list", topic, "--all-messages")
+    assert (result.exit_code, "left out 30 messages" in result.stderr) == (0, True)
+
+
 def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invoke: Invoke, name: str) -> None:
     """Whoever may publish to the topic can write letters by hand."""
     dead = cluster.create_topic(f"{name}.dead", sync_every=1)
