@@ -24,7 +24,7 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
 @click.option("--port", type=click.IntRange(0, 65535), default=4171, help="Its port; 0 for a free one.")
 @click.option("--interval", type=Number(0.2, 3600), default=2.0, help="Seconds between two looks at the cluster.")
 @click.option("--history", type=Number(1, 1440), default=15.0, help="Minutes that charts show.")
-@click.option("--admin", "may_change", is_flag=True, help="Let those who sign in pause, skip, empty, and move leaders.")
+@click.option("--admin", "may_change", is_flag=True, help="Let those who sign in change the cluster.")
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.errors import ConfigError
@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient
     from nsq_ha.admin.reading import Reading
 
-LIMIT: Final = 20.0
+LIMIT: Final = 30.0
 """Seconds for one action."""
+
+LONG: Final = 150.0
+"""Seconds for one that copies or elects."""
+
+
+Scope = Literal["topic", "channel", "partition", "nsqd"]
+"""What an action is for; that of an nsqd concerns one topic there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +30,31 @@ class ActionTarget:
 
     Attributes:
         topic: The topic.
-        channel: The channel; empty if the action is for a partition.
-        partition: The partition.
-        to: ``host:port`` of the new leader; empty to let the cluster choose.
+        channel: The channel; empty if the action is for another thing.
+        partition: The partition. None if the action is for another thing.
+        to: What the form asks for besides: the new leader (empty to let the cluster choose), or a number.
+        nsqd: ``host:port`` of the nsqd; empty if the action is for another thing.
     """
 
     topic: str
     channel: str = ""
-    partition: int = 0
+    partition: int | None = None
     to: str = ""
+    nsqd: str = ""
 
     @property
     def subject(self) -> str:
         """How events name it."""
-        return f"{self.topic}/{self.channel}" if self.channel else f"{self.topic}-{self.partition}"
+        if self.channel:
+            return f"{self.topic}/{self.channel}"
+        if self.partition is not None:
+            return f"{self.topic}-{self.partition}"
+        return f"{self.topic} at {self.nsqd}" if self.nsqd else self.topic
+
+    @property
+    def name(self) -> str:
+        """What is typed to confirm a loss."""
+        return self.channel or self.topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +67,9 @@ class Action:
         done: The text of its event.
         run: Does it.
         is_lossy: Messages are lost, so the name must be typed.
-        is_partition: It is for a partition; otherwise for a channel.
-        is_forked: It needs the partitioned server.
+        scope: What it is for.
+        only: It needs a server of this kind; empty for both.
+        asks: What its form asks for: a field of the target, and its label.
     """
 
     label: str
@@ -58,8 +77,9 @@ class Action:
     done: str
     run: Callable[[AdminClient, ActionTarget], Awaitable[object]]
     is_lossy: bool = False
-    is_partition: bool = False
-    is_forked: bool = False
+    scope: Scope = "channel"
+    only: Literal["partitioned", "plain", ""] = ""
+    asks: tuple[str, str] | None = None
 
 
 ACTIONS: Final[Mapping[str, Action]] = {
@@ -81,14 +101,14 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "an operator had it skip its messages",
         lambda admin, to: admin.skip_channel(to.topic, to.channel, timeout=LIMIT),
         is_lossy=True,
-        is_forked=True,
+        only="partitioned",
     ),
     "unskip": Action(
         "Stop skipping",
         "New messages are delivered again. Those that were skipped stay dropped.",
         "an operator had it stop skipping",
         lambda admin, to: admin.unskip_channel(to.topic, to.channel, timeout=LIMIT),
-        is_forked=True,
+        only="partitioned",
     ),
     "empty": Action(
         "Empty",
@@ -101,37 +121,146 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Move leader",
         "Another replica becomes the leader. Publishing and reading pause for a moment; no message is lost.",
         "an operator moved its leader",
-        lambda admin, to: admin.move_leader(to.topic, to.partition, to.to or None, timeout=LIMIT),
-        is_partition=True,
-        is_forked=True,
+        lambda admin, to: admin.move_leader(to.topic, to.partition or 0, to.to or None, timeout=LIMIT),
+        scope="partition",
+        only="partitioned",
+    ),
+    "reset": Action(
+        "Deliver all again",
+        "Its consumers get all messages again that the topic still holds, from the oldest on.",
+        "an operator moved it to the oldest message",
+        lambda admin, to: admin.reset_channel(to.topic, to.channel, timeout=LIMIT),
+        only="partitioned",
+    ),
+    "delete-channel": Action(
+        "Delete channel",
+        "The channel and its messages are gone. Stop its consumers first: they would create it again.",
+        "an operator deleted it",
+        lambda admin, to: admin.delete_channel(to.topic, to.channel, timeout=LIMIT),
+        is_lossy=True,
+    ),
+    "create-channel": Action(
+        "Create channel",
+        "It gets all messages that are published from now on, and on a plain topic without channel those that wait.",
+        "an operator created it",
+        lambda admin, to: admin.create_channel(to.topic, to.channel, timeout=LIMIT),
+        asks=("channel", "Name of the channel"),
+    ),
+    "delete-topic": Action(
+        "Delete topic",
+        "The topic, its channels and all messages are gone. Stop its producers first: they may create it again.",
+        "an operator deleted the topic",
+        lambda admin, to: admin.delete_topic(to.topic, timeout=LIMIT),
+        is_lossy=True,
+        scope="topic",
+    ),
+    "create-topic": Action(
+        "Create topic",
+        "With the usual number of replicas; `nsq-ha topic create` has all settings.",
+        "an operator created the topic",
+        lambda admin, to: admin.create_topic(to.topic, _number(to.to or "1"), timeout=LONG),
+        scope="topic",
+        asks=("to", "Partitions (1 on a plain cluster)"),
+    ),
+    "expand": Action(
+        "Add partitions",
+        "Keys move to other partitions, so the order of a key is not kept across the change. There is no way back.",
+        "an operator added partitions",
+        lambda admin, to: admin.expand(to.topic, _number(to.to), timeout=LONG),
+        scope="topic",
+        only="partitioned",
+        asks=("to", "New total number of partitions"),
+    ),
+    "pause-topic": Action(
+        "Pause topic",
+        "Its channels get no new messages until it is resumed; the nsqds keep them.",
+        "an operator paused the topic",
+        lambda admin, to: admin.pause_topic(to.topic, timeout=LIMIT),
+        scope="topic",
+        only="plain",
+    ),
+    "unpause-topic": Action(
+        "Resume topic",
+        "Its channels get messages again.",
+        "an operator resumed the topic",
+        lambda admin, to: admin.unpause_topic(to.topic, timeout=LIMIT),
+        scope="topic",
+        only="plain",
+    ),
+    "tombstone": Action(
+        "Tombstone",
+        "Those who look the topic up do not find this nsqd: producers on a partitioned cluster, until it is restored;"
+        " new consumers on a plain one, for some time.",
+        "an operator tombstoned the nsqd for the topic",
+        lambda admin, to: admin.tombstone_node(to.topic, to.nsqd, timeout=LIMIT),
+        scope="nsqd",
+    ),
+    "restore": Action(
+        "Restore",
+        "Those who look the topic up find this nsqd again.",
+        "an operator restored the nsqd for the topic",
+        lambda admin, to: admin.restore_node(to.topic, to.nsqd, timeout=LIMIT),
+        scope="nsqd",
+        only="partitioned",
     ),
 }
 
 
-def target_of(action: Action, fields: Mapping[str, str]) -> ActionTarget:
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 4:
+        raise ConfigError("the number of partitions must be a whole number")
+    return int(text)
+
+
+def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = False) -> ActionTarget:
     """Return what a form names.
 
+    Args:
+        action: The action.
+        fields: The fields of the form.
+        is_asked: The form is still to come, which asks for the rest.
+
     Raises:
-        ConfigError: A name is not legal, or the partition is missing.
+        ConfigError: A name is not legal, or something is missing.
     """
-    topic = check_topic(fields.get("topic", ""))
-    if not action.is_partition:
-        return ActionTarget(topic, check_channel(fields.get("channel", "")))
+    asked = action.asks[0] if action.asks is not None and is_asked else ""
+    name = fields.get("topic", "")
+    topic = check_topic(name) if name or not is_asked else ""
+    to = fields.get("to", "").strip()[:300]
+    if action.scope == "topic":
+        return ActionTarget(topic, to=to)
+    if action.scope == "nsqd":
+        return ActionTarget(topic, nsqd=fields.get("nsqd", "")[:300])
+    if action.scope == "channel":
+        return ActionTarget(topic, "" if asked == "channel" else check_channel(fields.get("channel", "")))
     text = fields.get("partition", "")
     if not (text.isascii() and text.isdigit()) or len(text) > 4:
         raise ConfigError("partition must be a whole number")
-    return ActionTarget(topic, partition=check_partition(int(text)), to=fields.get("to", "").strip()[:300])
+    return ActionTarget(topic, partition=check_partition(int(text)), to=to)
 
 
 def refusal(name: str, target: ActionTarget, reading: Reading) -> str:
     """Return why an action cannot be done now; empty if it can."""
     action = ACTIONS[name]
-    if action.is_forked and reading.is_plain:
-        return "a plain nsqd has no such state"
-    if action.is_partition:
-        return "" if (target.topic, target.partition) in reading.holders else "no nsqd reports this partition"
+    if action.only and (action.only == "plain") is not reading.is_plain:
+        return f"only a {action.only} nsqd can do this"
+    if name in ("move-leader", "expand") and reading.stable is False:
+        return (
+            "the cluster is unstable: it refuses this until all replicas are there, some minutes after a node returned"
+        )
     channel = reading.channels.get((target.topic, target.channel))
-    if channel is None:
-        return "no nsqd reports this channel"
-    # On a channel that is not skipped, the server would drop all that waits.
-    return "the channel is not skipped" if name == "unskip" and not channel.skipped else ""
+    if name == "unskip" and channel is not None and not channel.skipped:
+        return "the channel is not skipped"  # there, the server would drop all that waits
+    is_there, text = {
+        "partition": ((target.topic, target.partition or 0) in reading.holders, "no nsqd reports this partition"),
+        "nsqd": (target.nsqd in reading.nodes, "the cluster lists no such nsqd"),
+        "topic": (name == "create-topic" or target.topic in reading.names, "there is no such topic"),
+        "channel": (channel is not None or name == "create-channel", "no nsqd reports this channel"),
+    }[action.scope]
+    return "" if is_there else text
+
+
+def possible(reading: Reading, *names: str) -> list[str]:
+    """Return the actions that the kind of cluster has."""
+    kind = "plain" if reading.is_plain else "partitioned"
+    return [name for name in names if ACTIONS[name].only in ("", kind)]

@@ -282,7 +282,7 @@ class DashboardOptions:
         limit: Seconds for one poll; servers that take longer are shown as silent.
         history: Seconds for which figures are kept.
         token: What a person must know to sign in. None if nobody can; ``may_change`` and other hosts need one.
-        may_change: Those who have signed in may pause, skip and empty channels, and move leaders.
+        may_change: Those who have signed in may change the cluster.
         hosts: Names by which browsers reach the dashboard, besides ``localhost``, IP addresses and ``host``.
         trace_logs: Files that a search for a message reads.
     """

@@ -5,6 +5,7 @@ The invariant: nothing changes without a session, the key of its form, and our o
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import math
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.guard import BrowserSession, Guard
     from nsq_ha.dashboard.history import History
     from nsq_ha.dashboard.pages.ui import Page
+
+PATIENCE: Final = 3.0
+"""Seconds for which the page waits for a change."""
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
 
@@ -62,6 +66,7 @@ class Changing:
         self._respond = respond
         self._may_change = may_change
         self._wrong = WrongTokens()
+        self._running: set[asyncio.Task[Page]] = set()
 
     def _session(self, request: Request) -> BrowserSession | None:
         return self._guard.session(request.cookies.get(COOKIE))
@@ -117,7 +122,7 @@ class Changing:
         session = self._allowed(request)
         if isinstance(session, Response):
             return session
-        found = self._find(request, request.query_params)
+        found = self._find(request, request.query_params, is_asked=True)
         if isinstance(found, Response):
             return found
         board = Board(self._history, time.time(), may_change=True)
@@ -135,20 +140,27 @@ class Changing:
         if isinstance(found, Response):
             return found
         name, target = found
-        if ACTIONS[name].is_lossy and fields.get("typed", "") != target.channel:
-            text = f"To confirm, type the name of the channel: {target.channel}"
+        if ACTIONS[name].is_lossy and fields.get("typed", "") != target.name:
+            text = f"To confirm, type the name: {target.name}"
             board = Board(self._history, time.time(), may_change=True)
             return self._respond(request, change.confirm(board, name, target, session.key, text))
-        return self._respond(request, await self._do(ACTIONS[name], target))
+        # What takes longer goes on without the person, and its outcome is on the timeline.
+        task = asyncio.create_task(self._do(ACTIONS[name], target), name=f"nsq_ha dashboard {name}")
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        done, _ = await asyncio.wait({task}, timeout=PATIENCE)
+        return self._respond(request, task.result() if done else change.going_on(ACTIONS[name], target))
 
-    def _find(self, request: Request, fields: Mapping[str, str]) -> tuple[str, ActionTarget] | Response:
+    def _find(
+        self, request: Request, fields: Mapping[str, str], *, is_asked: bool = False
+    ) -> tuple[str, ActionTarget] | Response:
         """Return the action and its target, or the page that says why it cannot be done."""
         name = request.path_params["name"]
         action = ACTIONS.get(name)
         if action is None:
             return self._failed(request, "Not found", "There is no such action.", 404)
         try:
-            target = target_of(action, fields)
+            target = target_of(action, fields, is_asked=is_asked)
         except NsqError as error:
             return self._failed(request, "Not done", str(error), 400)
         reason = refusal(name, target, self._history.latest or Reading(0.0))

@@ -124,7 +124,14 @@ def test_what_cannot_be_done_now() -> None:
     assert refusal("pause", ActionTarget("a", "c"), now) == ""
     assert refusal("pause", ActionTarget("a", "d"), now) == "no nsqd reports this channel"
     assert refusal("unskip", ActionTarget("a", "c"), now) == "the channel is not skipped"
-    assert refusal("move-leader", ActionTarget("a"), now) == ""
+    assert refusal("move-leader", ActionTarget("a", partition=0), now) == ""
     assert refusal("move-leader", ActionTarget("a", partition=4), now) == "no nsqd reports this partition"
     plain = reading(1, node(1, partition("a", 0, channel("c"))), is_plain=True)
-    assert refusal("skip", ActionTarget("a", "c"), plain) == "a plain nsqd has no such state"
+    assert refusal("skip", ActionTarget("a", "c"), plain) == "only a partitioned nsqd can do this"
+    assert refusal("pause-topic", ActionTarget("a"), plain) == ""
+    unstable = reading(1, node(1, partition("a", 0)), stable=False)
+    for name in ("move-leader", "expand"):
+        assert refusal(name, ActionTarget("a", partition=0), unstable).startswith("the cluster is unstable: ")
+    assert refusal("delete-topic", ActionTarget("b"), now) == "there is no such topic"
+    assert refusal("create-topic", ActionTarget("b"), now) == ""
+    assert refusal("tombstone", ActionTarget("a", nsqd="n:9"), now) == "the cluster lists no such nsqd"

@@ -110,6 +110,31 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
     assert TOKEN not in caplog.text
 
 
+async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: DevCluster) -> None:
+    ours = {"origin": url.rstrip("/")}
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client, AdminClient(cluster.lookupd) as admin:
+        await until_read(client)
+        key = {"key": await signed_in(client, url)}
+        assert 'name="topic"' in (await client.get("/confirm/create-topic")).text
+        made = await client.post("/act/create-topic", data=key | {"topic": "fresh", "to": "1"}, headers=ours)
+        assert made.status_code in (200, 202), made.text
+
+        async def has(text: str, place: str = "/timeline") -> bool:
+            return text in (await client.get(place)).text
+
+        await eventually(lambda: has("an operator created the topic"), LIMIT)
+        await eventually(lambda: has("fresh", "/topics"), LIMIT)
+        fields = key | {"topic": "fresh", "channel": "c"}
+        assert (await client.post("/act/create-channel", data=fields, headers=ours)).status_code in (200, 202)
+        await eventually(lambda: has("/topics/fresh/c", "/topics/fresh"), LIMIT)
+        assert (await client.post("/act/delete-topic", data=key | {"topic": "fresh"}, headers=ours)).status_code == 400
+        assert "fresh" in {each.name for each in await admin.topics()}
+        typed = key | {"topic": "fresh", "typed": "fresh"}
+        assert (await client.post("/act/delete-topic", data=typed, headers=ours)).status_code in (200, 202)
+        await eventually(lambda: has("an operator deleted the topic"), LIMIT)
+        assert "fresh" not in {each.name for each in await admin.topics()}
+
+
 async def test_a_message_is_found_by_its_place(url: str) -> None:
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
         await until_read(client)

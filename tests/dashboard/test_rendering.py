@@ -127,7 +127,11 @@ def test_buttons_are_only_for_those_who_may_change() -> None:
     reader, operator = Board(kept, 102.0), Board(kept, 102.0, may_change=True)
     assert "confirm" not in "".join(page.content for page in every_page(reader, "orders", "billing"))
     text = channel_page(operator, "orders", "billing").content
-    assert re.findall(r"/confirm/([a-z]+)", text) == ["unpause", "skip", "empty"]
+    assert re.findall(r"/confirm/([a-z-]+)", text) == ["unpause", "skip", "empty", "reset", "delete-channel"]
+    # What an unstable cluster refuses is disabled, with the reason.
+    topic = topic_page(operator, "orders").content
+    assert re.findall(r"/confirm/([a-z-]+)", topic) == ["create-channel", "delete-topic"]
+    assert re.findall(r'class="button disabled"[^>]*>([^<]+)', topic) == ["Add partitions"]
     assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
 
 
@@ -155,7 +159,15 @@ def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:
     board = Board(kept, 1.0, may_change=True)
     text = "".join(page.content for page in every_page(board, "orders", "c"))
     assert "leader" not in text.lower()
-    assert re.findall(r"/confirm/([a-z]+)", channel_page(board, "orders", "c").content) == ["pause", "empty"]
+    found = [
+        re.findall(r"/confirm/([a-z-]+)", page.content)
+        for page in (channel_page(board, "orders", "c"), topic_page(board, "orders"), topics(board))
+    ]
+    assert found == [
+        ["pause", "empty", "delete-channel"],
+        ["create-channel", "pause-topic", "unpause-topic", "delete-topic"],
+        ["create-topic"],
+    ]
 
 
 def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find() -> None:
@@ -228,11 +240,30 @@ def test_topics_are_filtered_and_sorted() -> None:
     assert "No topic has this text" in topics(Board(kept, 1.0, arguments={"q": "zzz"})).content
 
 
+def test_many_topics_come_in_pages() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, *(partition(f"t{number:03}") for number in range(120)))))
+
+    def shown(**arguments: str) -> list[str]:
+        text = topics(Board(kept, 1.0, arguments=arguments)).content
+        return re.findall(r'data-key="(t[0-9]+)"', text)
+
+    assert shown() == [f"t{number:03}" for number in range(50)]
+    assert shown(page="3") == [f"t{number:03}" for number in range(100, 120)]
+    assert shown(page="99") == shown(page="3")
+    assert shown(page="x") == shown()
+    assert shown(q="t11") == [f"t{number}" for number in range(110, 120)]
+    text = topics(Board(kept, 1.0, arguments={"page": "2", "q": "t"})).content
+    assert "51–100 of 120" in text
+    assert 'href="/topics?q=t&amp;page=3"' in text
+    assert len(text) < 60_000
+
+
 def test_long_tables_are_cut() -> None:
     kept = History(2)
-    kept.add(reading(1, node(1, *(partition(f"t{number}") for number in range(MAX_ROWS + 7)))))
-    text = topics(Board(kept, 1.0)).content
-    assert text.count("<tr") == MAX_ROWS + 1
+    kept.add(reading(1, node(1, partition("a", 0, *(channel(f"c{number}") for number in range(MAX_ROWS + 7))))))
+    text = topic_page(Board(kept, 1.0), "a").content
+    assert text.count("/topics/a/c") == MAX_ROWS
     assert "7 more rows" in text
 
 

@@ -10,7 +10,7 @@ from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Page
 
 if TYPE_CHECKING:
-    from nsq_ha.dashboard.actions import ActionTarget
+    from nsq_ha.dashboard.actions import Action, ActionTarget
     from nsq_ha.dashboard.pages.ui import Board
 
 
@@ -67,14 +67,23 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         problem: Why it was not done yet; empty at first.
     """
     action = ACTIONS[name]
-    back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
-    fields = [_hidden(key=key, topic=target.topic)]
-    if action.is_partition:
-        fields += [_hidden(partition=target.partition), _destination(board, target)]
+    back = _back(target)
+    fields = [_hidden(key=key)]
+    if target.topic:
+        fields.append(_hidden(topic=target.topic))
     else:
+        fields.append(ui.labelled("Name of the topic", type="text", name="topic", required=True, maxlength=64))
+    if action.scope == "partition":
+        fields += [_hidden(partition=target.partition or 0), _destination(board, target)]
+    elif action.scope == "nsqd":
+        fields.append(_hidden(nsqd=target.nsqd))
+    elif target.channel:
         fields.append(_hidden(channel=target.channel))
+    if action.asks is not None and not target.channel:
+        field, asked = action.asks
+        fields.append(ui.labelled(asked, type="text", name=field, required=True, maxlength=64, autocomplete="off"))
     if action.is_lossy:
-        label = join("To confirm, type ", tag("b", target.channel))
+        label = join("To confirm, type ", tag("b", target.name))
         fields.append(ui.labelled(label, type="text", name="typed", required=True, autocomplete="off", autofocus=True))
     form = tag(
         "form",
@@ -96,8 +105,8 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
 
 
 def _destination(board: Board, target: ActionTarget) -> Html:
-    leader = board.reading.leaders.get((target.topic, target.partition))
-    holders = board.reading.holders.get((target.topic, target.partition), ())
+    place = (target.topic, target.partition or 0)
+    leader, holders = board.reading.leaders.get(place), board.reading.holders.get(place, ())
     options = [tag("option", "another replica in sync", value="")]
     options += [tag("option", address, value=address) for address in holders if address != leader]
     return tag("label", tag("span", f"From {leader or 'nobody'} to"), tag("select", options, name="to"))
@@ -115,14 +124,29 @@ def _now(board: Board, target: ActionTarget) -> Html | None:
 
 def outcome(target: ActionTarget, text: str, *, is_done: bool) -> Page:
     """Return the page that says what became of a change."""
-    back = path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
     title = "Done" if is_done else "Not done, or not everywhere"
     content = join(
         tag("h1", title),
         tag("p", f"{target.subject}: {text}.", class_=f"banner {'good' if is_done else 'bad'}", role="status"),
-        tag("p", tag("a", f"Back to {target.subject}", href=back, class_="button", autofocus=True)),
+        tag("p", tag("a", f"Back to {target.subject}", href=_back(target), class_="button", autofocus=True)),
     )
     return Page(title, content, 200 if is_done else 502)
+
+
+def going_on(action: Action, target: ActionTarget) -> Page:
+    """Return the page for a change that takes longer than a person waits."""
+    title = f"{action.label}: it goes on"
+    text = f"{target.subject}: this takes longer. You can leave; its outcome comes on the timeline."
+    content = join(tag("h1", title), tag("p", text, class_="banner", role="status"))
+    return Page(title, join(content, tag("p", tag("a", "Timeline", href="/timeline", class_="button"))), 202)
+
+
+def _back(target: ActionTarget) -> str:
+    if target.nsqd:
+        return path("nodes", target.nsqd)
+    if not target.topic:
+        return path("topics")
+    return path("topics", target.topic, target.channel) if target.channel else path("topics", target.topic)
 
 
 def failure(title: str, text: str, status: int) -> Page:

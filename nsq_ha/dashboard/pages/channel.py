@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.actions import ACTIONS
-from nsq_ha.dashboard.markup import Html, join, path, query, tag
+from nsq_ha.dashboard.actions import possible
+from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
@@ -32,7 +32,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",)), (topic, ("topics", topic))),
         tag("p", ui.states(channel)),
         incomplete(board, topic),
-        _buttons(board, topic, channel) if board.may_change else None,
+        _buttons(board, topic, channel),
         ui.tiles(
             ("waiting", figures.count(channel.depth), ""),
             ("lag", figures.span(channel.lag(reading.at)), ""),
@@ -61,24 +61,9 @@ def _charts(board: Board, topic: str, name: str) -> Html:
     return ui.charts(board, *(found[each] for each in ("depth", "lag", "rate", "trouble")), topic=topic)
 
 
-def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html:
-    wanted = ["unpause" if channel.paused else "pause"]
-    if not board.reading.is_plain:
-        wanted.append("unskip" if channel.skipped else "skip")
-    wanted.append("empty")
-    return tag(
-        "p",
-        [
-            tag(
-                "a",
-                ACTIONS[each].label,
-                href=path("confirm", each) + query(topic=topic, channel=channel.name),
-                class_="button",
-            )
-            for each in wanted
-        ],
-        class_="buttons",
-    )
+def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html | None:
+    wanted = ["unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip", "empty", "reset"]
+    return ui.buttons(board, possible(board.reading, *wanted, "delete-channel"), topic=topic, channel=channel.name)
 
 
 def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
@@ -143,8 +144,20 @@ def _partitions(board: Board, entries: Sequence[PartitionStats]) -> Html:
         ui.number("messages", lambda entry: figures.count(entry.messages)),
         ui.number("channels", lambda entry: figures.count(len(entry.channels))),
     ]
+    if board.may_change:
+        columns.append(
+            TableColumn(
+                "change",
+                lambda entry: ui.buttons(
+                    board, possible(board.reading, "tombstone", "restore"), topic=entry.topic, nsqd=entry.nsqd
+                ),
+            )
+        )
     empty = "It holds nothing, or does not answer."
-    return ui.table("held", columns, entries, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty)
+    rows, links = ui.paged(board, entries, "nodes", entries[0].nsqd) if entries else (entries, None)
+    return join(
+        ui.table("held", columns, rows, key=lambda entry: f"{entry.topic}-{entry.partition}", empty=empty), links
+    )
 
 
 def _channels(parts: Sequence[FigureRow]) -> Html:

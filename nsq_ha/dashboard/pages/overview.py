@@ -30,14 +30,14 @@ def overview(board: Board) -> Page:
         _tiles(board),
         ui.charts(board, *(each._replace(title=_TITLES.get(name, each.title)) for name, each in _CHARTS.items())),
         ui.section("Channels with the most waiting messages", _channels(board)),
-        ui.section("Busiest topics", _topics(board)),
+        tag("section", tag("h2", "Busiest topics"), _topics(board), id="busiest-topics"),
         ui.section(
             "Latest events",
             ui.events_list(events, empty="Nothing has happened since the dashboard started."),
             tag("p", link("The whole timeline", "timeline")),
         ),
     )
-    return Page("Overview", content)
+    return Page("Overview", tag("div", content, class_="overview"))
 
 
 def _tiles(board: Board) -> Html:

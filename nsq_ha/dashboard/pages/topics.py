@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from nsq_ha.admin.memory import TopicPartition
     from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.markup import Child
+
+
+_CHANGES: Final = ("create-channel", "expand", "pause-topic", "unpause-topic", "delete-topic")
 
 
 def topics(board: Board) -> Page:
@@ -39,11 +43,14 @@ def topics(board: Board) -> Page:
         rows.sort(key=lambda row: -(value(row) or 0.0))
     empty = "No topic has this text in its name." if needle else "There are no topics."
     sorting = (chosen, board.arguments)
+    some, links = ui.paged(board, rows, "topics")
     return Page(
         "Topics",
         join(
             ui.filter_form(("topics",), board, "Name contains"),
-            ui.table("topics", columns, rows, key=lambda row: row.name, empty=empty, sorting=sorting),
+            ui.buttons(board, ["create-topic"]),
+            ui.table("topics", columns, some, key=lambda row: row.name, empty=empty, sorting=sorting),
+            links,
         ),
     )
 
@@ -129,6 +136,7 @@ def topic_page(board: Board, name: str) -> Page:
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
         incomplete(board, name),
+        ui.buttons(board, possible(reading, *_CHANGES), topic=name),
         ui.tiles(
             ("published", figures.rate(history.last("topic", name, "published")), ""),
             ("messages so far", figures.short(topic.messages if topic else None), ""),
@@ -259,8 +267,9 @@ def _partition_columns(board: Board) -> list[TableColumn]:
         return "…" if row.detail is None else "yes" if row.detail.writable else ui.badge("no", "bad")
 
     def move(row: _Partition) -> Child:
-        href = path("confirm", "move-leader") + query(topic=row.partition[0], partition=row.partition[1])
-        return tag("a", "Move leader", href=href, class_="button") if _others(board, row.partition) else ""
+        topic, number = row.partition
+        others = _others(board, row.partition)
+        return ui.buttons(board, ["move-leader"], topic=topic, partition=str(number)) if others else ""
 
     columns = [
         ui.number("partition", lambda row: str(row.partition[1])),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal
 from nsq_ha.dashboard.charts import ChartLine, chart
 from nsq_ha.dashboard.markup import Child, Html, join, link, path, query, tag
 
@@ -22,6 +23,9 @@ OUTAGES: Final = frozenset({"unanswered", "gone", "silent", "leaderless"})
 
 MAX_ROWS: Final = 500
 """Rows of a table; the filter finds the others."""
+
+PAGE_ROWS: Final = 50
+"""Rows of a page of a long table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +159,38 @@ def table(
     )
 
 
+def paged(board: Board, rows: Sequence[Any], *place: str) -> tuple[Sequence[Any], Html | None]:
+    """Return the rows of the page that is asked for, and the links to its neighbours; None if all fit on one.
+
+    Args:
+        board: Its arguments have the page, counted from 1.
+        rows: All rows, in their order.
+        *place: The path of the page.
+    """
+    pages = max(1, -(-len(rows) // PAGE_ROWS))
+    text = board.arguments.get("page", "1")
+    number = min(pages, max(1, int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1))
+    if pages == 1:
+        return rows, None
+    kept = {name: value for name, value in board.arguments.items() if name != "page"}
+    first = (number - 1) * PAGE_ROWS
+
+    def to(page: int, label: str) -> Html | None:
+        if not 1 <= page <= pages:
+            return None
+        return tag("a", label, href=path(*place) + query(**kept, page=page), class_="button")
+
+    shown = f"{first + 1:,}–{min(len(rows), first + PAGE_ROWS):,} of {len(rows):,}"
+    links = tag("nav", to(number - 1, "Previous"), tag("span", shown), to(number + 1, "Next"), class_="buttons pages",
+                aria_label="Pages of the table")  # fmt: skip
+    return rows[first : first + PAGE_ROWS], links
+
+
 def _head(column: TableColumn, sorting: tuple[str, Mapping[str, str]] | None) -> Html:
     title: Child = column.title
     order = None
     if sorting is not None and column.key:
-        kept = {name: value for name, value in sorting[1].items() if name != "sort"}
+        kept = {name: value for name, value in sorting[1].items() if name not in ("sort", "page")}
         title = tag("a", title, href=query(**kept, sort=column.key))
         if column.key == sorting[0]:
             order = "descending" if column.is_number else "ascending"
@@ -331,6 +362,25 @@ def events_list(events: Iterable[ClusterEvent], *, empty: str) -> Html:
 def found(text: str, needle: str) -> bool:
     """Return whether a filter lets a text through."""
     return needle.lower() in text.lower()
+
+
+def buttons(board: Board, names: Iterable[str], **fields: str) -> Html | None:
+    """Return a button for each action; one that cannot succeed now is disabled, with the reason."""
+    if not board.may_change:
+        return None
+    part = fields.get("partition")
+    target = ActionTarget(
+        fields.get("topic", ""), fields.get("channel", ""), int(part) if part else None, nsqd=fields.get("nsqd", "")
+    )
+    found = []
+    for name in names:
+        action, why = ACTIONS[name], refusal(name, target, board.reading)
+        if why:
+            found.append(tag("span", action.label, class_="button disabled", aria_disabled="true", title=why))
+            found.append(tag("small", why, class_="soft"))
+        else:
+            found.append(tag("a", action.label, href=path("confirm", name) + query(**fields), class_="button"))
+    return tag("p", found, class_="buttons")
 
 
 def labelled(label: Child | Iterable[Child], **attributes: str | float | bool | None) -> Html:
