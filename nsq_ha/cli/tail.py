@@ -137,8 +137,8 @@ async def _check_copied(cluster: ClusterAccess, topic: str) -> None:
         if entry.stats is None:
             reason = f"nsqd {nsqd} does not say whether topic {topic!r} has a channel there ({entry.error})"
         elif not entry.stats.channels:
-            waiting = counted(entry.stats.unrouted, "message")
-            reason = f"topic {topic!r} has no channel at nsqd {nsqd}: {waiting} wait there for the first one"
+            waiting = f"{counted(entry.stats.unrouted, 'message')} wait{'s' if entry.stats.unrouted == 1 else ''}"
+            reason = f"topic {topic!r} has no channel at nsqd {nsqd}: {waiting} there for the first one"
         else:
             continue
         raise ConfigError(

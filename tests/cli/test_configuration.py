@@ -117,7 +117,8 @@ async def test_an_nsqlookupd_behind_https(
     printed: list[str] = []
     with await asyncio.to_thread(DevCluster(nsqds=1, nsqlookupds=1, plain=True).__enter__) as cluster:
         async with https_of(cluster.lookupd[0]) as url:
-            for arguments in (("topic", "create", name), ("pub", name), ("lookup", name), ("tail", name, "-n", "1")):
+            take = ("tail", name, "--channel", "c", "--consume", "-n", "1")
+            for arguments in (("topic", "create", name), ("pub", name), ("lookup", name), take):
                 result = await asyncio.to_thread(
                     call,
                     *arguments,
