@@ -1,17 +1,18 @@
 """The gate: every check that a change must pass, in one run.
 
 All steps run even after one has failed, so that one run shows everything; the exit code is 1 if any failed. Tests of
-faults and time limits mostly wait, and Spark's tests wait for Java, so the steps run in four lanes side by side; those
-of :data:`PARALLEL` are reported at the end. The lanes take about the same time: a new step goes into the shortest.
-``make test`` calls this with the Python of the virtual environment. All settings are in ``pyproject.toml``.
+faults and time limits mostly wait, and Spark's tests wait for Java, so :data:`WORKERS` steps run side by side, the long
+ones first: whoever is done takes the next one. A step is printed when it ends, with the time of the processor that it
+took. ``make test`` calls this with the Python of the virtual environment. All settings are in ``pyproject.toml``.
 """
 
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,24 +22,28 @@ BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {
     "PATH": os.pathsep.join((str(BIN), os.environ.get("PATH", os.defpath))),
     "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1",
+    # Queries as short as those of the tests end before code that is compiled with care pays for its making.
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 # Tests start hundreds of programs. Without kept bytecode each would compile the whole package again.
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 class Step(NamedTuple):
-    """One check: its name and its command, whose program is the virtual environment's."""
+    """One check: its name and its commands, whose programs are the virtual environment's."""
 
     name: str
-    command: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...]
 
 
-def fully_covered(package: str) -> Step:
-    """Return the step that fails unless the pure tests run each line and branch of a pure package."""
-    return Step(
-        f"coverage of {package}",
-        ("coverage", "report", f"--include=nsq_ha/{package}/*", "--precision=2", "--fail-under=100"),
-    )
+def step(name: str, *command: str) -> Step:
+    """Return a step of one command."""
+    return Step(name, (command,))
+
+
+def covered(package: str) -> tuple[str, ...]:
+    """Return the command that fails unless the pure tests ran each line and branch of a pure package."""
+    return ("coverage", "report", f"--include=nsq_ha/{package}/*", "--precision=2", "--fail-under=100")
 
 
 SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
@@ -51,7 +56,7 @@ CHAOS = ("tests/faults/test_chaos.py",)
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
 PURE = ("tests/protocol", "tests/policy")
-"""Tests without input, output or clock. Only they are measured: measuring doubles the time of a test."""
+"""Tests without input, output or clock."""
 CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
 CONTRACT = ("integration",)
@@ -67,122 +72,94 @@ def without(*paths: str) -> tuple[str, ...]:
 
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
 
+WORKERS = 3
+"""How many steps run side by side: two cores, and what waits."""
 STEPS = (
-    Step("format", ("ruff", "format", "--check", "--output-format=concise", ".")),
-    Step("lint", ("ruff", "check", "--output-format=concise", ".")),
-    Step("types", ("mypy",)),
+    step("spark", *PYTEST, *SPARK, *SHORT),
+    step("tests", *PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES), *SHORT),
+    step("chaos", *PYTEST, *CHAOS),
+    step("examples", *PYTEST, *PAGES, *SHORT),
+    step("tests of the clients", *PYTEST, *CLIENTS, *SHORT),
+    step("faults", *PYTEST, *FAULTS, *without(*CHAOS)),
+    step("contract", *PYTEST, *CONTRACT, *without(*SPARK), *SHORT),
+    # Only the pure tests are measured: measuring doubles the time of a test.
+    Step("pure tests", (("coverage", "run", "-m", *PYTEST, *PURE), covered("protocol"), covered("policy"))),
+    step("docs", "sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html"),
+    step("types", "mypy"),
     # Every public name has a type that all type checkers read in the same way.
-    Step("public types", ("pyright", "--verifytypes", "nsq_ha", "--ignoreexternal")),
-    Step("layers", ("lint-imports", "--no-logo")),
-    Step("pure tests", ("coverage", "run", "-m", *PYTEST, *PURE)),
-    fully_covered("protocol"),
-    fully_covered("policy"),
-    Step("tests", (*PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES), *SHORT)),
+    step("public types", "pyright", "--verifytypes", "nsq_ha", "--ignoreexternal"),
+    step("layers", "lint-imports", "--no-logo"),
+    step("lint", "ruff", "check", "--output-format=concise", "."),
+    step("format", "ruff", "format", "--check", "--output-format=concise", "."),
 )
-PARALLEL = (
-    (
-        Step("faults", (*PYTEST, *FAULTS, *without(*CHAOS))),
-        Step("tests of the clients", (*PYTEST, *CLIENTS)),
-        Step("contract", (*PYTEST, *CONTRACT, *without(*SPARK), *SHORT)),
-    ),
-    (Step("spark", (*PYTEST, *SPARK, *SHORT)),),
-    (
-        Step("chaos", (*PYTEST, *CHAOS)),
-        Step("examples", (*PYTEST, *PAGES, *SHORT)),
-        Step("docs", ("sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html")),
-    ),
-)
-"""Lanes of steps that run one after another, in parallel with the others."""
 
 
-class Parallel(threading.Thread):
-    """Runs steps one after another, in parallel with the others, and keeps their output until the end."""
+class Gate:
+    """Runs the steps; ``failed`` names those that did."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
-        super().__init__(daemon=True)
-        self._steps = steps
-        self._output: list[bytes] = []
-        self._running: subprocess.Popen[bytes] | None = None
-        self._ended = False
+    def __init__(self) -> None:
+        self._waiting = deque(STEPS)
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._printing = threading.Lock()
         self.failed: list[str] = []
-        self.start()
 
     def run(self) -> None:
-        """Run all steps."""
-        for step in self._steps:
-            started = time.monotonic()
-            with subprocess.Popen(
-                arguments(step),
-                cwd=ROOT,
-                env=ENVIRONMENT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-            ) as self._running:
-                if self._ended:
-                    self._running.kill()
-                output, _ = self._running.communicate()
-            passed = self._running.returncode == 0
-            self.failed += [] if passed else [step.name]
-            self._output += [announcement(step).encode(), output, verdict(step, started, passed=passed).encode()]
-            if self._ended:
+        """Run all steps; an interrupt ends those that run, and starts no other."""
+        workers = [threading.Thread(target=self._work, daemon=True) for _ in range(WORKERS)]
+        for worker in workers:
+            worker.start()
+        try:
+            for worker in workers:
+                worker.join()
+        finally:
+            self._waiting.clear()
+            for process in list(self._running):
+                process.kill()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                self._run(self._waiting.popleft())
+            except IndexError:
                 return
 
-    def report(self) -> None:
-        """Wait until all steps have ended, then print their output."""
-        self.join()
-        print(b"".join(self._output).decode(errors="replace"), end="", flush=True)
-
-    def end(self) -> None:
-        """Kill the step that runs, and start no other."""
-        self._ended = True
-        if self._running is not None:
-            self._running.kill()
-        self.join()
-
-
-def arguments(step: Step) -> list[str | Path]:
-    """Return the command, with the virtual environment's program."""
-    program, *rest = step.command
-    return [BIN / program, *rest]
-
-
-def announcement(step: Step) -> str:
-    """Return the line to print before the step."""
-    return f"\n=== {step.name}: {' '.join(step.command)}\n"
-
-
-def verdict(step: Step, started: float, *, passed: bool) -> str:
-    """Return the line to print after the step."""
-    return f"--- {step.name}: {'ok' if passed else 'FAILED'} ({time.monotonic() - started:.1f} s)\n"
-
-
-def run(step: Step) -> bool:
-    """Run one step in the foreground and return whether it passed."""
-    print(announcement(step), end="", flush=True)
-    started = time.monotonic()
-    done = subprocess.run(arguments(step), cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.DEVNULL, check=False)
-    passed = done.returncode == 0
-    print(verdict(step, started, passed=passed), end="", flush=True)
-    return passed
+    def _run(self, each: Step) -> None:
+        started, cpu, passed = time.monotonic(), 0.0, True
+        with tempfile.TemporaryFile() as output:
+            for program, *rest in each.commands:
+                output.write(f"\n=== {each.name}: {program} {' '.join(rest)}\n".encode())
+                output.flush()
+                process = subprocess.Popen(
+                    (BIN / program, *rest),
+                    cwd=ROOT,
+                    env=ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+                self._running.add(process)
+                _, status, used = os.wait4(process.pid, 0)
+                self._running.discard(process)
+                process.returncode = os.waitstatus_to_exitcode(status)
+                cpu += used.ru_utime + used.ru_stime
+                passed = passed and process.returncode == 0
+            took = f"{time.monotonic() - started:.1f} s, {cpu:.0f} s of CPU"
+            with self._printing:
+                self.failed += [] if passed else [each.name]
+                output.seek(0)
+                print(output.read().decode(errors="replace"), end="")
+                print(f"--- {each.name}: {'ok' if passed else 'FAILED'} ({took})", flush=True)
 
 
 def main() -> int:
     """Run every step and return the exit code."""
-    print(f"=== gate on Python {sys.version.split()[0]}")
+    print(f"=== gate on Python {sys.version.split()[0]}", flush=True)
     started = time.monotonic()
-    parallel = [Parallel(steps) for steps in PARALLEL]
-    try:
-        failed = [step.name for step in STEPS if not run(step)]
-        for group in parallel:
-            group.report()
-            failed += group.failed
-    finally:
-        for group in parallel:
-            group.end()
-    result = f"FAILED: {', '.join(failed)}" if failed else "all steps passed"
+    gate = Gate()
+    gate.run()
+    result = f"FAILED: {', '.join(gate.failed)}" if gate.failed else "all steps passed"
     print(f"\n=== gate: {result} ({time.monotonic() - started:.0f} s)")
-    return 1 if failed else 0
+    return 1 if gate.failed else 0
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from nsq_ha import redaction, unexpected
+from tests.spark_host import SparkHost
 from tests.support.loops import LOOPS
 
 
@@ -35,6 +36,14 @@ def nothing_is_remembered() -> Iterator[None]:
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands remember nothing of the clusters of other tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
+@pytest.fixture(scope="session")
+def spark_host() -> Iterator[SparkHost]:
+    """Return the one process in which the Spark programs of all pages run; it starts with the first of them."""
+    host = SparkHost()
+    yield host
+    host.close()
 
 
 @pytest.fixture

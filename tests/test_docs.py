@@ -24,13 +24,12 @@ from nsq_ha.spark.options import KNOWN
 from nsq_ha.spark.read.columns import COLUMNS
 from scripts import index_page
 from tests.examples import ROOT, Example, PageRun, commands_of, examples_of, programs_of
-from tests.spark_host import SparkHost
 from tests.test_journey import FIRST, PLAIN, README, tutorials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from _pytest.mark import ParameterSet
+
+    from tests.spark_host import SparkHost
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PAGES = [page for page in PAGES if "_build" not in page.parts]
@@ -94,23 +93,16 @@ def as_parameter(page: Path) -> ParameterSet:
     return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if uses_spark(page) else [])
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkHost]:
-    host = SparkHost()
-    yield host
-    host.close()
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "page", [as_parameter(page) for page in sorted({example.page for example in EXAMPLES} - JOURNEY)]
 )
 def test_the_examples_of_a_page_run(
-    page: Path, spark: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, spark_host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with DevCluster(nsqlookupds=2, nsqds=3) as cluster:
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
-        asyncio.run(PageRun(cluster, tmp_path, spark).run(examples_of(page)))
+        asyncio.run(PageRun(cluster, tmp_path, spark_host).run(examples_of(page)))
 
 
 def test_few_examples_are_skipped_and_each_says_why() -> None:

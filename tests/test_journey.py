@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from tests.examples import ROOT, PageRun, examples_of
-from tests.spark_host import SparkHost
 from tests.support.processes import running
 
 if TYPE_CHECKING:
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsq_ha.devcluster import DevCluster
+    from tests.spark_host import SparkHost
 
 README: Final = ROOT / "README.md"
 TUTORIAL: Final = ROOT / "docs" / "tutorial"
@@ -57,20 +57,18 @@ def commands(start: str) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", [pytest.param("partitioned", marks=pytest.mark.spark), "plain"])
-def test_the_journey_is_made_on_one_cluster(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journey_is_made_on_one_cluster(
+    kind: str, spark_host: SparkHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = commands("nsq-ha dev")[kind == "plain"]
     pages = [README, FIRST, PLAIN] if kind == "plain" else [README, *tutorials()]
-    spark = SparkHost()
     with dev(command) as cluster:
         monkeypatch.setenv("NSQ_HA_LOOKUPD", ",".join(cluster.lookupd))
-        try:
-            for page in pages:
-                examples = examples_of(page)
-                for example in examples if kind == "plain" else []:
-                    example.code = as_on_a_plain_cluster(example.code)
-                asyncio.run(PageRun(cast("DevCluster", cluster), tmp_path, spark).run(examples))
-        finally:
-            spark.close()
+        for page in pages:
+            examples = examples_of(page)
+            for example in examples if kind == "plain" else []:
+                example.code = as_on_a_plain_cluster(example.code)
+            asyncio.run(PageRun(cast("DevCluster", cluster), tmp_path, spark_host).run(examples))
 
 
 def tutorials() -> list[Path]:

@@ -236,6 +236,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow  # It keeps a whole core busy until it is over, and tests that run beside it from theirs.
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="not Linux")
 async def test_a_program_without_cpu_is_not_said_to_block() -> None:
     """A real one, on one CPU with others that never rest."""
