@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 class NsqError(Exception):
@@ -152,17 +152,25 @@ class ChangeIncompleteError(DiscoveryError):
 
     Attributes:
         causes: One pair ``(place, reason)`` for each partition or server that does not show the change. A place is
-            ``partition 1``, ``nsqd HOST:PORT`` or ``nsqlookupd URL``.
+            ``partition 1``, ``nsqd HOST:PORT`` or ``nsqlookupd URL``. The text has the first 16.
         done: The places that show it.
     """
 
     def __init__(self, message: str, causes: tuple[tuple[str, str], ...] = (), done: tuple[str, ...] = ()) -> None:
-        text = "; ".join(f"{place}: {reason}" for place, reason in causes)
-        known = f"; done: {', '.join(done)}" if done else ""
+        text = _few("; ", [f"{place}: {reason}" for place, reason in causes])
+        known = f"; done: {_few(', ', done)}" if done else ""
         super().__init__(f"{message}: {text}{known}. {MAY_STILL_HAPPEN}")
         self.causes: tuple[tuple[str, str], ...] = tuple((place, redact(reason)) for place, reason in causes)
         self.done: tuple[str, ...] = done
 
+
+def _few(separator: str, texts: Sequence[str]) -> str:
+    """Return the first texts, and how many more there are: a topic may have 1,024 partitions."""
+    more = [f"and {len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
+    return separator.join((*texts[:_MOST_SHOWN], *more))
+
+
+_MOST_SHOWN: Final = 16
 
 MAY_STILL_HAPPEN: Final = "The change may still happen; repeat the call to complete it"
 """What follows from a change that was not confirmed in time."""

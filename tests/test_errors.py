@@ -9,6 +9,7 @@ import pytest
 from nsq_ha import errors
 from nsq_ha.errors import (
     SERVER_ERRORS,
+    ChangeIncompleteError,
     ConfigError,
     ConnectError,
     LookupUnavailableError,
@@ -23,6 +24,13 @@ from nsq_ha.errors import (
 from tests.golden import TCP_FILES, conversations, load
 
 CODES: list[dict[str, Any]] = load("error_codes")["codes"]
+
+
+def test_an_error_of_many_partitions_names_few() -> None:
+    error = ChangeIncompleteError("pausing", tuple((f"partition {n}", "no leader") for n in range(1024)), ("a",) * 1024)
+    assert "partition 15: no leader; and 1008 more; done: a, a, " in str(error)
+    assert len(str(error)) < 1000
+    assert len(error.causes) == len(error.done) == 1024
 
 
 def test_every_code_of_the_server_has_a_row() -> None:

@@ -8,10 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from integration.floods import spark
 from integration.floods.case import Case, Moment, Then
 from integration.floods.kit import CASES
 from integration.floods.running import CLIENTS, HOSTILE, Result, applies, run
 from integration.floods.table import rows
+from integration.floods.tools import COMMANDS, run_commands
 from nsq_ha.protocol import Layout
 from tests.support.nsqd import OK
 
@@ -38,6 +40,26 @@ def test_no_case_costs_too_much(group: str, client: str) -> None:
         if case.group == group and not case.is_long and applies(case, client):
             broken += [f"{case.name}: {text}" for text in run(case, client, hostile=SHORT).broken]
     assert not broken, "\n".join(broken)
+
+
+QUICK = tuple(case for case in CASES if case.is_lookup and not case.is_long)[::6]
+
+
+@pytest.mark.parametrize("nsqd", [False, True], ids=["nsqlookupd", "nsqd"])
+def test_no_command_crashes_hangs_or_prints_what_a_terminal_executes(nsqd: bool) -> None:
+    broken: list[str] = []
+    for case in QUICK:
+        commands = COMMANDS if case is QUICK[0] else COMMANDS[:: len(COMMANDS) // 3]
+        broken += [f"{case.name}: {text}" for text in run_commands(case, nsqd=nsqd, commands=commands)]
+    assert not broken, "\n".join(broken)
+    assert len(QUICK) > 5
+
+
+def test_no_case_crashes_or_holds_up_a_reader_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = [case for case in CASES if spark.applies(case)][::8]
+    broken = [text for case in chosen for text in spark.read_case(case, monkeypatch)]
+    assert not broken, "\n".join(broken)
+    assert len(chosen) > 12
 
 
 def test_every_case_has_a_name_of_its_own() -> None:

@@ -18,8 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from integration.floods.lookups import NOBODY
+from integration.floods.tools import QUESTION, ask_all, behave_of, point_at
 from nsq_ha import Consumer, Message, NsqError, Producer
+from nsq_ha.admin import AdminClient
 from nsq_ha.protocol import Finish, Layout
+from tests.engine.lookups.loopback import Fake
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.turns import Turns, turns
@@ -346,16 +349,36 @@ async def _publishes_again(scene: Scene, producer: Producer) -> None:
             return
 
 
+async def administer(scene: Scene) -> None:
+    """Run an admin client through the case: the nsqlookupd is hostile, or the HTTP of an nsqd."""
+    lookupd, behave = scene.stage.lookupd, behave_of(scene.case)
+    async with contextlib.AsyncExitStack() as stack:
+        nsqd = await Fake().start()
+        stack.push_async_callback(nsqd.stop)
+        point_at(lookupd, nsqd)
+        hostile = nsqd if scene.result.client == "admin of an nsqd" else lookupd
+        admin = await stack.enter_async_context(AdminClient(lookupd.url, question_timeout=QUESTION))
+        hostile.behave = behave
+        await ask_all(scene, admin, timed, MOST_TEXT)
+        hostile.behave = None
+        scene.result.recovery = await timed(scene.result, "recovery", RECOVERY, admin.topics())
+        scene.result.stop = await timed(scene.result, "closing", CLOSE, admin.aclose())
+
+
 CLIENTS: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     "consumer": consume,
     "producer": produce,
     "plain consumer": consume,
     "plain producer": produce,
+    "admin": administer,
+    "admin of an nsqd": administer,
 }
 
 
 def applies(case: Case, client: str) -> bool:
     """Return whether a case concerns a kind of client; plain nsqds have no extended topics."""
+    if client.startswith("admin"):
+        return case.is_lookup
     return client.removeprefix("plain ") in case.clients and not (case.extended and client.startswith("plain"))
 
 

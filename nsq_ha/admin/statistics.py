@@ -106,9 +106,13 @@ class StatsAdmin(AdminBase):
             readable = await self._leading.existing(topic)
             writable = readable if readable.is_plain else await self._leading.view(topic, "w")
             numbers = readable.leaders if readable.is_plain else range(readable.partition_num)
-            partitions = await asyncio.gather(
-                *(self._describe(number, readable, writable, clients=clients) for number in numbers)
-            )
+            slots = asyncio.Semaphore(_AT_ONCE)
+
+            async def one(number: int) -> PartitionDescription:
+                async with slots:
+                    return await self._describe(number, readable, writable, clients=clients)
+
+            partitions = await asyncio.gather(*(one(number) for number in numbers))
             return TopicDescription(readable, tuple(partitions), writable.note)
 
     async def find_message(
