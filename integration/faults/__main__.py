@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster
 from integration.faults.embedded import NODES, TIME_SCALE, Embedded
+from integration.faults.plain import Plain
 from integration.faults.scenarios import ALL, NAMED
 from nsq_ha.devcluster import DevCluster
 
@@ -32,6 +33,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--debug", action="store_true", help="with the library's own log")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--plain", action="store_true", help="the cluster is of upstream's servers")
     parser.add_argument("--embedded", action="store_true", help="on an embedded cluster, at a tenth of the time")
     return parser.parse_args()
 
@@ -46,7 +48,8 @@ def _chosen(names: list[str]) -> list[Scenario]:
 
 async def _run(arguments: argparse.Namespace) -> list[Row]:
     if not arguments.embedded:
-        return await _run_on(Cluster.of_environment(), arguments)
+        kind = Plain if arguments.plain else Cluster
+        return await _run_on(kind.of_environment(), arguments)
     with DevCluster(nsqds=NODES, time_scale=TIME_SCALE) as cluster:
         return await _run_on(Embedded(cluster), arguments)
 

@@ -66,6 +66,8 @@ class Bench:
     Attributes:
         pace: The cluster's.
         loads: Those of the last scenario, for who wants to see more than its row.
+        make_load: What a load is made of.
+        partitions: How many a topic has where a scenario does not say otherwise.
     """
 
     def __init__(self, cluster: Cluster, *, verbose: bool, histories: Path | None = None) -> None:
@@ -74,6 +76,8 @@ class Bench:
         self.pace = cluster.pace
         self.verbose = verbose
         self.loads: list[Load] = []
+        self.make_load = Load
+        self.partitions = PARTITIONS
         self.zero = time.monotonic()
         self.topics: dict[str, str] = {}
         self._stamp = f"{int(time.time()) % 10_000_000}"
@@ -100,7 +104,7 @@ class Bench:
         """Return a load at the cluster's pace."""
         self._loaded += 1
         history = None if self._histories is None else self._histories / f"{topic}-{self._loaded:03}.jsonl"
-        load = Load(
+        load = self.make_load(
             topic,
             ordered=ordered,
             channel=channel,
@@ -117,10 +121,10 @@ class Bench:
         self._made += 1
         return f"{PREFIX}{what}_{self._stamp}_{self._made}"
 
-    async def make_topic(self, kind: str, *, partitions: int = PARTITIONS, replicas: int = REPLICAS) -> str:
+    async def make_topic(self, kind: str, *, partitions: int | None = None, replicas: int = REPLICAS) -> str:
         """Create a topic of its own for a scenario."""
         topic = self.fresh(kind)
-        await self.create_topic(topic, kind, partitions=partitions, replicas=replicas)
+        await self.create_topic(topic, kind, partitions=partitions or self.partitions, replicas=replicas)
         return topic
 
     async def create_topic(self, topic: str, kind: str, *, partitions: int = PARTITIONS, replicas: int = 3) -> None:
@@ -152,7 +156,9 @@ class Bench:
 
     async def wait_whole(self, *, stable: bool = False) -> None:
         """Wait until all topics in use have all their replicas."""
-        took = await self.cluster.wait_whole(dict.fromkeys(self.topics.values(), PARTITIONS), self.say, stable=stable)
+        took = await self.cluster.wait_whole(
+            dict.fromkeys(self.topics.values(), self.partitions), self.say, stable=stable
+        )
         self.say(f"cluster is whole after {took:.1f} s")
 
     async def restore(self) -> None:
@@ -224,7 +230,9 @@ class Stage:
         """Start, and let it run for a while."""
         await asyncio.gather(*(load.start() for load in self.loads.values()))
         if probed:
-            await self.probes.start(dict.fromkeys(self.topics.values(), PARTITIONS), await self.cluster.nodes())
+            await self.probes.start(
+                dict.fromkeys(self.topics.values(), self.bench.partitions), await self.cluster.nodes()
+            )
         await self.recovered(limit=STARTED, hold=WARM_UP)
         for load in self.loads.values():
             load.hold_ups.forget()

@@ -16,7 +16,7 @@ import shlex
 import urllib.error
 import urllib.parse
 import urllib.request
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from integration.faults.pace import REAL
 from integration.faults.probes import Probes
@@ -59,6 +59,7 @@ class Cluster:
     """
 
     pace: Pace = REAL
+    is_plain = False
 
     def __init__(self, lookupds: tuple[str, ...], control: tuple[str, ...], base: int) -> None:
         self.lookupds = lookupds
@@ -67,7 +68,7 @@ class Cluster:
         self._control = control
 
     @classmethod
-    def of_environment(cls) -> Cluster:
+    def of_environment(cls) -> Self:
         """Read ``NSQ_HA_TEST_LOOKUPD``, ``NSQ_HA_TEST_CONTROL`` and ``NSQ_HA_TEST_BASE``."""
         lookupds = tuple(url.strip() for url in os.environ.get("NSQ_HA_TEST_LOOKUPD", "").split(",") if url.strip())
         control = tuple(shlex.split(os.environ.get("NSQ_HA_TEST_CONTROL", "")))

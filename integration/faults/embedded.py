@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from integration.faults.cluster import Cluster, NotReadyError
 from integration.faults.pace import Pace
+from integration.faults.plain import Plain
 from integration.faults.probes import Probes
 from integration.faults.waiting import lasts
 from nsq_ha import Backoff
@@ -104,6 +105,10 @@ class Embedded(Cluster):
     def sockets(self) -> int:
         """Count the sockets that the running loop watches: the others of this process may be the cluster's."""
         return watched_sockets()
+
+
+class EmbeddedPlain(Plain, Embedded):
+    """The same for a plain one."""
 
 
 class Looks(Probes):

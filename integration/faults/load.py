@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from integration.faults.pace import Pace
-    from nsq_ha import Message
+    from nsq_ha import Message, Receipt
 
 
 class HandlerError(Exception):
@@ -151,17 +151,18 @@ class Load:
 
     def has_recovered(self, since: float, now: float) -> bool:
         """Tell whether every key was acknowledged and delivered quite lately."""
-        audit = self.audit
+        audit, since_when = self.audit, now - self.pace.recent
         for key in audit.keys:
             acks, deliveries = audit.acks[key], audit.deliveries[key]
-            if not acks or now - acks[-1].at > 0.6 or not deliveries or now - deliveries[-1].at > 0.6:
+            if not acks or acks[-1].at < since_when or not deliveries or deliveries[-1].at < since_when:
                 return False
         return now - since > 1.0
 
     async def _publish(self) -> None:
         began = time.monotonic()
+        rate = self.pace.rate_of(ordered=self.ordered)
         for number in itertools.count():
-            await beat(began + number / self.pace.rate)
+            await beat(began + number / rate)
             key = self.audit.keys[number % self.pace.keys]
             call = asyncio.create_task(self._call(key, number // self.pace.keys))
             self._calls.add(call)
@@ -176,7 +177,7 @@ class Load:
             history.called(key, seq)
         body = b"%s:%d" % (key.encode(), seq)
         try:
-            receipt = await self.producer.publish(self.topic, body, key=key if self.ordered else None)
+            receipt = await self._send(body, key if self.ordered else None)
         except PublishError as error:
             audit.failed(Failure(time.monotonic(), key, seq, error.maybe_stored, str(error)), began)
             if history is not None:
@@ -189,6 +190,9 @@ class Load:
             audit.acked(key, Ack(time.monotonic(), seq, receipt.partition, receipt.nsqd, receipt.attempts), began)
             if history is not None:
                 history.stored(key, seq, receipt)
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        return await self.producer.publish(self.topic, body, key=key)
 
     async def _consume(self) -> None:
         async for message in self.consumer:

@@ -1,7 +1,8 @@
 """A second consumer, as a process of its own that can be killed and frozen.
 
-``python -m integration.faults.reader TOPIC CHANNEL HEARTBEAT_INTERVAL LOOKUPD...``: a line of JSON for
-each delivery, written before its FIN, and one when it is subscribed.
+``python -m integration.faults.reader TOPIC CHANNEL OPTIONS LOOKUPD...``: a line of JSON for each
+delivery, written before its FIN, and one when it is subscribed. The options are JSON; TLS, AUTH and compression are the
+environment's.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import json
 import sys
 import time
 
+from integration.faults.pace import of_environment
 from nsq_ha import Consumer
 
 
-async def main(topic: str, channel: str, heartbeat: float, lookupds: list[str]) -> None:
+async def main(topic: str, channel: str, options: dict[str, float], lookupds: list[str]) -> None:
     """Read until killed."""
-    async with Consumer(topic, channel, lookupd=lookupds, heartbeat_interval=heartbeat) as consumer:
+    async with Consumer(topic, channel, lookupd=lookupds, **(of_environment() | options)) as consumer:
         _write({"subscribed": True})
         async for message in consumer:
             _write(
@@ -37,4 +39,4 @@ def _write(line: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4:]))
+    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:]))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import heapq
+import sys
+from typing import TYPE_CHECKING, Final
 
 from integration.faults.audit import Audit
 
 if TYPE_CHECKING:
     from integration.faults.audit import Ack, Delivered, Failure
+
+LATE: Final = 10.0
+"""Seconds by which another process's deliveries may be entered after later ones of this process."""
 
 
 class SlimAudit(Audit):
@@ -24,6 +29,7 @@ class SlimAudit(Audit):
         self.denied_and_delivered = 0
         self._wrong = 0
         self._highest = dict.fromkeys(keys, -1)
+        self._arrived: list[tuple[float, str, int]] = []
         self._delivered = {key: bytearray() for key in keys}
         self._denied: dict[str, set[int]] = {key: set() for key in keys}
         self.waiting: dict[tuple[str, int], Ack] = {}
@@ -56,11 +62,23 @@ class SlimAudit(Audit):
             self.repeated += 1
             return
         self.denied_and_delivered += seq in self._denied[key]
-        self._wrong += seq < self._highest[key]
-        self._highest[key] = max(self._highest[key], seq)
+        heapq.heappush(self._arrived, (delivery.at, key, seq))
+        self._judge_order(delivery.at - LATE)
         flags = self._delivered[key]
         flags.extend(bytes(max(seq + 1 - len(flags), 0)))
         flags[seq] = 1
+
+    def _judge_order(self, until: float) -> None:
+        """Compare first deliveries in the order of their times, whichever process got them."""
+        while self._arrived and self._arrived[0][0] < until:
+            _, key, seq = heapq.heappop(self._arrived)
+            self._wrong += seq < self._highest[key]
+            self._highest[key] = max(self._highest[key], seq)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What these books hold for good."""
+        return sum(map(sys.getsizeof, self._delivered.values()))
 
     def _was_seen(self, key: str, seq: int) -> bool:
         flags = self._delivered[key]
@@ -73,4 +91,5 @@ class SlimAudit(Audit):
 
     def out_of_order(self) -> int:
         """Count first deliveries that came after a later one of their key."""
+        self._judge_order(float("inf"))
         return self._wrong

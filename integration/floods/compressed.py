@@ -8,7 +8,6 @@ from typing import Final
 
 from integration.floods.case import CONSUMER, Case, Data, Moment
 from integration.floods.frames import HEARTBEAT, message
-from integration.floods.messages import NO_BACKOFF
 from nsq_ha import Compression
 from nsq_ha.protocol import Identity, Layout
 from nsq_ha.protocol.body_codec import compress_body
@@ -105,7 +104,7 @@ CASES: Final = (
             data=data,
             clients=CONSUMER,
             extended=True,
-            options=NO_BACKOFF | {"max_decompressed_bytes": 1_000_000},
+            options={"max_decompressed_bytes": 1_000_000},
         )
         for name, data in _bodies().items()
     ),

@@ -33,9 +33,6 @@ def times(count: int, body: bytes, *, same: bool = False) -> Data:
     return lambda layout: b"".join(message(layout, body, 2 if same else 2 + number) for number in range(count))
 
 
-NO_BACKOFF: Final = {"handler_backoff": None}
-"""A body that cannot be decompressed counts as a failed handler, after which a consumer pauses."""
-
 _MESSAGES: Final[dict[str, Data]] = {
     **{f"{size} bytes": raw(bytes(size)) for size in (0, 1, 9, 25, 26, 27, 37)},
     "an empty body": odd(body=b""),
@@ -112,7 +109,6 @@ CASES: Final = (
             data=_extended(ext),
             clients=CONSUMER,
             extended=True,
-            options=NO_BACKOFF,
         )
         for name, ext in _JSON.items()
     ),

@@ -26,6 +26,7 @@ from nsq_ha.message import as_stored
 from nsq_ha.observe import SILENT
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.dead_letters.letter import Publishes
+    from nsq_ha.errors import BodyError
     from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message
     from nsq_ha.observe import Observer
@@ -331,14 +333,26 @@ class GivingUp:
         await self._give_up(message, why)
         return False
 
-    async def failed(self, message: Message, error: BaseException, what: str = "handler failed on") -> None:
-        """Requeue a message whose handler failed, or give it up if that was its last attempt; ``what`` is logged."""
-        log.warning("%s %r: %r", what, message, error, exc_info=error)
+    async def failed(self, message: Message, error: BaseException) -> None:
+        """Requeue a message whose handler failed, or give it up if that was its last attempt."""
+        log.warning("handler failed on %r: %r", message, error, exc_info=error)
         if message.answered:
             return
         self._backoff.failed(message)
+        await self._failed(message, error, None)
+
+    async def unreadable(self, message: Message, error: BodyError) -> None:
+        """Do the same with a message that no handler can get.
+
+        Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
+        """
+        log.warning("not handing out %r: %r", message, error, exc_info=error)
+        self._backoff.taken_back(message)
+        await self._failed(message, error, delay_after(self._config.requeue_backoff, message.attempts, lambda: 0.0))
+
+    async def _failed(self, message: Message, error: BaseException, delay: float | None) -> None:
         if not self._was_last(message) or self._waits(message):
-            message.requeue()
+            message.requeue(delay)
             return
         self._log_last(message)
         try:

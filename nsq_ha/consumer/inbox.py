@@ -484,7 +484,7 @@ class ConsumerInbox:
                 partition=message.partition,
                 message_id=message.internal_id,
             )
-            await self.giving_up.failed(message, failure, "not handing out")
+            await self.giving_up.unreadable(message, failure)
             return False
         if self.closing.is_set():
             drop(message)  # the close returns it to nsqd

@@ -71,11 +71,11 @@ class Approach:
         """Trust the address again if a connection to it has lasted, and leaves no request unanswered."""
         if not connection.is_open:
             return
-        if connection.is_unanswered:
-            asyncio.get_running_loop().call_later(PROOFS[0], self._look, attempt, connection)
-        else:
-            self._policy.proven(attempt, _now())
+        again = PROOFS[0] if connection.is_unanswered else self._policy.proven(attempt, _now())
+        if again is None:
             self._wake()
+        else:
+            asyncio.get_running_loop().call_later(again, self._look, attempt, connection)
 
     def _ended(self, attempt: Attempt, *, is_fault: bool) -> None:
         self._policy.ended(attempt, _now(), is_fault=is_fault)

@@ -185,7 +185,8 @@ class TcpStream(asyncio.BufferedProtocol):
         if upgraded is None:
             raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
         self._transport = upgraded
-        self.is_closing = upgraded.is_closing
+        # asyncio's TLS transport does not tell that the connection below it has failed.
+        self.is_closing = lambda: transport.is_closing() or upgraded.is_closing()
 
     def start_codec(self, codec: Codec) -> None:
         """Compress both directions from now on."""
@@ -208,7 +209,7 @@ class TcpStream(asyncio.BufferedProtocol):
         if self._out or self._codec is not None or transport is None:
             self._out.append(data)
             self.flush()
-        elif not transport.is_closing():
+        elif not self.is_closing():
             if self.is_paused:
                 self._count_unread(len(data))
             try:
@@ -229,12 +230,12 @@ class TcpStream(asyncio.BufferedProtocol):
             return
         if self.is_paused:
             self._count_unread(sum(map(len, parts)))
-        if transport.is_closing():
+        if self.is_closing():
             return
         try:
             for part in parts if transport.get_write_buffer_size() else _unsent(self._fd, parts):
                 transport.write(part)
-                if transport.is_closing():
+                if self.is_closing():
                     return
         except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
             self._failed(error)
@@ -247,7 +248,7 @@ class TcpStream(asyncio.BufferedProtocol):
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
         self._out.clear()
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or self.is_closing():
             return
         if self.is_paused:
             self._count_unread(len(data))

@@ -12,13 +12,15 @@ unknown     if fewer than ``FEW`` attempts at unknown          good when a hands
             of all hosts, are running
 good        at once                                            doubted when an attempt fails, or a connection is lost
                                                                within ``SETTLED`` seconds
-doubted     ``BURST`` of all doubted addresses at once, then   good when a connection has lasted for as long as
-            ``RATE`` a second                                  ``PROOFS`` says, and is answered; a relapse is a doubt
-                                                               less than ``SETTLED`` seconds after that
+doubted     ``BURST`` of all doubted addresses at once, then   good when a connection, or several in turn without a
+            ``RATE`` a second                                  fault, have lasted for as long as ``PROOFS`` says, and
+                                                               the last is answered; a relapse is a doubt less than
+                                                               ``SETTLED`` seconds after that
 ==========  =================================================  =====================================================
 
 So an nsqd that restarts gets all its connections back a quarter of a second after the first one, and one that is bad
-in turns gets few. What the client closes by itself counts for nothing. All times come from one clock.
+in turns gets few. What the client closes by itself is no fault: TLS connections may live for 3 s (``tls_renewal``),
+which is shorter than the last proof. All times come from one clock.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class Address(msgspec.Struct, eq=False):
         trust: What is known of it.
         good_at: When it became good again.
         relapses: Times in a row that it was good again, and not for long.
+        well_since: When the first handshake after the last fault succeeded. None while there was none.
         running: Number of its connections, and of attempts.
     """
 
@@ -70,6 +73,7 @@ class Address(msgspec.Struct, eq=False):
     trust: Trust = Trust.UNKNOWN
     good_at: float = float("-inf")
     relapses: int = 0
+    well_since: float | None = None
     running: int = 0
 
 
@@ -138,13 +142,32 @@ class Approaches:
         address = attempt.address
         if address.trust is Trust.UNKNOWN:
             address.trust = Trust.GOOD
-        return PROOFS[address.relapses] if address.trust is Trust.DOUBTED else None
+        if address.well_since is None:
+            address.well_since = now
+        if address.trust is not Trust.DOUBTED:
+            return None
+        return max(self._missing(attempt, now), PROOFS[0])
 
-    def proven(self, attempt: Attempt, now: float) -> None:
-        """Record that a connection has lasted, and leaves no request unanswered."""
-        if attempt.address.trust is Trust.DOUBTED:
-            attempt.address.trust = Trust.GOOD
-            attempt.address.good_at = now
+    def proven(self, attempt: Attempt, now: float) -> float | None:
+        """Record that a connection is open, and leaves no request unanswered.
+
+        Returns:
+            The seconds after which to call again, since others have failed meanwhile. None when there is no need.
+        """
+        address = attempt.address
+        if address.trust is not Trust.DOUBTED:
+            return None
+        if (missing := self._missing(attempt, now)) > _TINY:
+            return missing
+        address.trust = Trust.GOOD
+        address.good_at = now
+        return None
+
+    @staticmethod
+    def _missing(attempt: Attempt, now: float) -> float:
+        """Return the seconds for which an open connection, or its address, still has to be well."""
+        begins = (attempt.opened_at, attempt.address.well_since)
+        return PROOFS[attempt.address.relapses] - (now - min(begin for begin in begins if begin is not None))
 
     def ended(self, attempt: Attempt, now: float, *, is_fault: bool) -> None:
         """Record that an attempt failed or was given up, or that its connection has ended.
@@ -157,6 +180,8 @@ class Approaches:
         self._ended_first(attempt)
         address = attempt.address
         address.running -= 1
+        if is_fault:
+            address.well_since = None
         lasted = 0.0 if attempt.opened_at is None else now - attempt.opened_at
         if not is_fault or lasted >= SETTLED or address.trust is Trust.DOUBTED:
             return

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
-from nsq_ha.protocol import Finish, Layout, Requeue
+from nsq_ha.protocol import Finish, Layout, Ready, Requeue
 from nsq_ha.protocol.body_codec import PackedBody, compress_body
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
@@ -78,6 +78,26 @@ async def test_one_that_cannot_be_decompressed_counts_as_failed(
     assert [line.levelno for line in lines] == [logging.WARNING] * 2
     assert lines[0].getMessage().startswith("not handing out <Message orders-0 id=0x3 ")
     assert said in lines[0].getMessage()
+
+
+async def test_a_publisher_of_such_bodies_makes_no_consumer_pause(stage: Stage) -> None:
+    stage.lead({0: stage.nsqd}, extended=True)
+    handled: list[Message] = []
+    async with (
+        stage.consumer(requeue_backoff=Backoff(initial=3.0, maximum=3.0, jitter=0.0)) as consumer,
+        asyncio.TaskGroup() as group,
+    ):
+        running = group.create_task(consumer.run(handled.append))
+        peer = await stage.nsqd.subscriber()
+        for number in range(8):
+            peer.message(GZIP[:-5], message_id(3 + number), layout=EXT, ext=HEADER)
+        await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 8)
+        peer.message(b"good", message_id(20), layout=EXT)
+        await stage.nsqd.until(lambda: bool(peer.of(Finish)))
+        running.cancel()
+    assert [message.body for message in handled] == [b"good"]
+    assert Ready(0) not in peer.of(Ready)
+    assert peer.of(Requeue)[0] == Requeue(message_id(3), 3000)
 
 
 LARGE = bytes(12_000_000)

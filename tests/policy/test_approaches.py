@@ -126,10 +126,57 @@ def test_one_that_is_bad_again_must_last_longer() -> None:
     now += SETTLED  # it has been good for long
     probe = approaches.begin(A, HOST, now)
     approaches.opened(probe, now)
-    approaches.proven(probe, now)
-    later = now + SETTLED
+    assert approaches.proven(probe, now) == PROOFS[-1]
+    assert approaches.proven(probe, now + PROOFS[-1]) is None
+    later = now + PROOFS[-1] + SETTLED
     doubted(approaches, later)
     assert approaches.opened(approaches.begin(A, HOST, later), later) == PROOFS[0]
+
+
+def relapsed(approaches: Approaches) -> float:
+    """Let an address relapse until its proof is the longest; return the time."""
+    now = 0.0
+    for proof in PROOFS:
+        doubted(approaches, now)
+        if proof is not PROOFS[-1]:
+            probe = approaches.begin(A, HOST, now)
+            approaches.opened(probe, now)
+            now += proof
+            approaches.proven(probe, now)
+            approaches.ended(probe, now, is_fault=False)
+    return now
+
+
+def test_connections_in_turn_prove_what_none_of_them_lives_for() -> None:
+    approaches = Approaches()
+    began_at = now = relapsed(approaches) + SETTLED
+    proofs = []
+    while approaches.trust(A) is Trust.DOUBTED and now < began_at + 2 * SETTLED:
+        probe = approaches.begin(A, HOST, now)
+        proof = approaches.opened(probe, now)
+        assert proof is not None
+        proofs.append(proof)
+        if proof < 3.0:
+            approaches.proven(probe, now + proof)
+        now += 3.0  # a TLS connection is replaced
+        approaches.ended(probe, now, is_fault=False)
+    assert proofs == [SETTLED, SETTLED - 3.0, SETTLED - 6.0, SETTLED - 9.0]
+    assert approaches.trust(A) is Trust.GOOD
+
+
+def test_a_fault_between_connections_begins_the_proof_again() -> None:
+    approaches = Approaches()
+    now = relapsed(approaches) + SETTLED
+    first = approaches.begin(A, HOST, now)
+    approaches.opened(first, now)
+    approaches.ended(first, now + 3.0, is_fault=False)
+    second = approaches.begin(A, HOST, now + 3.0)
+    assert approaches.opened(second, now + 3.0) == SETTLED - 3.0
+    doubted(approaches, now + 4.0)
+    assert approaches.proven(second, now + SETTLED) == 3.0
+    assert approaches.trust(A) is Trust.DOUBTED
+    assert approaches.proven(second, now + SETTLED + 3.0) is None
+    assert approaches.trust(A) is Trust.GOOD
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import json
 import pickle
+from unittest import mock
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampNTZType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
+from nsq_ha.spark.read import columns
 from nsq_ha.spark.read.columns import COLUMNS, HEADER_ARRAY, Projection, default_schema
 from tests.spark.logs import Source, message
 from tests.spark.projections import TYPES
@@ -112,6 +117,38 @@ def header_array(row: Message) -> object:
     batch = pickle.loads(pickle.dumps(Projection(schema))).batch([row])  # noqa: S301 - our own
     assert to_arrow_schema(schema, timezone="UTC").equals(batch.schema)
     return batch.column(0).to_pylist()[0]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "key", "##x", "#", "\u00e4", 'q"', "\\"]), st.text(max_size=3) | st.integers())
+    ),
+    st.sampled_from([(",", ":"), (" ,", " : ")]),
+    st.booleans(),
+)
+def test_texts_are_decoded_as_any_header(
+    pairs: list[tuple[str, str | int]], separators: tuple[str, str], is_ascii: bool
+) -> None:
+    between, colon = separators
+    written = [
+        json.dumps(name, ensure_ascii=is_ascii) + colon + json.dumps(value, ensure_ascii=is_ascii)
+        for name, value in pairs
+    ]
+    row = traced(ext=("{" + between.join(written) + "}").encode("utf-8", "surrogatepass"))
+    quick = only("headers", row), header_array(row), only("key", row)
+    with mock.patch.object(columns, "_texts", return_value=None):
+        assert quick == (only("headers", row), header_array(row), only("key", row))
+
+
+def test_sixty_headers_are_decoded_without_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = {f"header-{number}": "x" * 100 for number in range(60)}
+    monkeypatch.setattr(columns, "_header", lambda *_: pytest.fail("decoded slowly"))
+    row = traced(ext=json.dumps({"##trace_id": "7", "key": "k", **pairs}).encode())
+    assert only("headers", row) == [("key", "k"), *pairs.items()]
+    assert header_array(row) == [{"key": "key", "value": b"k"}] + [
+        {"key": name, "value": value.encode()} for name, value in pairs.items()
+    ]
+    assert only("key", row) == b"k"
 
 
 def test_an_array_of_headers_keeps_repeated_names() -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError, ConnectError, DataLossError, LookupUnavailableError, TopicNotFoundError
+from nsq_ha.errors import (
+    ConfigError,
+    ConnectError,
+    DataLossError,
+    LookupUnavailableError,
+    ResponseTimeoutError,
+    TopicNotFoundError,
+)
 from nsq_ha.spark.checkpoint import PLANNED, RESTARTED, dated, restarted_in, undated
 from nsq_ha.spark.cluster import Extent
 from nsq_ha.spark.options import ReadOptions
@@ -316,6 +324,29 @@ def test_a_partition_that_a_query_reads_no_more_is_asked_about() -> None:
     plan = StreamPlanner(ReadOptions.parse(options, "stream"), two().cluster)
     with pytest.raises(ConfigError, match="the checkpoint also has offsets of t-1, which this query no longer reads"):
         plan.latest({"t": {"0": 20, "1": 50}})
+
+
+def test_a_partition_of_the_checkpoint_that_the_topic_lacks_is_data_loss(caplog: pytest.LogCaptureFixture) -> None:
+    begin = {"t": {"0": 20, "1": 50, "7": 90}}
+    plan = planner(two())
+    assert plan.latest(begin) == {"t": {"0": 100, "1": 50, "7": 90}}, "an nsqlookupd may not have heard of it yet"
+    with pytest.raises(DataLossError, match=r"^t-7: topic 't' has only 2 partitions; set failOnDataLoss=false"):
+        until_raised(lambda: plan.latest(begin))
+    lossy = planner(two(), failOnDataLoss="false")
+    end = time.monotonic() + 20.0
+    while not any("t-7: topic 't' has only 2" in record.getMessage() for record in caplog.records):
+        assert time.monotonic() < end
+        assert lossy.latest(begin) == {"t": {"0": 100, "1": 50, "7": 90}}
+    reads_all = planner(two())
+    reads_all.prepare_target()
+    with pytest.raises((DataLossError, ResponseTimeoutError), match="has only 2 partitions"):
+        reads_all.latest({"t": {"0": 100, "1": 50, "7": 90}})
+
+
+def until_raised(call: Callable[[], object], limit: float = 20.0) -> None:
+    end = time.monotonic() + limit
+    while time.monotonic() < end:
+        call()
 
 
 def test_one_look_at_a_shorter_log_moves_nothing() -> None:

@@ -12,6 +12,7 @@ from integration.faults.scenarios import (
     lookupds,
     network,
     ordinary,
+    soak,
     stopping,
     topics,
 )
@@ -30,5 +31,5 @@ ALL: tuple[Scenario, ...] = (
     *stopping.SCENARIOS,
 )
 
-NAMED: tuple[Scenario, ...] = (chaos.SCENARIO,)
+NAMED: tuple[Scenario, ...] = (chaos.SCENARIO, *soak.SCENARIOS)
 """Those that run only when they are named."""

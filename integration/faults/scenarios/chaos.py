@@ -7,6 +7,8 @@ import gc
 import os
 import pathlib
 import random
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -52,6 +54,13 @@ class Chaos:
         """Do one fault and undo it."""
         fault = self._chance.choice(self.faults())
         await fault()
+
+    def pause(self) -> float:
+        """Return the seconds until the next fault, by a real cluster's clock."""
+        return self._chance.uniform(*PAUSE)
+
+    async def aclose(self) -> None:
+        """End what the faults have started."""
 
     def faults(self) -> tuple[Callable[[], Awaitable[None]], ...]:
         """Return what it chooses from."""
@@ -127,33 +136,40 @@ def chosen(minutes: float) -> tuple[float, int]:
 
 
 async def run(
-    bench: Bench, scenario: Scenario, minutes: float, seed: int, make: Callable[[Stage, random.Random], Chaos] = Chaos
+    bench: Bench,
+    scenario: Scenario,
+    minutes: float,
+    seed: int,
+    make: Callable[[Stage, random.Random], Chaos] = Chaos,
+    *,
+    kinds: tuple[str, ...] = (ORDERED, ORDINARY),
 ) -> Row:
     """Do one fault of ``make`` after the other."""
-    topics = await bench.ready()
+    ready = await bench.ready()
+    topics = {kind: ready[kind] for kind in kinds}
     row = scenario.row()
     row.notes.append(f"{minutes:g} minutes, seed {seed}")
     async with bench.stage(topics, probed=False) as stage:
         for load in stage.loads.values():
             load.audit = SlimAudit(load.audit.keys, bench.pace.limit)
         stage.fault("chaos")
-        chance = random.Random(seed)
-        chaos = make(stage, chance)
+        chaos = make(stage, random.Random(seed))
         # All that one outage makes wait, for as long as a publish may: what the process needs for that it keeps.
         await chaos.killed_for_long(await stage.victim())
         await stage.recovered(limit=SETTLED)
-        before = used()
+        before = _used_beside_books(stage)
         end = time.monotonic() + minutes * 60.0
         faults = 1
         while time.monotonic() < end:
-            await bench.lasts(chance.uniform(*PAUSE))  # the rhythm of the faults
+            await bench.lasts(chaos.pause())  # the rhythm of the faults
             try:
                 await chaos.once()
             except (NsqError, IndexError) as error:
                 bench.say(f"no fault this time: {error!r}")
             faults += 1
             waiting = [len(load.audit.missing) for load in _loads(stage)]
-            bench.say(f"memory and descriptors: {used()}; not delivered yet: {waiting}")
+            bench.say(f"memory and descriptors: {_used_beside_books(stage)}; not delivered yet: {waiting}")
+        await chaos.aclose()
         await stage.recovered(limit=SETTLED)
         for load in _loads(stage):
             await load.end_publishing()
@@ -161,11 +177,24 @@ async def run(
             await load.drain(max(LONG * bench.pace.cluster, bench.pace.patience))
         row.faults = faults
         row.notes.append(f"{faults} faults")
-        row.extra = {f"{what} grown": now - before[what] for what, now in used().items()}
-        for kind in (ORDERED, ORDINARY):
-            _judge(kind, stage.loads[kind], row)
-            await _look_for_lost(stage.loads[kind], row, stage.since)
+        after = _used_beside_books(stage)
+        row.extra = {f"{what} grown": now - before[what] for what, now in after.items()}
+        row.extra["memory % grown"] = 100 * row.extra["memory MiB grown"] / before["memory MiB"]
+        row.notes.append(
+            f"memory {before['memory MiB']:.1f} MiB after the first fault, {after['memory MiB']:.1f} at the end"
+        )
+        for kind, load in stage.loads.items():
+            _judge(kind, load, row)
+            await _look_for_lost(load, row, stage.since, is_plain=stage.cluster.is_plain)
     return row
+
+
+def _used_beside_books(stage: Stage) -> dict[str, float]:
+    """Return :func:`used` without what the audits keep of each message."""
+    kept = sum(load.audit.kept_bytes for load in _loads(stage) if isinstance(load.audit, SlimAudit))
+    figures = used()
+    figures["memory MiB"] -= kept / 2**20
+    return figures
 
 
 def _loads(stage: Stage) -> list[Load]:
@@ -192,14 +221,20 @@ def _judge(kind: str, load: Load, row: Row) -> None:
         row.broken.append(f"{kind}: a call took {audit.slowest:.1f} s")
 
 
-async def _look_for_lost(load: Load, row: Row, since: float) -> None:
+async def _look_for_lost(load: Load, row: Row, since: float, *, is_plain: bool) -> None:
     """Tell of each message that is lost who acknowledged it, and whether the topic still holds it."""
     audit = load.audit
     if not isinstance(audit, SlimAudit) or not audit.waiting:
         return
     held: set[tuple[str, int]] = set()
+    if is_plain:  # nothing there can be read twice
+        row.notes += [
+            f"lost: {key}:{seq}, acknowledged by {ack.nsqd}" for (key, seq), ack in sorted(audit.waiting.items())
+        ]
+        return
     last = time.monotonic()
-    async with Consumer(load.topic, "all", lookupd=load.lookupds, start_from=StartFrom.beginning()) as consumer:
+    options = {**load.pace.consumer_options, "start_from": StartFrom.beginning()}
+    async with Consumer(load.topic, "all", lookupd=load.lookupds, **options) as consumer:
 
         async def read() -> None:
             nonlocal last
@@ -223,13 +258,15 @@ async def _look_for_lost(load: Load, row: Row, since: float) -> None:
 
 
 def used() -> dict[str, float]:
-    """Return the process's memory in MiB, and its numbers of descriptors and tasks."""
+    """Return the process's memory in MiB, and its numbers of descriptors, tasks, threads and objects' blocks."""
     gc.collect()
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
     return {
         "memory MiB": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
         "descriptors": float(len(list(pathlib.Path("/proc/self/fd").iterdir()))),
         "tasks": float(len(asyncio.all_tasks())),
+        "threads": float(threading.active_count()),
+        "blocks": float(sys.getallocatedblocks()),
     }
 
 

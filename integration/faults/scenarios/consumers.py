@@ -47,7 +47,7 @@ class Neighbour:
             "integration.faults.reader",
             self.load.topic,
             self.load.channel,
-            str(self.load.pace.heartbeat),
+            json.dumps(self.load.pace.reader_options),
             *self.load.lookupds,
             stdout=asyncio.subprocess.PIPE,
         )

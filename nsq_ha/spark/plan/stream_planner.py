@@ -76,6 +76,7 @@ class StreamPlanner:
         self._advanced_at = time.monotonic()
         self._losses = LossPolicy(options, cluster)
         self._stopped_since: dict[TopicPartition, float] = {}
+        self._lacking_since: dict[TopicPartition, float] = {}
 
     @property
     def cluster(self) -> BlockingCluster:
@@ -239,7 +240,7 @@ class StreamPlanner:
         """Return a micro-batch up to the end of each partition's log, as far as this query may read it."""
         ends = dict(begin)
         restarts: dict[TopicPartition, int] = {}
-        unsure: dict[TopicPartition, NsqError] = {}
+        unsure = self._lacking(begin)
         for place in begin:
             if place[0] not in self._snapshots.last and self._options.reads(*place):
                 self._losses.lose(place, GONE)
@@ -264,6 +265,27 @@ class StreamPlanner:
             ends = self._up_to_target(begin, ends)
         stay = {place: begin[place] for place in restarts.keys() | unsure.keys()}
         return NextBatch(ends | stay, restarts, unsure)
+
+    def _lacking(self, begin: Mapping[TopicPartition, int]) -> dict[TopicPartition, NsqError]:
+        """Return the partitions beyond those of their topic; lose them if this stays so for the patience of the read.
+
+        An nsqlookupd may hear late of partitions that were added.
+        """
+        found: dict[TopicPartition, NsqError] = {}
+        since: dict[TopicPartition, float] = {}
+        now = time.monotonic()
+        for place in begin:
+            snapshot = self._snapshots.last.get(place[0])
+            if snapshot is None or place[1] < snapshot.meta.partition_num or not self._options.reads(*place):
+                continue
+            since[place] = self._lacking_since.get(place, now)
+            text = f"topic {place[0]!r} has only {snapshot.meta.partition_num} partitions"
+            if now - since[place] >= self._options.patience:
+                self._losses.lose(place, text)
+            else:
+                found[place] = NoLeaderError(f"{place[0]}-{place[1]}: {text}")
+        self._lacking_since = since
+        return found
 
     def _up_to_target(
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]

@@ -15,6 +15,7 @@ from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -61,6 +62,24 @@ def _header(ext: bytes, kind: type[_Object] | None = None) -> Any:  # noqa: ANN4
     return header if isinstance(header, dict) else None
 
 
+_TEXTS: Final = msgspec.json.Decoder(dict[str, str])
+
+
+def _texts(ext: bytes, *, unrepeated: bool) -> dict[str, str] | None:
+    """Return a header whose values are all text, as nearly all are; in a fifth of the time of :func:`_header`.
+
+    None if :func:`_header` must decode it; with ``unrepeated`` also if a name may be repeated.
+    """
+    try:
+        found = _TEXTS.decode(ext or b"{}")
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    # Without escapes, four quotes are one pair.
+    if unrepeated and (b"\\" in ext or ext.count(b'"') != 4 * len(found)):
+        return None
+    return found
+
+
 def _headers(ext: bytes) -> Iterable[tuple[str, object]] | None:
     """Return the names and values of a header. None if it cannot be decoded."""
     header = _header(ext)
@@ -95,6 +114,13 @@ def _of_pairs(
         names: list[str] = []
         values: list[str] = []
         for ext in exts or [None] * count:
+            if ext is not None and (texts := _texts(ext, unrepeated=decode is _all_headers)) is not None:
+                if b"##" in ext or b"\\" in ext:
+                    texts = {name: value for name, value in texts.items() if not name.startswith("##")}
+                offsets.append(len(names))
+                names += texts
+                values += texts.values()
+                continue
             pairs = None if ext is None else decode(ext)
             offsets.append(None if pairs is None else len(names))
             for name, value in pairs or ():
@@ -120,7 +146,10 @@ def _strings(texts: list[str]) -> Any:  # noqa: ANN401 - pyarrow has no types
 
 def _key(ext: bytes) -> bytes | None:
     """Return the header ``key``; NSQ itself stores no key."""
-    value = (_header(ext) or {}).get("key")
+    if b"key" not in ext and b"\\" not in ext:
+        return None
+    found = _texts(ext, unrepeated=False)
+    value = ((_header(ext) or {}) if found is None else found).get("key")
     return None if value is None else _text_of(value).encode()
 
 

@@ -153,6 +153,20 @@ async def test_what_ssl_raises_is_a_failed_connection(
     await nsqd.until(lambda: not nsqd.open_peers)
 
 
+async def test_writes_to_a_tls_connection_that_has_failed_are_dropped_silently(
+    nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture
+) -> None:
+    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
+    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))) as link:
+        link.peer.shut_down()
+        stream = link.connection._stream
+        assert stream is not None
+        for _ in range(20):  # asyncio warns of the sixth one that its transport drops
+            stream.write_now(b"NOP\n")
+        assert stream.is_closing()
+    assert not caplog.records
+
+
 @every_foreign
 @pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "parts now", "receiver"])
 async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
