@@ -35,7 +35,7 @@ Trouble = Literal[
 ]
 """What can be wrong for a while."""
 
-SLOW: Final = 0.5
+SLOW: Final = 1.0
 """Seconds above which an answer may be slow."""
 
 _TIMES_SLOWER: Final = 10
