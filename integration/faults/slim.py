@@ -29,7 +29,7 @@ class SlimAudit(Audit):
         self.denied_and_delivered = 0
         self._wrong = 0
         self._highest = dict.fromkeys(keys, -1)
-        self._arrived: list[tuple[float, str, int]] = []
+        self._arrived: list[tuple[float, int, str, int]] = []
         self._delivered = {key: bytearray() for key in keys}
         self._denied: dict[str, set[int]] = {key: set() for key in keys}
         self.waiting: dict[tuple[str, int], Ack] = {}
@@ -62,7 +62,7 @@ class SlimAudit(Audit):
             self.repeated += 1
             return
         self.denied_and_delivered += seq in self._denied[key]
-        heapq.heappush(self._arrived, (delivery.at, key, seq))
+        heapq.heappush(self._arrived, (delivery.at, self.delivered_count, key, seq))
         self._judge_order(delivery.at - LATE)
         flags = self._delivered[key]
         flags.extend(bytes(max(seq + 1 - len(flags), 0)))
@@ -71,7 +71,7 @@ class SlimAudit(Audit):
     def _judge_order(self, until: float) -> None:
         """Compare first deliveries in the order of their times, whichever process got them."""
         while self._arrived and self._arrived[0][0] < until:
-            _, key, seq = heapq.heappop(self._arrived)
+            *_, key, seq = heapq.heappop(self._arrived)
             self._wrong += seq < self._highest[key]
             self._highest[key] = max(self._highest[key], seq)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import re
 import threading
 import time
@@ -136,10 +138,24 @@ def point_at(lookupd: Fake, nsqd: Fake) -> None:
     lookupd.answer("/topics", {"topics": [TOPIC]})
 
 
+@contextlib.contextmanager
+def _logging_as_before() -> Iterator[None]:
+    """Undo what a command does to show the library's log."""
+    loggers = [logging.getLogger(name) for name in ("nsq_ha", "nsq_ha.discovery")]
+    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
+    try:
+        yield
+    finally:
+        for logger, level, propagates, handlers in before:
+            logger.setLevel(level)
+            logger.propagate = propagates
+            logger.handlers[:] = handlers
+
+
 def run_commands(case: Case, *, nsqd: bool, commands: tuple[tuple[str, ...], ...] = COMMANDS) -> list[str]:
     """Run each command against a case; return what should not have happened."""
     broken: list[str] = []
-    with Server(case, nsqd=nsqd) as server:
+    with Server(case, nsqd=nsqd) as server, _logging_as_before():
         for command in commands:
             began = time.monotonic()
             result = CliRunner().invoke(

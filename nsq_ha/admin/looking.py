@@ -35,7 +35,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
     """The call that reads everything at once."""
 
     async def look(
-        self, before: Reading | None = None, *, topics: Iterable[str] = (), clients: bool = False, limit: float = 10.0
+        self, before: Reading | None = None, *, topics: Iterable[str] = (), clients: bool = False, timeout: float = 10.0
     ) -> Reading:
         """Return what the nsqlookupds and nsqds say now; :func:`nsq_ha.admin.incidents` says what is wrong.
 
@@ -44,7 +44,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
                 made by a look gives only its memory. None for the first one.
             topics: Topics to describe, too.
             clients: Read the connections of each channel, too.
-            limit: Seconds for the whole look.
+            timeout: Seconds for the whole look.
 
         Raises:
             LookupUnavailableError: No nsqlookupd answers, and there was no look before.
@@ -54,22 +54,24 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
 
         async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
             try:
-                async with asyncio.timeout(limit * 0.8):
+                async with asyncio.timeout(timeout * 0.8):
                     return await question
             except NsqError as error:
                 if before is None and name == "nsqds":
                     raise
                 errors[name] = str(error)
             except TimeoutError:
-                errors[name] = f"no answer within {limit:g} s"
+                errors[name] = f"no answer within {timeout:g} s"
             return known
 
         stats, infos, listed, cluster, described = await asyncio.gather(
-            part("nsqds", self.stats(clients=clients, timeout=limit), old.stats),
+            part("nsqds", self.stats(clients=clients, timeout=timeout), old.stats),
             part("nodes", self.nodes(), None),
             part("topics", self.topics(), None),
-            part("cluster", self.cluster(timeout=limit), old.cluster),
-            asyncio.gather(*(part(each, self.describe(each, timeout=limit), old.details.get(each)) for each in names)),
+            part("cluster", self.cluster(timeout=timeout), old.cluster),
+            asyncio.gather(
+                *(part(each, self.describe(each, timeout=timeout), old.details.get(each)) for each in names)
+            ),
         )
         at = time.time()
         found = Reading(
@@ -89,7 +91,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         if not found.is_fresh:
             return found
         try:
-            async with asyncio.timeout(max(0.1, limit - (clock() - began))):
+            async with asyncio.timeout(max(0.1, timeout - (clock() - began))):
                 return await self._with_missing(found)
         except TimeoutError:
             return found

@@ -85,7 +85,7 @@ class Poller:
         wanted = self._still_watched(time.time())
         with_clients = time.time() < self._clients_until
         before = self._history.latest or Reading(time.time())
-        self._history.add(await self._admin.look(before, topics=wanted, clients=with_clients, limit=self._limit))
+        self._history.add(await self._admin.look(before, topics=wanted, clients=with_clients, timeout=self._limit))
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()

@@ -67,3 +67,4 @@ class AdminClient(Facade[admin.AdminClient]):
     restore_node: Final = waits(admin.AdminClient.restore_node)
     find_message: Final = waits(admin.AdminClient.find_message)
     nodes: Final = waits(admin.AdminClient.nodes)
+    look: Final = waits(admin.AdminClient.look)
