@@ -33,9 +33,15 @@ def nothing_is_remembered() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands remember nothing of the clusters of other tests."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands remember nothing of the clusters of other tests.
+
+    The patch has a context of its own: the fixture ``monkeypatch``, set up for all tests, would undo a test's patches
+    after those of the fixtures below them.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(scope="session")
