@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
 import re
 import threading
 import time
@@ -15,6 +13,7 @@ from click.testing import CliRunner
 from nsq_ha import NsqError
 from nsq_ha.cli.app import app
 from tests.engine.lookups.loopback import Fake, http_answer, lookup_body
+from tests.support.library_log import logging_as_before
 from tests.support.stage import TOPIC
 
 if TYPE_CHECKING:
@@ -138,24 +137,10 @@ def point_at(lookupd: Fake, nsqd: Fake) -> None:
     lookupd.answer("/topics", {"topics": [TOPIC]})
 
 
-@contextlib.contextmanager
-def _logging_as_before() -> Iterator[None]:
-    """Undo what a command does to show the library's log."""
-    loggers = [logging.getLogger(name) for name in ("nsq_ha", "nsq_ha.discovery")]
-    before = [(logger, logger.level, logger.propagate, list(logger.handlers)) for logger in loggers]
-    try:
-        yield
-    finally:
-        for logger, level, propagates, handlers in before:
-            logger.setLevel(level)
-            logger.propagate = propagates
-            logger.handlers[:] = handlers
-
-
 def run_commands(case: Case, *, nsqd: bool, commands: tuple[tuple[str, ...], ...] = COMMANDS) -> list[str]:
     """Run each command against a case; return what should not have happened."""
     broken: list[str] = []
-    with Server(case, nsqd=nsqd) as server, _logging_as_before():
+    with Server(case, nsqd=nsqd) as server, logging_as_before():
         for command in commands:
             began = time.monotonic()
             result = CliRunner().invoke(

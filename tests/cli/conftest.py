@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -11,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
+from tests.support.library_log import logging_as_before
 from tests.support.ports import nobody_listens
 from tests.support.processes import sigint_as_in_a_terminal
 
@@ -32,14 +32,10 @@ def ctrl_c_works() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
+def nothing_is_shown_later() -> Iterator[None]:
     """The command line shows the library's log; later tests must not."""
-    loggers = [logging.getLogger(name) for name in ("nsq_ha", "nsq_ha.discovery")]
-    before = [(logger, logger.level, list(logger.handlers)) for logger in loggers]
-    yield
-    for logger, level, handlers in before:
-        logger.setLevel(level)
-        logger.handlers[:] = handlers
+    with logging_as_before():
+        yield
 
 
 @pytest.fixture
