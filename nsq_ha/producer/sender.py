@@ -571,6 +571,7 @@ class Sender(Role["Connection | Share"]):
         if not self.lane.unanswered:
             return True
         reason = ConnectionLostError(f"{connection.node.address} can no longer write to this connection")
+        self._silence.stop()  # the doubt was about this connection
         self._take_back(reason)
         self._retry_pause.begin()  # a single publish tests whether the leader answers, before all are written again
         self.in_trouble(reason)

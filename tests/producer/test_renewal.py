@@ -159,6 +159,21 @@ async def test_what_is_not_answered_in_time_is_in_doubt_and_tried_by_one_publish
         assert {receipt.attempts for receipt in receipts} <= {2, 3}
 
 
+async def test_what_a_silent_leader_left_unanswered_is_tried_over_each_next_connection(stage: Stage) -> None:
+    """It was doubted before its connection was replaced: the next connection is not doubted for that."""
+    secure(stage)
+    stage.nsqd.script = holding = Holding()
+    async with stage.producer(tls=TLS) as producer:
+        tasks = [publish(producer, b"%d" % number, b"key %d" % number) for number in range(5)]
+        await stage.nsqd.until(lambda: len(holding.held) == 7)
+        assert [len(written(peer)) for peer in stage.nsqd.peers if written(peer)] == [5, 1, 1]
+        stage.nsqd.script = None
+        peer, command = holding.held[-1]
+        peer.nsqd.answer(peer, command)
+        receipts = await asyncio.gather(*tasks)
+        assert sorted(receipt.attempts for receipt in receipts) == [2, 2, 2, 2, 3]
+
+
 async def test_what_is_not_answered_in_time_is_reported_where_nothing_is_retried(
     secured: Stage, holding: Holding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
