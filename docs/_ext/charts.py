@@ -142,7 +142,7 @@ def change_chart() -> str:
 def fault_rows() -> list[tuple[str, str, float, float]]:
     """Return name, target, and what is added to publishing and consuming, of the ordered topic's rows with a target."""
     found = []
-    for line in (PAGES / "fail-over.md").read_text("utf-8").splitlines():
+    for line in (PAGES / "fail-over" / "table.md.inc").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         limit = re.match(r"<= ([\d.]+) / <= ([\d.]+) s", cells[1]) if len(cells) > 3 else None
         added = re.match(r"([\d.]+) / ([\d.]+)$", cells[2]) if limit else None
