@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import click
@@ -76,6 +79,26 @@ def test_dead_links_are_found(tmp_path: Path) -> None:
     )
     (tmp_path / "old.html").write_text('<a href="gone.html">of a page that is not built any more</a>')
     assert list(links.dead_links(tmp_path, ["a", "in/b"])) == [("a.html", "#no"), ("in/b.html", "../gone.html")]
+
+
+def test_the_pages_are_built_with_what_is_in_their_environment_alone() -> None:
+    """That of the gate has much more."""
+    root = Path(__file__).parents[1]
+    there = set(re.findall(r"^([\w-]+)==", (root / "requirements" / "docs.txt").read_text(), re.MULTILINE))
+    missing = [
+        module
+        for module, names in packages_distributions().items()
+        if not {re.sub(r"[-_.]+", "-", name).lower() for name in names} & {*there, "setuptools", "nsq-ha"}
+    ]
+    assert {"numpy", "pyarrow", "pyspark", "pytest"} <= {*missing}
+    program = (
+        "import importlib; from importlib.machinery import PathFinder; find = PathFinder.find_spec\n"
+        f"PathFinder.find_spec = lambda name, *more: None if name in {missing!r} else find(name, *more)\n"
+        "from docs import conf\n"
+        "for name in conf.extensions: importlib.import_module(name)"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_the_source_view_links_back_to_the_name_on_the_page() -> None:
