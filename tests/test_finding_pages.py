@@ -78,7 +78,7 @@ def test_a_word_leads_to_its_page_among_the_first_three(word: str, page: str) ->
 def test_the_pages_are_few_and_short() -> None:
     pages = [path for path in DOCS.rglob("*.md") if "_build" not in path.parts]
     assert len(pages) <= 60
-    assert sum(map(words_of, pages)) < 41_000
+    assert sum(map(words_of, pages)) < 40_000
 
 
 def words_of(page: Path) -> int:
