@@ -47,13 +47,25 @@ _BODIES: Final = {
     "8 MB and more": b" " * (8 * 1024 * 1024 + 1),
     "8 MB of another shape": b"[" + b"1," * (4 * 1024 * 1024 - 2) + b"1]",
     "100,000 channels": lookup(channels=[f"channel{number}" for number in range(100_000)]),
-    "500 partitions at a stranger's port": lookup(
-        meta=META | {"partition_num": 500},
-        partitions={
-            str(number): {"broadcast_address": "127.0.0.1", "tcp_port": NOBODY, "http_port": 2}
-            for number in range(3, 500)  # the others keep their connections
-        },
-    ),
+    **{
+        f"{count:,} partitions at a stranger's port": lookup(
+            meta=META | {"partition_num": count},
+            partitions={
+                str(number): {"broadcast_address": "127.0.0.1", "tcp_port": NOBODY, "http_port": 2}
+                for number in range(3, count)  # the others keep their connections
+            },
+        )
+        for count in (500, 1024)
+    },
+    "1,024 nsqds that refuse": json.dumps(
+        {
+            "channels": [],
+            "producers": [
+                {"broadcast_address": "127.0.0.1", "hostname": "h", "tcp_port": NOBODY + number, "http_port": 2}
+                for number in range(1024)
+            ],
+        }
+    ).encode(),
     "no partition": lookup(partitions={}, producers=[]),
     "fewer partitions than partition_num": lookup(meta=META | {"partition_num": 9}),
     "partition_num 0": lookup(meta=META | {"partition_num": 0}),
@@ -115,7 +127,14 @@ _BEHAVES: Final[dict[str, Behave]] = {
 
 CASES: Final = (
     *(
-        Case(group="lookups", name=name, answer=(body, 200), is_long=len(body) > 1_000_000)
+        Case(
+            group="lookups",
+            name=name,
+            answer=(body, 200),
+            is_long=len(body) > 1_000_000,
+            # Garbage collection of 1,024 tasks and sockets is one turn.
+            seconds_of_cpu=0.25 if name.startswith("1,024") else 0.05,
+        )
         for name, body in _BODIES.items()
     ),
     *(

@@ -55,8 +55,8 @@ FLAT: Final = Target(
         "publishes that failed": 0.0,
     }
 )
-"""With TLS and the partitioned nsqd publishes fail: nsqd keeps one that waits for a dead replica for up to 20 s, and
-can no longer write to its connection then."""
+"""A leader waits up to 25 s for a replica that died or froze, 5 s less than a publish may take: on a busy machine a few
+fail."""
 
 
 class Soak(Chaos):
