@@ -120,7 +120,7 @@ async def test_a_black_hole_is_silent_and_ends() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(b"x")
         assert await reader.readexactly(6) == b"\0\0\0\2OK"
-        proxy.black_hole()
+        proxy.begin_hole("both ways")
         writer.write(b"x")
         late_reader, late_writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         late_writer.write(b"x")
@@ -128,7 +128,7 @@ async def test_a_black_hole_is_silent_and_ends() -> None:
             await asyncio.wait_for(asyncio.shield(late := asyncio.ensure_future(late_reader.read(1))), 0.1)
         assert not reader.at_eof()
         assert not ended.is_set()
-        proxy.end_black_hole()
+        proxy.end_hole()
         for read in (late, reader.read(1)):
             try:
                 assert await read == b""

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from integration.faults.cluster import Cluster
 
 Fault = Literal["cut", "silent", "flip", "lose"]
+Hole = Literal["both ways", "to the server", "a byte a second"]
+"""What is swallowed: all, or only what clients send; or clients are read so slowly that nothing arrives in time."""
+DELAY: Final = 0.05
+"""Seconds that a slow network takes for each direction."""
+LOSS: Final = 0.01
+"""The share of packets that a slow network loses."""
+RESENT_AFTER: Final = 0.3
+"""Seconds after which TCP sends a lost packet again; what follows it waits."""
 TASK: Final = "proxy"
 """Name of the tasks that hold connections, for who counts those of the library."""
 
@@ -34,14 +42,17 @@ class Link:
 
     Attributes:
         fault: What happens to the next frame of the server.
-        is_in_hole: All that either side sends is swallowed, the end of its stream included.
+        hole: What is swallowed, the end of the stream included. None for nothing.
+        is_slow: Bytes arrive late, and some have to be sent again.
     """
 
     def __init__(
         self, client: tuple[asyncio.StreamReader, asyncio.StreamWriter], server: tuple[asyncio.StreamReader, Any]
     ) -> None:
         self.fault: Fault | None = None
-        self.is_in_hole = False
+        self.hole: Hole | None = None
+        self.is_slow = False
+        self._arrives: dict[asyncio.StreamWriter, float] = {}
         self._client = client
         self._server = server
         self._is_mute = False
@@ -61,10 +72,11 @@ class Link:
     async def _forth(self) -> None:
         reader, writer = self._client[0], self._server[1]
         with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if not self.is_in_hole:
-                    writer.write(data)
-                    await writer.drain()
+            while data := await reader.read(1 if self.hole == "a byte a second" else 65536):
+                if self.hole is None or self.hole == "a byte a second":
+                    await self._send(writer, data)
+                if self.hole == "a byte a second":
+                    await asyncio.sleep(1.0)
         await self._keep_quiet()
 
     async def _back(self) -> None:
@@ -73,18 +85,29 @@ class Link:
             while True:
                 head = await reader.readexactly(4)
                 frame = bytearray(head + await reader.readexactly(int.from_bytes(head, "big")))
-                if self._is_mute or self.is_in_hole:
+                if self._is_mute or self.hole == "both ways":
                     continue
                 frame, goes_on = self._hit(frame)
-                writer.write(bytes(frame))
-                await writer.drain()
+                await self._send(writer, bytes(frame))
                 if not goes_on:
                     return
         await self._keep_quiet()
 
+    async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
+        if not self.is_slow:
+            writer.write(data)
+            await writer.drain()
+            return
+        loop = asyncio.get_running_loop()
+        lost = RESENT_AFTER if random.random() < LOSS else 0.0
+        # Timers of one time have no order.
+        at = max(self._arrives.get(writer, 0.0) + 1e-6, loop.time() + DELAY + lost)
+        self._arrives[writer] = at
+        loop.call_at(at, writer.write, data)
+
     async def _keep_quiet(self) -> None:
         """Do not let one side know that the other one's stream ended, while there is a hole between them."""
-        if self.is_in_hole:
+        if self.hole is not None:
             await asyncio.Event().wait()
 
     def _hit(self, frame: bytearray) -> tuple[bytearray, bool]:
@@ -111,7 +134,8 @@ class TcpProxy:
     def __init__(self, target: int) -> None:
         self.target = target
         self.port = 0
-        self.is_black_hole = False
+        self.hole: Hole | None = None
+        self.is_slow = False
         self.links: set[Link] = set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,15 +163,21 @@ class TcpProxy:
         """Tell whether the last fault has been done to all connections that are still open."""
         return all(link.fault is None for link in self.links)
 
-    def black_hole(self) -> None:
-        """Accept connections but pass no more data, and close none."""
-        self.is_black_hole = True
+    def slow_down(self, *, is_slow: bool = True) -> None:
+        """Have what is sent from now on arrive late, or no longer."""
+        self.is_slow = is_slow
         for link in self.links:
-            link.is_in_hole = True
+            link.is_slow = is_slow
 
-    def end_black_hole(self) -> None:
+    def begin_hole(self, hole: Hole) -> None:
+        """Accept connections but pass no more data of these, and close none."""
+        self.hole = hole
+        for link in self.links:
+            link.hole = hole
+
+    def end_hole(self) -> None:
         """Pass new connections again; those that were in the hole, of which bytes are missing, are reset."""
-        self.is_black_hole = False
+        self.hole = None
         # Another hole has another end: connections made from now on wait for that one.
         ended, self._hole_ended = self._hole_ended, asyncio.Event()
         ended.set()
@@ -166,12 +196,13 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_black_hole:
+        if self.hole == "both ways":
             await self._hole_ended.wait()
             return
         server = await asyncio.open_connection("127.0.0.1", self.target)
         # The magic comes before the first frame of the server: nothing to distinguish there.
         link = Link((reader, writer), server)
+        link.hole, link.is_slow = self.hole, self.is_slow
         self.links.add(link)
         running = asyncio.create_task(link.run(), name=TASK)
         hole_ended = asyncio.create_task(self._hole_ended.wait(), name=TASK)

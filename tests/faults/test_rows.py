@@ -38,6 +38,9 @@ NEW_LEADER: Final = {
 """Where another node must lead afterwards."""
 SAME_LEADER: Final = {
     "ordinary-black-hole",
+    "ordinary-one-way",
+    "ordinary-trickle",
+    "network-slow",
     "lookupd-killed",
     "lookupds-dead",
     "lookupds-hang",

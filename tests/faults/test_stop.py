@@ -112,7 +112,7 @@ async def test_stop_while_the_network_fails(bench: Bench, fault: Fault | Literal
         async def begin(_: Stage) -> None:
             for proxy in network.tcp.values():
                 if fault == "black hole":
-                    proxy.black_hole()
+                    proxy.begin_hole("both ways")
                 else:
                     proxy.hit(fault)
 

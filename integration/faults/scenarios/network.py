@@ -17,6 +17,7 @@ from integration.faults.proxy import Fault
 
 HIT = 5.0
 """Seconds within which every connection has carried a frame: there is a heartbeat each 2 s."""
+SLOW_FOR = 15.0
 AGAIN = 3
 """Times that a fault of chance is repeated."""
 
@@ -38,6 +39,23 @@ def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[
     return play
 
 
+async def _slow(bench: Bench, scenario: Scenario) -> Row:
+    """All that goes to nsqds and comes from them takes 50 ms, and one packet of a hundred 300 ms more."""
+    topics = await bench.ready()
+    row = scenario.row()
+    async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
+        stage.fault("the network is slow")
+        for proxy in network.tcp.values():
+            proxy.slow_down()
+        await bench.lasts(SLOW_FOR, for_clients=True)  # the fault
+        for proxy in network.tcp.values():
+            proxy.slow_down(is_slow=False)
+        bench.say("the network is fast again")
+        await stage.recovered()
+        await stage.finish(row)
+    return row
+
+
 _TARGET = Target(REAL.silence, REAL.silence)
 
 SCENARIOS = (
@@ -45,4 +63,5 @@ SCENARIOS = (
     Scenario("stream-silent", "stream silent mid-frame", _TARGET, _hit("silent")),
     Scenario("bit-flipped", "bit flipped", _TARGET, _hit("flip", AGAIN)),
     Scenario("answers-lost", "answers lost", _TARGET, _hit("lose")),
+    Scenario("network-slow", "100 ms there and back, 1 % of the packets lost", Target(1.0, 1.5), _slow),
 )

@@ -12,10 +12,11 @@ from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from integration.faults.bench import Stage
     from integration.faults.cluster import Partition
+    from integration.faults.proxy import Hole
 
 TRIES = 6
 ASLEEP = 15.0
@@ -65,24 +66,29 @@ async def frozen(bench: Bench, scenario: Scenario) -> Row:
     return row
 
 
-async def black_holed(bench: Bench, scenario: Scenario) -> Row:
-    """The network swallows all that goes to one leader and comes from it, for the producer and for the consumer."""
-    topic, port = await _topic_with(bench, _leader_of_one)
-    row = scenario.row()
-    async with Network(bench.cluster) as network, bench.stage({ORDINARY: topic}, lookupds=network.urls) as stage:
-        stage.fault(f"black hole before {bench.cluster.nsqd(port)}")
-        network.tcp[port].black_hole()
-        await bench.lasts(ASLEEP, for_clients=True)  # the fault
-        _judge(stage, row)
-        # The cluster sees nothing of it: what the leader has acknowledged, or has sent to the consumer without an
-        # answer, stays there until somebody can reach it.
-        row.notes.append(f"acknowledged and not delivered at the end of the hole: {stage.loads[ORDINARY].kept_back()}")
-        network.tcp[port].end_black_hole()
-        bench.say("the hole ends")
-        await stage.recovered()
-        await stage.finish(row)
-    await bench.delete(topic)
-    return row
+def _in_hole(hole: Hole) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+    async def play(bench: Bench, scenario: Scenario) -> Row:
+        """The network swallows what goes to one leader, or comes from it, for the producer and for the consumer."""
+        topic, port = await _topic_with(bench, _leader_of_one)
+        row = scenario.row()
+        async with Network(bench.cluster) as network, bench.stage({ORDINARY: topic}, lookupds=network.urls) as stage:
+            stage.fault(f"hole before {bench.cluster.nsqd(port)}: {hole}")
+            network.tcp[port].begin_hole(hole)
+            await bench.lasts(ASLEEP, for_clients=True)  # the fault
+            _judge(stage, row)
+            # The cluster sees nothing of it: what the leader has acknowledged, or has sent to the consumer without an
+            # answer, stays there until somebody can reach it.
+            row.notes.append(
+                f"acknowledged and not delivered at the end of the hole: {stage.loads[ORDINARY].kept_back()}"
+            )
+            network.tcp[port].end_hole()
+            bench.say("the hole ends")
+            await stage.recovered()
+            await stage.finish(row)
+        await bench.delete(topic)
+        return row
+
+    return play
 
 
 def _judge(stage: Stage, row: Row) -> None:
@@ -97,5 +103,9 @@ _TARGET = Target(errors=0, extra={"without success": 1.0, "slowest call": 3.0})
 
 SCENARIOS = (
     Scenario("ordinary-frozen", "ordinary topic, one node frozen", _TARGET, frozen),
-    Scenario("ordinary-black-hole", "ordinary topic, one node black-holed", _TARGET, black_holed),
+    Scenario("ordinary-black-hole", "ordinary topic, one node black-holed", _TARGET, _in_hole("both ways")),
+    Scenario("ordinary-one-way", "ordinary topic, nothing reaches one node", _TARGET, _in_hole("to the server")),
+    Scenario(
+        "ordinary-trickle", "ordinary topic, one node reads a byte a second", _TARGET, _in_hole("a byte a second")
+    ),
 )
