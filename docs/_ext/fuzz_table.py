@@ -9,7 +9,7 @@ import json
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from sphinx.ext.autodoc.mock import mock
+from sphinx.ext.autodoc import mock
 
 from docs._ext.reference import Made, table
 
