@@ -20,15 +20,21 @@ JOBS = {
     "TLS and AUTH": "how-to/secure",
 }
 FOUND = {
-    "how-to/frameworks": ["Flask", "Django"],
+    "tutorial/first-message": ["quickstart", "install"],
+    "how-to/frameworks": ["Flask", "Django", "Celery"],
     "tutorial/ordered": ["ordered", "order"],
-    "how-to/consume": ["retry", "ack", "requeue"],
-    "how-to/dead-letters": ["dead letter", "DLQ", "retry"],
-    "how-to/spark-streams": ["Parquet", "stream"],
+    "how-to/consume": ["retry", "retries", "ack", "requeue", "delay", "backoff"],
+    "how-to/dead-letters": ["dead letter", "dead letters", "DLQ", "retry", "retries"],
+    "how-to/spark": ["Spark"],
+    "how-to/spark-streams": ["Parquet", "stream", "streaming", "every minute"],
     "how-to/from-pynsq": ["pynsq", "migrate"],
-    "how-to/secure": ["authentication", "TLS", "AUTH", "certificate", "password"],
-    "how-to/plain-nsq": ["delay"],
+    "how-to/secure": ["authentication", "TLS", "SSL", "AUTH", "certificate", "password"],
+    "how-to/plain-nsq": ["delay", "defer"],
+    "how-to/observe": ["Prometheus", "health"],
+    "how-to/headers": ["headers", "batch", "key"],
+    "how-to/troubleshooting": ["timeout", "error"],
     "explanation/kafka": ["Kafka"],
+    "explanation/promises": ["exactly once"],
 }
 WORDS = [(word, page) for page, words in FOUND.items() for word in words]
 
@@ -43,26 +49,40 @@ def linked_from(page: str) -> set[str]:
 
 
 def entries() -> dict[str, list[str]]:
-    """Return each entry of the index in lower case, with its pages: what the search weighs most."""
+    """Return each main entry of the index in lower case, with its pages: what the search weighs most.
+
+    An entry without ``!``, which is not a main one, comes behind all other results. Terms of the glossary are main.
+    """
     found: dict[str, list[str]] = {}
     for path in sorted(DOCS.rglob("*.md")):
         if "_build" not in path.parts:
-            page = str(path.relative_to(DOCS).with_suffix(""))
-            for line in re.findall(r"^```\{index\} (.+)$", path.read_text("utf-8"), re.MULTILINE):
+            page, text = str(path.relative_to(DOCS).with_suffix("")), path.read_text("utf-8")
+            for line in re.findall(r"^```\{index\} (.+)$", text, re.MULTILINE):
                 for entry in line.split(", "):
-                    found.setdefault(entry.lower(), []).append(page)
+                    assert entry.startswith("! "), (page, entry)
+                    found.setdefault(entry[2:].lower(), []).append(page)
+            for terms in re.findall(r"^```\{glossary\}\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+                for term in re.findall(r"^\w.*", terms, re.MULTILINE):
+                    found.setdefault(term.lower(), []).append(page)
     return found
 
 
 def hits(word: str) -> list[str]:
-    """Return the pages with an entry that has a word, the best first, as Sphinx's ``searchtools.js`` weighs them."""
+    """Return the pages with an entry that has a word, the best first, as Sphinx's ``searchtools.js`` orders them."""
     weighed = [
-        (len(word) / len(entry), page)
+        (-round(100 * len(word) / len(entry)), title_of(page), page)
         for entry, pages in entries().items()
         for page in pages
         if word.lower() in entry and 2 * len(word) >= len(entry)
     ]
-    return [page for _, page in sorted(weighed, key=lambda each: -each[0])]
+    return [page for *_, page in sorted(weighed)]
+
+
+def title_of(page: str) -> str:
+    """Return the title of a page in lower case."""
+    heading = re.search(r"^# (.+)", (DOCS / f"{page}.md").read_text("utf-8"), re.MULTILINE)
+    assert heading is not None, page
+    return heading[1].lower()
 
 
 @pytest.mark.parametrize("page", JOBS.values(), ids=JOBS.keys())
@@ -73,6 +93,11 @@ def test_a_job_is_two_clicks_from_the_front_page(page: str) -> None:
 @pytest.mark.parametrize(("word", "page"), WORDS, ids=[f"{word}-{page}" for word, page in WORDS])
 def test_a_word_leads_to_its_page_among_the_first_three(word: str, page: str) -> None:
     assert page in hits(word)[:3]
+
+
+def test_a_word_of_no_entry_finds_nothing() -> None:
+    assert hits("moon") == []
+    assert len(entries()) > 80
 
 
 def test_the_pages_are_few_and_short() -> None:
