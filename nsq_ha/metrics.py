@@ -147,6 +147,8 @@ METRICS: Final[Sequence[Metric]] = (
     *_consumed("consumer"),
     _count("consumer", "given_up", "Messages that were given up."),
     _gauge("consumer", "max_in_flight", "The limit of messages in flight."),
+    _gauge("consumer", "max_rate", "The limit of messages a second, if there is one.", "{message}/s"),
+    _count("consumer", "limited_time", "Time that messages waited for the limit.", _SECONDS, "limited_seconds"),
     _count("consumer", "handled", "Calls of the handler that ended.", _CALL),
     _count("consumer", "handler_time", "Time that all calls of the handler took.", _SECONDS, "handler_seconds"),
     *_consumed("consumer.partition"),

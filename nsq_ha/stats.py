@@ -182,6 +182,9 @@ class ConsumerStats(_Delivered):
         in_flight: Number of unanswered messages, queued ones included.
         ready: Sum of the RDY counts that were sent last.
         max_in_flight: The present limit.
+        max_rate: The present limit of messages a second. None without one.
+        limited_seconds: How long messages waited for their turns by ``max_rate`` while a handler or task wanted them:
+            a share of the time near 1 means that the limit is what holds this consumer back.
         held_bytes: Bytes of the bodies that wait, or were handed out and are unanswered as far as is known; those that
             were decompressed count as they are now. ``max_in_flight_bytes`` limits them.
         delivered: Number of deliveries.
@@ -207,6 +210,8 @@ class ConsumerStats(_Delivered):
     partitions: tuple[ConsumerPartition, ...]
     ready: int
     max_in_flight: int
+    max_rate: float | None = None
+    limited_seconds: float = 0.0
     held_bytes: int = 0
     given_up: int
     handled: int = 0

@@ -81,6 +81,8 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "partitions": ("3, 1", (1, 3)),
     "start_from": ("offset:12", StartFrom.offset(12)),
     "max_in_flight": ("10", 10),
+    "max_rate": ("2.5", 2.5),
+    "max_burst": ("3", 3),
     "max_in_flight_bytes": ("1000", 1000),
     "msg_timeout": ("900", 900.0),
     "auto_touch": ("5.5", 5.5),

@@ -164,6 +164,11 @@ class HandlerBackoff:
         if pause is not None and pause.policy.lost(monotonic(), message.identity):
             self._look_for_test(pause)
 
+    def keeps(self, message: Message) -> bool:
+        """Return whether :meth:`admits` would not hand out a message now."""
+        pause = self._pauses.get(self._key(message))
+        return pause is not None and pause.policy.state is not PauseState.TESTING
+
     def admits(self, message: Message, arrived_at: float) -> bool:
         """Return whether to hand out a message now; otherwise keep it, or give it back to nsqd."""
         pause = self._pauses.get(self._key(message))

@@ -31,6 +31,7 @@ from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.language import declared
 from nsq_ha.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -414,6 +415,30 @@ class Consumer(SingleUseClient):
         """
         self._check_loop()
         self._inbox.pace.flow.set(count)
+
+    @property
+    def max_rate(self) -> float | None:
+        """Maximum number of messages handed out a second. None for no limit."""
+        rate = self._inbox.pace.rate
+        return None if rate is None else rate.per_second
+
+    def set_max_rate(self, rate: float | None, burst: int | None = None) -> None:
+        """Change ``max_rate`` and ``max_burst`` while running.
+
+        Args:
+            rate: Messages a second. None for no limit.
+            burst: Messages at once, after a time without any. None for the option ``max_burst``.
+
+        Raises:
+            ConfigError: An argument is out of its option's range, or this is another event loop than the one that
+                entered it.
+        """
+        self._check_loop()
+        options = declared(ConsumerConfig)
+        checked = options["max_rate"].check(rate)
+        self._inbox.pace.limit_rate(
+            checked, options["max_burst"].check(self.config.max_burst if burst is None else burst)
+        )
 
     # -- handing out
 

@@ -103,6 +103,9 @@ class Messages:
                 message = messages.popleft()
                 if message.attempts >= self._queue.fine_below:
                     self._last = None
+                    if (turn := self._inbox.turn(message)) is not None:
+                        await turn
+                        continue
                     if not await self._inbox.may_be_handled(message):
                         continue
                 self._last = message
@@ -434,6 +437,13 @@ class ConsumerInbox:
         self.pace.emptied()
         return self.queue.arrival(loop)
 
+    def turn(self, message: Message) -> asyncio.Future[None] | None:
+        """Put a message that ``max_rate`` holds up back into the queue, and return what to await; None to go on."""
+        if self.pace.is_due(message):
+            return None
+        self.queue.put_back(message, self.queue.next_arrived_at())
+        return self.queue.arrival(asyncio.get_running_loop())
+
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""
         queue, backoff = self.queue, self.pace.backoff
@@ -556,7 +566,7 @@ class ConsumerInbox:
         self.queue.close(self.pace.backoff.close())
         self._left += self.ledger.uninterrupted()
         self.wake()
-        self.pace.flow.stop()
+        self.pace.stop()
 
     def ended(self) -> None:
         """Record that the consumer's own task has ended."""

@@ -1,4 +1,4 @@
-"""How fast messages are asked for: by ``max_in_flight``, by the speed of handling, and with pauses after failures.
+"""How fast messages are asked for: by ``max_in_flight``, ``max_rate`` and the speed of handling, and with pauses.
 
 The invariants: granted RDY plus the unanswered messages of earlier grants never
 exceed ``max_in_flight``. The limit is lower if bodies are so large that
@@ -6,7 +6,8 @@ exceed ``max_in_flight``. The limit is lower if bodies are so large that
 extra work for each message. While nothing is delivered there is no timer, so
 consumers at rest cost nothing.
 
-``policy.ready`` computes the shares of the partitions, and ``consumer.backoff`` pauses after failures.
+``policy.ready`` computes the shares of the partitions, ``policy.rate`` the turns of the messages, and
+``consumer.backoff`` pauses after failures.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.backoff import HandlerBackoff
+from nsq_ha.consumer.delivery import give_back
 from nsq_ha.consumer.giving_up import checked_from
 from nsq_ha.observe import SILENT
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.language import declared
 from nsq_ha.policy import ready
 from nsq_ha.policy.backlog import Speed
+from nsq_ha.policy.rate import MaxRate
 from nsq_ha.policy.ready import LOOK_INTERVAL, Needs, Rotation
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.consumer.subscription import Subscription
+    from nsq_ha.message import Message
     from nsq_ha.observe import Observer
 
 _WINDOW: Final = 0.01
@@ -103,7 +107,7 @@ class Flow:
         return self.in_flight >= self._fitting or (bool(live) and all(one.in_flight >= one.max_ready for one in live))
 
     def limit_to(self, count: int | None) -> None:
-        """Limit the messages in flight to ``count``, as the handlers' speed allows; None removes the limit."""
+        """Limit the messages in flight to ``count``, as their handling allows; None removes the limit."""
         if count == self._paced:
             return
         self._paced = count
@@ -208,7 +212,7 @@ class Flow:
         """Return the RDY of each partition while all of them wait for one message, or for its outcome."""
         wanted = dict.fromkeys(live, 0)
         able = {p: s.seen for p, s in live.items() if s.in_flight < s.max_ready}
-        if is_test and able and self._fitting > 0:
+        if is_test and able and self._limit > 0:
             now = asyncio.get_running_loop().time()
             chosen = self._test_rotation.choose(now, 1, able)[0] if len(able) > 1 else next(iter(able))
             wanted[chosen] = live[chosen].in_flight + 1
@@ -251,6 +255,8 @@ class ConsumerPace:
         handler_seconds: How long they took together.
         is_careful: Each message is checked when it is handed out.
         msg_timeout: The shortest of all connections, in seconds.
+        rate: The turns of the messages, by ``max_rate``. None without a limit.
+        limited_seconds: How long messages have waited for their turns, while nothing else held them up.
         speed: How long handling takes.
     """
 
@@ -270,7 +276,13 @@ class ConsumerPace:
         self.handler_seconds: float = 0.0
         self.is_careful: bool = True
         self.msg_timeout: float = 60.0
+        self.rate: MaxRate | None = None
+        if config.max_rate is not None:
+            self.rate = MaxRate(config.max_rate, config.max_burst, monotonic())
+        self.limited_seconds: float = 0.0
         self.speed: Speed = Speed()
+        self._turn_later: asyncio.TimerHandle | None = None
+        self._ask_later: asyncio.TimerHandle | None = None
         # Redelivered messages are compared with those that are being worked on.
         self._fine_below = min(checked_from(config), 2)
         self._queue = queue
@@ -334,7 +346,7 @@ class ConsumerPace:
         """Record that messages were answered."""
         if self.flow.is_raise_due:
             self.flow.freed()
-        if self.is_careful and not self.handlers and not self.flow.gathers():
+        if self.is_careful and (not self.handlers or self.rate is not None) and not self.flow.gathers():
             self.review()
 
     def handled(self, count: int, seconds: float) -> None:
@@ -351,6 +363,55 @@ class ConsumerPace:
     def unmeasured(self) -> None:
         """Do not take the messages that left the queue just now for handled ones."""
         self._window = None
+
+    # -- max_rate
+
+    def limit_rate(self, per_second: float | None, burst: int) -> None:
+        """Change ``max_rate`` and ``max_burst``; None removes the limit.
+
+        A new limit begins without a burst. Waiting messages that would have their turns too late go back.
+        """
+        now, before = monotonic(), self.rate
+        tokens = 0.0 if before is None else before.tokens(now)
+        self.rate = None if per_second is None else MaxRate(per_second, burst, now, tokens)
+        self._cancel()
+        self._queue.wake()
+        self.share()
+        if self.rate is not None:
+            in_time = self.rate.in_time(self.msg_timeout)
+            late = {id(message) for message in [*self._queue.messages][in_time:]}
+            for message in self._queue.remove(lambda message: id(message) in late):
+                self.dropped(1)
+                give_back(message, "max_rate was lowered")
+
+    def is_due(self, message: Message) -> bool:
+        """Take the turn of a message; if it has none yet, wake the queue when it has."""
+        if self.rate is None or self.backoff.keeps(message):  # such a one has its turn after the pause
+            return True
+        wait = self.rate.take(monotonic())
+        if wait and self._turn_later is None:
+            self._turn_later = asyncio.get_running_loop().call_later(wait, self._turn, wait)
+        return not wait
+
+    def _turn(self, waited: float) -> None:
+        self._turn_later = None
+        self.limited_seconds += waited
+        self._queue.wake()
+
+    def _ask(self) -> None:
+        self._ask_later = None
+        self.share()
+
+    def _cancel(self) -> None:
+        for timer in (self._turn_later, self._ask_later):
+            if timer is not None:
+                timer.cancel()
+        self._turn_later = self._ask_later = None
+
+    def stop(self) -> None:
+        """Ask for no more messages."""
+        self._cancel()
+        self.flow.stop()
 
     # -- what follows
 
@@ -373,19 +434,36 @@ class ConsumerPace:
         """Update how many messages to ask for, and whether to check each one."""
         most, handlers, queue = self.flow.max_in_flight, max(self.handlers, 1), self._queue
         is_quick = self.speed.is_quick(self.msg_timeout, handlers, most)
-        is_careful = not is_quick or self.backoff.is_active or monotonic() < self._careful_until
+        now, rate = monotonic(), self.rate
+        is_careful = not is_quick or rate is not None or self.backoff.is_active or now < self._careful_until
         if is_careful is not self.is_careful:
             self.is_careful = is_careful
             queue.fine_below = 0 if is_careful or self._checks_all else self._fine_below
-        if is_quick:
+        if is_quick and rate is None:
             self.flow.limit_to(None)
             return
-        waiting = self.speed.waiting(self.msg_timeout, handlers)
-        if self.speed.seconds is None:
-            waiting = max(waiting, self._partitions)  # else some partitions would have to take turns
-        in_hand = max(self.handlers, self.flow.in_flight - len(queue.messages))
-        # An iterating task works on the last message that it got, or has put it aside and wants the next one.
-        self.flow.limit_to(in_hand + max(waiting, 0 if self.handlers else 1))
+        in_hand = self.flow.in_flight - len(queue.messages)
+        limit = most
+        if not is_quick:
+            waiting = self.speed.waiting(self.msg_timeout, handlers)
+            if self.speed.seconds is None:
+                waiting = max(waiting, self._partitions)  # else some partitions would have to take turns
+            # An iterating task works on the last message that it got, or has put it aside and wants the next one.
+            limit = max(self.handlers, in_hand) + max(waiting, 0 if self.handlers else 1)
+        if rate is not None:
+            # If none may wait, none may come while the last one is answered, either.
+            limit = min(limit, in_hand + waiting) if (waiting := self._may_wait(rate, now)) else 0
+        self.flow.limit_to(limit)
+
+    def _may_wait(self, rate: MaxRate, now: float) -> int:
+        """Return how many messages may wait for their turns; if none may yet, ask again later."""
+        waiting = rate.waiting(self._partitions, self.msg_timeout)
+        if waiting or not self._partitions:
+            return waiting
+        later = rate.soon(now, self.msg_timeout)
+        if later and self._ask_later is None:
+            self._ask_later = asyncio.get_running_loop().call_later(later, self._ask)
+        return int(not later)
 
     def _measure(self, now: float, waiting: int, in_hand: int) -> None:
         if self._window is None:

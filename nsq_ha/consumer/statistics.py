@@ -55,6 +55,8 @@ def consumer_stats(
         queued=sum(waiting.values()),
         ready=sum(each.ready for each in partitions),
         max_in_flight=inbox.pace.flow.max_in_flight,
+        max_rate=None if inbox.pace.rate is None else inbox.pace.rate.per_second,
+        limited_seconds=inbox.pace.limited_seconds,
         held_bytes=inbox.held_bytes(),
         given_up=inbox.giving_up.given_up,
         handled=inbox.pace.handler_calls,
@@ -88,6 +90,8 @@ def _partition(topic: str, watch: TopicWatch | None, subscription: Subscription,
 def consumer_notes(inbox: ConsumerInbox) -> list[str]:
     """Return what an operator may want to know, though it is no trouble."""
     notes = [] if inbox.pace.flow.max_in_flight else ["paused: max_in_flight=0"]
+    if (rate := inbox.pace.rate) is not None:
+        notes.append(f"limited: max_rate={rate.per_second:g} messages a second")
     backoffs = tuple(inbox.pace.backoff.states)
     if backoffs:
         where = "all partitions" if None in backoffs else f"partitions {', '.join(map(str, backoffs))}"

@@ -263,6 +263,13 @@ class ConsumerConfig(ClientConfig):
     redelivered after a crash. Slow handlers get only as many as they can start within half of ``msg_timeout``. The
     server allows 2500 per connection (``--max-rdy-count``), and one per partition of an ordered channel. 0 starts
     paused: nothing is requested until :meth:`~nsq_ha.Consumer.set_max_in_flight` raises it."""
+    max_rate: Annotated[float, Meta(ge=0.001, le=1_000_000)] | None = None
+    """Messages handed out a second, at most, for work that must not overwhelm what it calls. Only about as many as are
+    due in the next second are requested, so that others wait at the server for other consumers. None for no limit;
+    :meth:`~nsq_ha.Consumer.set_max_rate` changes it. A limit of a fleet is to be divided by its consumers."""
+    max_burst: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    """Messages that may be handed out at once under ``max_rate``, after a time without messages; what is due within
+    0.05 s may come on top, since timers are late."""
     max_in_flight_bytes: Annotated[Bytes, Meta(ge=1, le=2**40)] = 256 * 1024 * 1024
     """Maximum bytes of unanswered message bodies. If messages are large, fewer than ``max_in_flight`` are requested.
     The default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond

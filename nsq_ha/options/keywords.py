@@ -78,6 +78,8 @@ class ConsumerOptions(ClientOptions, total=False):
     partitions: Iterable[int] | None
     start_from: StartFrom | Mapping[int, StartFrom] | None
     max_in_flight: int
+    max_rate: float | None
+    max_burst: int
     max_in_flight_bytes: int
     msg_timeout: float | None
     auto_touch: bool | float

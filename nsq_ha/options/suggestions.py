@@ -32,6 +32,7 @@ _THEIRS: Final = {
     "max_attempts": ("max_retries", "max_tries", "retries"),
     "max_in_flight": ("prefetch", "prefetch_count"),
     "max_lookup_interval": ("lookupd_poll_interval",),
+    "max_rate": ("messages_per_second", "rate", "rate_limit", "throttle"),
     "msg_timeout": ("message_timeout",),
     "nsqd": ("nsqd_tcp_address", "nsqd_tcp_addresses"),
     "ordered": ("enable_ordered",),

@@ -114,11 +114,8 @@ def fitting(max_in_flight: int, max_bytes: int, body_bytes: int) -> int:
 
 
 def paced(fitting_count: int, paced_count: int | None) -> int:
-    """Return how many messages may be in flight if the handlers' speed allows ``paced_count`` (None for any number).
-
-    At least one, unless the limit is 0.
-    """
-    return fitting_count if paced_count is None else min(fitting_count, max(paced_count, 1))
+    """Return how many messages may be in flight if their handling allows ``paced_count`` (None for any number)."""
+    return fitting_count if paced_count is None else min(fitting_count, paced_count)
 
 
 def gathering(partitions: int) -> float:

@@ -119,6 +119,7 @@ class Consumer(Facade[ThreadedConsumer]):
     health: Final = reads(nsq_ha.Consumer.health)
     wait_subscribed: Final = waits(nsq_ha.Consumer.wait_subscribed)
     set_max_in_flight: Final = does(nsq_ha.Consumer.set_max_in_flight)
+    set_max_rate: Final = does(nsq_ha.Consumer.set_max_rate)
 
     @property
     def is_healthy(self) -> bool:
@@ -144,6 +145,11 @@ class Consumer(Facade[ThreadedConsumer]):
     def max_in_flight(self) -> int:
         """Messages that may be unanswered over all partitions."""
         return self._client.max_in_flight
+
+    @property
+    def max_rate(self) -> float | None:
+        """Messages that are handed out a second, at most. None for no limit."""
+        return self._client.max_rate
 
     # ------------------------------------------------------------ iterating
 

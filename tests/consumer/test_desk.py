@@ -732,7 +732,7 @@ async def test_a_limit_by_speed_is_sent_only_if_it_matters() -> None:
     one = Partition()
     flow = flow_of(100, one)
     flow.share()
-    for count, ready in ((76, 100), (75, 75), (90, 75), (94, 94), (None, 100), (1, 1), (0, 1), (None, 100)):
+    for count, ready in ((76, 100), (75, 75), (90, 75), (94, 94), (None, 100), (1, 1), (0, 0), (None, 100)):
         flow.limit_to(count)
         assert rdy(one) == [ready], count
 

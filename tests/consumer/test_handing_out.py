@@ -56,6 +56,8 @@ class Owner:
     def check_iterable(self) -> None:
         self.iterable_checks += 1
 
+    def turn(self, _: Message) -> None: ...
+
     async def may_be_handled(self, message: Message) -> bool:
         self.checked.append(message.body)
         return message.body not in self.refused

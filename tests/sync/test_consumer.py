@@ -438,6 +438,17 @@ def test_an_object_may_be_the_handler_but_not_a_generator(cluster: DevCluster, t
     assert shop.sold == [b"0"]
 
 
+def test_the_rate_is_limited_in_threads(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd, max_rate=20) as consumer:
+        publish(producer, topic, 8)
+        began = time.monotonic()
+        assert len(some(consumer, 5)) == 5
+        assert time.monotonic() - began >= 2.9 / 20
+        consumer.set_max_rate(None)
+        assert consumer.max_rate is None
+        assert len(some(consumer, 3)) == 3
+
+
 def test_a_paused_consumer_goes_on(cluster: DevCluster, topic: str, producer: Producer) -> None:
     consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
     consumer.set_max_in_flight(0)

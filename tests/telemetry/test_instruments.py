@@ -32,7 +32,7 @@ def points(reader: InMemoryMetricReader) -> dict[str, list[Any]]:
 
 
 async def test_every_metric_is_read(stage: Stage, reader: InMemoryMetricReader) -> None:
-    async with stage.consumer() as consumer, stage.producer() as producer:
+    async with stage.consumer(max_rate=10) as consumer, stage.producer() as producer:
         await producer.publish_many(TOPIC, [b"x"] * 3)
         (await stage.nsqd.subscriber()).message(b"x")
         async with await anext(consumer):

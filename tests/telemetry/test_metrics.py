@@ -69,7 +69,7 @@ class FakeClient:
 
 async def all_metrics(stage: Stage) -> Page:
     """Publish and consume; return what the exporter prints then."""
-    async with stage.consumer(max_in_flight=7) as consumer, stage.producer() as producer:
+    async with stage.consumer(max_in_flight=7, max_rate=2.5) as consumer, stage.producer() as producer:
         await producer.publish(TOPIC, b"x" * 10)
         await producer.publish_many(TOPIC, [b"x"] * 4)
         (await stage.nsqd.subscriber()).message(b"x")
@@ -85,6 +85,7 @@ async def test_every_metric_is_printed(stage: Stage) -> None:
     assert value(page, "nsq_ha_producer_partition_published_total", client="producer-1", **place) == 5
     assert value(page, "nsq_ha_consumer_partition_in_flight", client="consumer-1", channel="ch", **place) == 1
     assert value(page, "nsq_ha_consumer_max_in_flight", topic=TOPIC, channel="ch") == 7
+    assert value(page, "nsq_ha_consumer_max_rate", topic=TOPIC, channel="ch") == 2.5
     assert value(page, "nsq_ha_consumer_partition_led_by", leader=stage.nsqd.node.address, **place) == 1
     assert value(page, "nsq_ha_client_healthy", client="consumer-1") == 1
     assert value(page, "nsq_ha_client_lookups_total", client="producer-1") >= 1
