@@ -115,6 +115,14 @@ class ChannelStats:
     connections: tuple[ClientStats, ...] = ()
     on_disk: int = 0
 
+    @property
+    def full(self) -> int:
+        """How many of ``connections`` take no more though messages wait: as much as they asked for is in flight.
+
+        Why, only the consumer knows: ``max_rate``, ``max_in_flight``, slow handlers, or a pause if it asks for none.
+        """
+        return sum(each.in_flight >= each.ready for each in self.connections) if self.depth else 0
+
     def lag(self, now: float) -> float | None:
         """Return for how many seconds the oldest waiting message waits; 0 if none waits. None if it is unknown.
 

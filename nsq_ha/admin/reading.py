@@ -89,6 +89,12 @@ class FigureRow:
         return "skipped" if self.channel.skipped else "paused" if self.channel.paused else ""
 
     @property
+    def full(self) -> str:
+        """How many of its connections take no more though messages wait, such as ``2 of 3``; empty if none."""
+        full = 0 if self.channel is None else self.channel.full
+        return f"{full} of {self.channel.clients}" if full and self.channel else ""
+
+    @property
     def latency(self) -> Latency | None:
         """From publishing to FIN. None if the nsqds do not measure it."""
         return None if self.channel is None else self.channel.latency

@@ -68,6 +68,7 @@ FIGURES: Final = (
     FigureColumn("in flight", 2, _count("in_flight")),
     FigureColumn("lag", 1, lambda row: duration(row.lag)),
     FigureColumn("clients", 3, _count("clients")),
+    FigureColumn("full", 3, lambda row: row.full or None, is_number=False),
     FigureColumn("requeued", 6, _count("requeued")),
     FigureColumn("timed out", 7, _count("timed_out")),
     FigureColumn("deferred", 8, _count("deferred")),
@@ -75,7 +76,7 @@ FIGURES: Final = (
     FigureColumn("latency", 10, lambda row: latencies(row.latency), is_number=False, is_list=True),
     FigureColumn("state", 5, lambda row: row.state or None, is_number=False),
 )
-_RARE: Final = ("state", "latency")
+_RARE: Final = ("state", "latency", "full")
 """Columns that are left out if no row has anything to show; each is an attribute of a row."""
 RATES: Final = (
     FigureColumn("in/s", 1, lambda row: number(row.in_rate)),

@@ -57,6 +57,7 @@ _ERASE: Final = ("\x7f", "\b")
 @click.option("-s", "--sort", type=click.Choice(ORDERS), default="name", help="Order of the rows.")
 @click.option("-r", "--reverse", "is_reversed", is_flag=True, help="Turn the order round.")
 @click.option("-p", "--partitions", "by_partition", is_flag=True, help="A row for each partition (plain: each nsqd).")
+@click.option("-c", "--clients", is_flag=True, help="Show how many consumers take no more though messages wait.")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many samples.")
 @cluster_options
 def top(cluster: ClusterAccess, *, count: int | None, **options: Any) -> None:  # noqa: ANN401 - what Screen takes
@@ -115,7 +116,7 @@ async def _sample(
     before, done = recall(lookupd), 0
     while done != count:
         began = time.monotonic()
-        reading = await admin.look(screen.reading or before)
+        reading = await admin.look(screen.reading or before, clients=screen.clients)
         try:
             reading.require()
         except LookupUnavailableError as error:
@@ -172,6 +173,7 @@ class Screen:
         sort: The order of the rows, one of :data:`ORDERS`.
         is_reversed: The order is turned round.
         by_partition: A row for each partition, not for each channel.
+        clients: The consumers are read, too.
         pattern: Only rows whose ``topic/channel`` matches; empty for all.
         is_typing: The keys go into ``pattern``.
         first: The first row that is shown.
@@ -183,6 +185,7 @@ class Screen:
     sort: str = "name"
     is_reversed: bool = False
     by_partition: bool = False
+    clients: bool = False
     pattern: str = ""
     is_typing: bool = False
     first: int = 0

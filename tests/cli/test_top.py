@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import io
 import os
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats
+from nsq_ha.admin import ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats
 from nsq_ha.admin.memory import Memory
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.top import MARKED, ORDERS, Screen
@@ -131,6 +132,21 @@ def test_the_head_has_the_totals() -> None:
     assert "nsq-ha top  prod" in text
     assert "partitioned, 2/2 nsqlookupds, 2/2 nsqds, 2 topics" in text
     assert "in 0/s, out 3/s, depth 14, in flight 4" in text
+
+
+def test_consumers_that_take_no_more_are_counted() -> None:
+    idle = ClientStats("a", "a", "a:1", "", 5, 1, 0, 0, 0, 0, tls=False, compression="", tag="")
+    full = dataclasses.replace(idle, in_flight=5)
+    screen = Screen("prod", 2.0)
+    for connections, said in (((idle, full), "1 of 2"), ((idle, idle), None)):
+        take(
+            screen,
+            state(),
+            stats(partition("t", 0, dataclasses.replace(channel("c", 7), clients=2, connections=connections))),
+        )
+        title = next(line for line in shown(screen) if "topic" in line and "channel" in line)
+        assert ("full" in title) is (said is not None)
+        assert said is None or any(said in line for line in shown(screen))
 
 
 def test_trouble_is_shown() -> None:

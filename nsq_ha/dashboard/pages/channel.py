@@ -93,6 +93,7 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         TableColumn("nsqd" if board.reading.is_plain else "partition", lambda each: ui.part_name(each[0])),
         ui.number("in flight", lambda each: figures.count(each[1].in_flight)),
         ui.number("ready", lambda each: figures.count(each[1].ready)),
+        TableColumn("takes", lambda each: _takes(*each)),
         ui.number("finished", lambda each: figures.count(each[1].finished)),
         ui.number("requeued", lambda each: figures.count(each[1].requeued)),
         ui.number("messages", lambda each: figures.count(each[1].messages)),
@@ -115,6 +116,16 @@ def _connection(client: ClientStats) -> Html:
         ui.badge(f"tag {client.tag}") if client.tag else None,
         ui.badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
         ui.badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
+    )
+
+
+def _takes(row: FigureRow, client: ClientStats) -> Html | None:
+    """Say that a client takes no more though messages wait. Why, only the client knows."""
+    if not row.depth or client.in_flight < client.ready:
+        return None
+    why = "its max_rate or max_in_flight, or slow handlers" if client.ready else "a pause, max_rate, or not its turn"
+    return tag(
+        "span", "no more" if client.ready else "none", class_="badge warning", title=f"nsqd cannot say why: {why}"
     )
 
 
