@@ -7,7 +7,7 @@ with these. Pure: a reading comes in as an argument.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.admin.memory import Sighting, TopicPartition
@@ -34,6 +34,9 @@ Trouble = Literal[
     "unstable",  # the cluster is unstable, for no reason that is known
 ]
 """What can be wrong for a while."""
+
+MISSING: Final[tuple[Trouble, ...]] = ("gone", "silent", "cut")
+"""Ways in which an nsqd is missing; one may turn into another."""
 
 SLOW: Final = 1.0
 """Seconds above which an answer may be slow."""
@@ -87,8 +90,17 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
         remedy = "check the addresses of the nsqlookupds, and whether they run"
         cause = "the cluster does not answer"
         return (Incident(trouble="unanswered", subject="cluster", cause=cause, detail=why, remedy=remedy),)
-    found = [*_missing(reading), *_present(reading), *_lookupds(reading)]
-    found += _rest(reading, frozenset(p for each in found for p in each.unled), is_explained=bool(found))
+    missing = list(_missing(reading))
+    explained = frozenset(p for each in missing for p in each.unled)
+    if missing and (left := unled(reading).keys() - explained):  # its followers are too few to write, so nobody leads
+        first = max(missing, key=lambda each: (each.since or 0.0, each.subject))
+        text = f"{counted(len(left), 'partition')} {_have(len(left))} no leader, since too few replicas are left"
+        effects = (*first.effects, text)
+        missing.remove(first)
+        missing.append(replace(first, effects=effects, unled=first.unled | left, is_bad=True))
+        explained |= left
+    found = [*missing, *_present(reading), *_lookupds(reading)]
+    found += _rest(reading, explained, is_explained=bool(found))
     return tuple(sorted(found, key=lambda each: (not each.is_bad, not each.unled, -len(each.unled), each.since or 0.0)))
 
 

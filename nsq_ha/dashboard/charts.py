@@ -93,7 +93,8 @@ def chart(
     thin = [ChartLine(line.label, [_peak(line.values, group) for group in groups]) for line in lines]
     values = [value for line in thin for value in line.values if not math.isnan(value)]
     top = _nice(max(values, default=0.0))
-    newest = [next((v for v in reversed(line.values) if not math.isnan(v)), None) for line in thin]
+    # In a gap nobody knows a value, and an old one would look like the present.
+    newest = [None if not line.values or math.isnan(line.values[-1]) else line.values[-1] for line in lines]
     legends = [
         legend(f"line-{number}", f"{line.label} ", tag("b", write(last)))
         for number, (line, last) in enumerate(zip(thin, newest, strict=True))

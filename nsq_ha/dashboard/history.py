@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.admin.causes import incidents, incomplete, unled
+from nsq_ha.admin.causes import MISSING, incidents, incomplete, unled
 from nsq_ha.admin.reading import Rates
 from nsq_ha.admin.words import some
 from nsq_ha.dashboard.figures import span
@@ -157,14 +157,7 @@ class History:
             name = f"{topic}-{number}"
             cause = causes.get((topic, number), "")
             now["leaderless", name] = Period("leaderless", name, why[:MAX_TEXT], reading.at, cause=cause)
-        events = []
-        for key in [key for key in self._open if key not in now]:
-            if not reading.is_fresh and key[0] != "unanswered":
-                continue  # nobody can tell now
-            period = self._open.pop(key)
-            self._closed.append(replace(period, ended=reading.at))
-            if period.trouble != "leaderless" or period.subject not in moved:
-                events.append(ends(period.trouble, period.subject, period.began, reading.at))
+        events = self._ended(reading, now, moved)
         for key, period in sorted(now.items(), key=lambda each: (each[0][0] == "leaderless", each[0])):
             if key in self._open:
                 if period.cause:  # perhaps it was found only now
@@ -172,6 +165,23 @@ class History:
             elif len(self._open) < MAX_PERIODS:
                 self._open[key] = period
                 events.append(begins(*key, period.why, reading.at))
+        return events
+
+    def _ended(
+        self, reading: Reading, now: Mapping[tuple[Trouble, str], Period], moved: frozenset[str]
+    ) -> list[ClusterEvent]:
+        """Close the periods that are over; return the events of that."""
+        events = []
+        for key in [key for key in self._open if key not in now]:
+            if not reading.is_fresh and key[0] != "unanswered":
+                continue  # nobody can tell now
+            period = self._open.pop(key)
+            self._closed.append(replace(period, ended=reading.at))
+            trouble, subject = key
+            # One that is missing in another way now has not come back.
+            is_missing = trouble in MISSING and any((each, subject) in now for each in MISSING)
+            if not is_missing and not (trouble == "leaderless" and subject in moved):
+                events.append(ends(trouble, subject, period.began, reading.at))
         return events
 
     def _write(self, reading: Reading) -> None:
@@ -385,12 +395,12 @@ def _answers(reading: Reading, topic: str) -> bool:
 _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
     "unanswered": ("cluster", "bad", "it answers again after {}"),
     "gone": ("nsqd", "bad", "it is back, or forgotten, after {}"),
-    "silent": ("nsqd", "bad", "it answers again, or is gone, after {}"),
+    "silent": ("nsqd", "bad", "it answers again after {}"),
     "cut": ("nsqd", "bad", "an nsqlookupd lists it again after {}"),
     "ill": ("nsqd", "bad", "it is healthy again after {}"),
     "slow": ("nsqd", "warning", "it is no longer slow, after {}"),
     "behind": ("nsqd", "warning", "it is in sync after {}"),
-    "lookupd": ("nsqlookupd", "bad", "it answers again, or is gone, after {}"),
+    "lookupd": ("nsqlookupd", "bad", "it answers again, or was forgotten, after {}"),
     "leading": ("cluster", "bad", "an nsqlookupd leads again after {}"),
     "disagree": ("nsqlookupd", "warning", "the nsqlookupds agree again after {}"),
     "leaderless": ("leader", "bad", "the partition is served again after {}"),

@@ -166,6 +166,15 @@ def test_what_waits_at_a_plain_nsqd_is_named() -> None:
     assert incomplete(silent) == frozenset()  # it is not known what it has
 
 
+def test_partitions_that_nobody_leads_since_a_follower_died_follow_from_its_death() -> None:
+    """The loss of a majority was a second incident, of the cluster."""
+    led = [partition(topic, is_leader=False) for topic in TOPICS]
+    now = after(104.0, node(2, *led), before=reading(100.0, node(1, *FOLLOWED), node(2, *LED)))
+    [found] = incidents(now)
+    text = "nsqd n:1 gone for 4 s; 14 partitions have no leader, since too few replicas are left"
+    assert (found.sentence(now.at), found.is_bad, len(found.unled)) == (text, True, 14)
+
+
 def test_the_worst_comes_first() -> None:
     killed = dataclasses.replace(KILLED, memory=Memory(KILLED.memory.nsqds))
     now = dataclasses.replace(killed, cluster=reading(0, lookupds=HALF).cluster)

@@ -185,7 +185,7 @@ def test_problems_become_periods_and_events() -> None:
     assert [each.ended for each in kept.periods] == [5.5]
     assert [event.text for event in kept.events] == [
         "nsqd n:1 does not answer: no answer",
-        "it answers again, or is gone, after 4.5 s",
+        "it answers again after 4.5 s",
     ]
 
 
@@ -203,6 +203,18 @@ def test_nodes_that_are_gone_are_missed_until_they_return() -> None:
     assert [(each.trouble, each.subject, each.began) for each in kept.open] == [("gone", "n:2", 1)]
     kept.add(reading(3, node(1), node(2), before=kept.latest))
     assert kept.open == []
+
+
+def test_a_frozen_nsqd_that_leaves_the_lists_has_not_come_back() -> None:
+    kept = History(9)
+    kept.add(reading(1, node(4150, partition()), node(4250)))
+    kept.add(reading(3, node(4150, error="no answer"), node(4250), before=kept.latest))
+    kept.add(reading(5, node(4250, partition()), before=kept.latest))
+    assert [(each.trouble, each.subject) for each in kept.open] == [("gone", "n:4150")]
+    assert not any("answers again" in event.text for event in kept.events)
+    kept.add(reading(9, node(4150), node(4250, partition()), before=kept.latest))
+    assert not kept.open
+    assert any("it is back, or forgotten" in event.text for event in kept.events)
 
 
 def test_what_many_partitions_say_is_one_event() -> None:
