@@ -1,7 +1,7 @@
 """Look at the messages of a partitioned topic in its logs, without touching any channel.
 
 The leaders answer one message after another, by its number, so a look reads a bounded number of them and says where the
-next one goes on. :class:`Wanted` and :func:`decoded` are pure.
+next one goes on. :class:`MessageFilter` and :func:`decoded` are pure.
 
 The invariant: nothing is created, moved or confirmed, and a look ends within its limits.
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.policy.sharding import murmur3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from nsq_ha.admin.client import AdminClient
     from nsq_ha.admin.description import TopicDescription
@@ -66,7 +68,7 @@ class Browsed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MessageFilter:
     """Which messages are shown; all that is given must be true.
 
     Attributes:
@@ -94,7 +96,7 @@ class Wanted:
         return not self.tag or headers.get(TAG_KEY) == self.tag
 
 
-class Look(NamedTuple):
+class LogLook(NamedTuple):
     """What a look found.
 
     Attributes:
@@ -112,7 +114,7 @@ class Look(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Start(NamedTuple):
+class LogStart(NamedTuple):
     """Where a look begins.
 
     Attributes:
@@ -128,19 +130,20 @@ class Start(NamedTuple):
     is_backward: bool = False
 
 
-LATEST: Final = Start("latest", is_backward=True)
+LATEST: Final = LogStart("latest", is_backward=True)
 
 
 async def browse(
     admin: AdminClient,
     topic: str,
-    start: Start = LATEST,
+    start: LogStart = LATEST,
     *,
     count: int = 20,
     partitions: Iterable[int] = (),
-    wanted: Wanted | None = None,
+    key: str | None = None,
+    wanted: MessageFilter | None = None,
     limit: float = 8.0,
-) -> Look:
+) -> LogLook:
     """Look at messages of a partitioned topic.
 
     Args:
@@ -149,6 +152,7 @@ async def browse(
         start: Where to begin.
         count: How many to show, 1 to :data:`MAX_COUNT`; as many of each partition, so there may be some more.
         partitions: Only these; empty for all.
+        key: Only the partition to which publishers with murmur3, the default, send this key.
         wanted: Which; None for all.
         limit: Seconds after which what was found so far is returned.
 
@@ -164,7 +168,8 @@ async def browse(
             f"topic {topic!r} is of a plain cluster, whose nsqds show a message only to a consumer, which takes it"
             " away: `nsq-ha tail` shows copies of new messages"
         )
-    reader = _Reader(admin, topic, described, frozenset(partitions), wanted or Wanted())
+    of_key = () if key is None else (murmur3(key) % described.view.partition_num,)
+    reader = _Reader(admin, topic, described, frozenset((*partitions, *of_key)), wanted or MessageFilter())
     try:
         async with asyncio.timeout(limit):
             await reader.begin(start)
@@ -178,7 +183,7 @@ class _Reader:
     """Reads the logs of the partitions, as many messages of each."""
 
     def __init__(
-        self, admin: AdminClient, topic: str, described: TopicDescription, only: frozenset[int], wanted: Wanted
+        self, admin: AdminClient, topic: str, described: TopicDescription, only: frozenset[int], wanted: MessageFilter
     ) -> None:
         self.notes: list[str] = []
         self._admin, self._topic, self._wanted = admin, topic, wanted
@@ -200,7 +205,7 @@ class _Reader:
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
 
-    async def begin(self, start: Start) -> None:
+    async def begin(self, start: LogStart) -> None:
         """Find the number to begin with in each partition."""
 
         async def one(partition: int) -> None:
@@ -213,7 +218,7 @@ class _Reader:
             for partition in self._ends:
                 group.create_task(one(partition))
 
-    async def _number(self, partition: int, start: Start) -> int:
+    async def _number(self, partition: int, start: LogStart) -> int:
         end = self._ends[partition]
         if start.kind == "latest":
             return end
@@ -245,7 +250,7 @@ class _Reader:
             left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
             if not left:
                 return
-            missing = count - len(self._found) if self._wanted == Wanted() else count
+            missing = count - len(self._found) if self._wanted == MessageFilter() else count
             each = max(1, min(missing, MAX_SCANNED - self._count) // len(left))
             places = [
                 (p, number)
@@ -281,11 +286,11 @@ class _Reader:
                     self.notes.append(note)
                 return None
 
-    def look(self) -> Look:
+    def look(self) -> LogLook:
         """Return what was found so far."""
         found = sorted(self._found, key=lambda each: (each.message.timestamp_ns, each.partition, each.message.number))
         older = {partition: number for partition, number in self._older.items() if number >= 1}
-        return Look(tuple(found), self._count, older, dict(self._newer), tuple(self.notes))
+        return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes))
 
 
 # ---------------------------------------------------------------- what a message says
@@ -316,6 +321,29 @@ def decoded(body: str, form: Form) -> str:
         return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return body
+
+
+def with_plugin(name: str) -> Callable[[str], str]:
+    """Return what shows bodies by a function of the user's, ``MODULE:FUNCTION``, which gets bytes.
+
+    Raises:
+        ConfigError: There is no such function.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name!r} cannot be loaded: {error}") from error
+    if not callable(function):
+        raise ConfigError(f"{name!r} is no function")
+
+    def show(body: str) -> str:
+        try:
+            return str(function(body.encode("utf-8", "surrogatepass")))
+        except Exception as error:  # noqa: BLE001 - code of the user's, on messages of anybody
+            return f"[{name} failed: {error!r}] {body}"
+
+    return show
 
 
 def _printable(data: bytes) -> str:

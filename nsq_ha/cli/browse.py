@@ -7,20 +7,29 @@ import functools
 import json
 import time
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from nsq_ha.admin import browsing
-from nsq_ha.admin.browsing import FORMS, LATEST, MAX_COUNT, Browsed, Look, Start, Wanted, decoded
+from nsq_ha.admin.browsing import (
+    FORMS,
+    LATEST,
+    MAX_COUNT,
+    Browsed,
+    LogLook,
+    LogStart,
+    MessageFilter,
+    decoded,
+    with_plugin,
+)
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.cli.views import require_topic
-from nsq_ha.policy.sharding import murmur3
+from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +44,7 @@ _AGAIN: Final = 1.0
 """Seconds between two looks with ``--follow``."""
 
 
-class Decoder(click.ParamType["Decode"]):
+class BodyForm(click.ParamType["Decode"]):
     """How bodies are shown: a name of :data:`nsq_ha.admin.browsing.FORMS`, or a function of the user's."""
 
     name = "form"
@@ -46,23 +55,12 @@ class Decoder(click.ParamType["Decode"]):
         for form in FORMS:
             if text == form:
                 return functools.partial(decoded, form=form)
-        module, colon, name = text.partition(":")
-        if not colon:
+        if ":" not in text:
             self.fail(f"give one of {', '.join(FORMS)}, or MODULE:FUNCTION, not {text!r}", param, ctx)
         try:
-            function = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            self.fail(f"{text!r} cannot be loaded: {error}", param, ctx)
-        if not callable(function):
-            self.fail(f"{text!r} is no function", param, ctx)
-        return functools.partial(_with_function, function, text)
-
-
-def _with_function(function: Callable[[bytes], object], name: str, body: str) -> str:
-    try:
-        return str(function(body.encode("utf-8", "surrogatepass")))
-    except Exception as error:  # noqa: BLE001 - code of the user's, on messages of anybody
-        return f"[{name} failed: {error!r}] {body}"
+            return with_plugin(text)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(short_help="Look at stored messages; takes none.")
@@ -78,7 +76,9 @@ def _with_function(function: Callable[[bytes], object], name: str, body: str) ->
 @click.option("--header", default="", metavar="NAME[=VALUE]", help="Only messages with this header.")
 @click.option("--tag", default="", help="Only messages with this tag.")
 @click.option("--trace-id", type=click.IntRange(0), help="Only the messages with this trace id.")
-@click.option("--decode", type=Decoder(), default="text", help="text, json, hex, or MODULE:FUNCTION, which gets bytes.")
+@click.option(
+    "--decode", type=BodyForm(), default="text", help="text, json, hex, or MODULE:FUNCTION, which gets bytes."
+)
 @click.option("-f", "--follow", is_flag=True, help="Then show new messages, until Ctrl-C.")
 @cluster_options
 @json_option
@@ -94,7 +94,7 @@ def browse(
     decode: Decode,
     follow: bool,
     as_json: bool | None,
-    **wanted: Any,  # noqa: ANN401 - the fields of Wanted
+    **wanted: Any,  # noqa: ANN401 - the fields of MessageFilter
 ) -> None:
     """Show messages that TOPIC holds: the latest, the oldest, or those at a time or an offset.
 
@@ -110,60 +110,66 @@ def browse(
     begin = LATEST if place is None else _start(position(place, time.time()), is_alone=len(partitions) == 1)
     show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
     work = _browse(cluster, topic, begin, show, count=count, is_around=around is not None, follow=follow, key=key)
-    run(work(frozenset(partitions), Wanted(**wanted)), stopped=0 if follow else None)
+    run(work(frozenset(partitions), MessageFilter(**wanted)), stopped=0 if follow else None)
 
 
-def _start(where: StartFrom, *, is_alone: bool) -> Start:
+def _start(where: StartFrom, *, is_alone: bool) -> LogStart:
     """Return where a look begins.
 
     Raises:
         click.UsageError: It is a place in one partition, and not one is named.
     """
     if where.kind == "timestamp":
-        return Start("time", where.value)
+        return LogStart("time", where.value)
     if where.kind == "virtual_queue" and where.value:
         if not is_alone:
             raise click.UsageError("an offset is a place in one partition: give --partition, too")
-        return Start("offset", where.value)
-    return LATEST if str(where) == "end" or where.kind == "special" else Start("oldest")
+        return LogStart("offset", where.value)
+    return LATEST if str(where) == "end" or where.kind == "special" else LogStart("oldest")
 
 
 def _browse(
     cluster: ClusterAccess,
     topic: str,
-    start: Start,
+    start: LogStart,
     show: Callable[[str, Browsed], None],
     *,
     count: int,
     is_around: bool,
     follow: bool,
     key: str | None,
-) -> Callable[[frozenset[int], Wanted], Any]:
-    async def work(partitions: frozenset[int], wanted: Wanted) -> int:
-        found = await require_topic(cluster, topic)
-        if key is not None and found.meta is not None:
-            partitions |= {murmur3(key) % found.meta.partition_num}
+) -> Callable[[frozenset[int], MessageFilter], Any]:
+    async def work(partitions: frozenset[int], wanted: MessageFilter) -> int:
+        await require_topic(cluster, topic)
 
-        async def look(admin: AdminClient, start: Start, count: int = count) -> Look:
-            return await browsing.browse(admin, topic, start, count=count, partitions=partitions, wanted=wanted)
+        async def look(admin: AdminClient, start: LogStart, count: int = count) -> LogLook:
+            return await browsing.browse(
+                admin, topic, start, count=count, partitions=partitions, key=key, wanted=wanted
+            )
 
         async with cluster.admin() as admin:
             after = await look(admin, start, max(1, count // 2) if is_around else count)
             before = None
             if is_around and after.older:
-                before = await look(admin, Start("numbers", numbers=after.older, is_backward=True), max(1, count // 2))
+                before = await look(
+                    admin, LogStart("numbers", numbers=after.older, is_backward=True), max(1, count // 2)
+                )
             shown = sorted(
                 (*(before.messages if before else ()), *after.messages), key=lambda each: each.message.timestamp_ns
             )
             for each in shown:
                 show(topic, each)
             _tell(
-                topic, after.notes, (before.read if before else 0) + after.read, len(shown), is_all=wanted == Wanted()
+                topic,
+                after.notes,
+                (before.read if before else 0) + after.read,
+                len(shown),
+                is_all=wanted == MessageFilter(),
             )
             newer = after.newer
             while follow:
                 await asyncio.sleep(_AGAIN)
-                next_look = await look(admin, Start("numbers", numbers=newer), MAX_COUNT)
+                next_look = await look(admin, LogStart("numbers", numbers=newer), MAX_COUNT)
                 for each in next_look.messages:
                     show(topic, each)
                 newer = {**newer, **next_look.newer}

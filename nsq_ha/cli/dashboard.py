@@ -40,6 +40,14 @@ TOKEN_VARIABLE: Final = "NSQ_HA_DASHBOARD_TOKEN"  # noqa: S105 - the name of a v
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Trace log of producers or consumers that a search reads. May be repeated.",
 )
+@click.option(
+    "--decode", "decoders", multiple=True, metavar="MODULE:FUNCTION", help="Shows bodies, from bytes. May be repeated."
+)
+@click.option(
+    "--change-log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to which each change is appended, as a line of JSON.",
+)
 @cluster_options
 def dashboard(cluster: ClusterAccess, *, history: float, token_file: Path | None, **options: Any) -> None:  # noqa: ANN401
     """Show nodes, topics, channels, leader changes and messages in the browser, live, until Ctrl-C.

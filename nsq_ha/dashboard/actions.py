@@ -187,6 +187,16 @@ ACTIONS: Final[Mapping[str, Action]] = {
         scope="topic",
         only="plain",
     ),
+    "empty-topic": Action(
+        "Empty topic",
+        "The messages that are in no channel yet, since the topic is paused or has none, are dropped. Channels keep"
+        " theirs.",
+        "an operator emptied the topic",
+        lambda admin, to: admin.empty_topic(to.topic, timeout=LIMIT),
+        is_lossy=True,
+        scope="topic",
+        only="plain",
+    ),
     "tombstone": Action(
         "Tombstone",
         "Those who look the topic up do not find this nsqd: producers on a partitioned cluster, until it is restored;"

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from nsq_ha.admin.browsing import browse
+from nsq_ha.admin.browsing import browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
@@ -89,11 +89,19 @@ class Dashboard:
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
         self._streams = 0
         self._searches = 0
+        self._plugins = {name: with_plugin(name) for name in options.decoders}
 
     def app(self) -> ASGIApp:
         """Return the application."""
-        may_change = self._options.may_change
-        changing = Changing(self._admin, self._history, self._guard, self._respond, may_change=may_change)
+        options = self._options
+        changing = Changing(
+            self._admin,
+            self._history,
+            self._guard,
+            self._respond,
+            may_change=options.may_change,
+            change_log=options.change_log,
+        )
         routes = [
             Route("/static/{name}", _static, methods=["GET"]),
             Route("/events", self._events, methods=["GET"]),
@@ -220,13 +228,14 @@ class Dashboard:
                         messages.start_of(given, time.time()),
                         count=messages.COUNT,
                         partitions=messages.partitions_of(given),
+                        key=given.get("key") or None,
                         wanted=messages.wanted_of(given),
                     )
                 finally:
                     self._searches -= 1
         except NsqError as error:
             problem = str(error)
-        page = messages.messages_page(board, look, problem)
+        page = messages.messages_page(board, look, problem, self._plugins)
         return Page(page.title, frame.live(board, page), page.status)
 
 
@@ -285,6 +294,8 @@ class DashboardOptions:
         may_change: Those who have signed in may change the cluster.
         hosts: Names by which browsers reach the dashboard, besides ``localhost``, IP addresses and ``host``.
         trace_logs: Files that a search for a message reads.
+        decoders: Functions that show bodies, each as ``MODULE:FUNCTION``; they get bytes.
+        change_log: A file to which each change is appended, as a line of JSON.
     """
 
     host: str = "127.0.0.1"
@@ -296,6 +307,8 @@ class DashboardOptions:
     may_change: bool = False
     hosts: tuple[str, ...] = ()
     trace_logs: tuple[Path, ...] = ()
+    decoders: tuple[str, ...] = ()
+    change_log: Path | None = None
 
     @property
     def is_private(self) -> bool:
@@ -333,7 +346,8 @@ async def serve(
         extra: A page of ``nsq-ha demo``. Leave it out: it may change without notice.
 
     Raises:
-        ConfigError: The address cannot be used, or the token is missing or too short.
+        ConfigError: The address or the change log cannot be used, a function of ``decoders`` cannot be loaded, or the
+            token is missing or too short.
     """
     if options.token is None and options.needs_token:
         raise ConfigError("a dashboard that changes the cluster, or listens beyond the loopback, needs a token")

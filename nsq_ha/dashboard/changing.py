@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import logging
 import math
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from starlette.responses import RedirectResponse, Response
@@ -21,17 +23,18 @@ from nsq_ha.dashboard.guard import COOKIE, LIFETIME, WrongTokens, form
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.ui import Board
-from nsq_ha.errors import NsqError
+from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from starlette.requests import Request
 
     from nsq_ha.admin import AdminClient
-    from nsq_ha.dashboard.actions import Action, ActionTarget
+    from nsq_ha.dashboard.actions import ActionTarget
     from nsq_ha.dashboard.guard import BrowserSession, Guard
-    from nsq_ha.dashboard.history import History
+    from nsq_ha.dashboard.history import History, Level
     from nsq_ha.dashboard.pages.ui import Page
 
 PATIENCE: Final = 3.0
@@ -49,6 +52,10 @@ class Changing:
         guard: The rules.
         respond: Returns the answer for a page.
         may_change: Changes are allowed, to those who sign in.
+        change_log: A file to which each change is appended. None for none.
+
+    Raises:
+        ConfigError: The file cannot be written.
     """
 
     def __init__(
@@ -59,7 +66,13 @@ class Changing:
         respond: Callable[[Request, Page], Response],
         *,
         may_change: bool,
+        change_log: Path | None = None,
     ) -> None:
+        try:
+            _append(change_log, "")
+        except OSError as error:
+            raise ConfigError(f"the change log {change_log} cannot be written: {error.strerror}") from error
+        self._change_log = change_log
         self._admin = admin
         self._history = history
         self._guard = guard
@@ -145,7 +158,8 @@ class Changing:
             board = Board(self._history, time.time(), may_change=True)
             return self._respond(request, change.confirm(board, name, target, session.key, text))
         # What takes longer goes on without the person, and its outcome is on the timeline.
-        task = asyncio.create_task(self._do(ACTIONS[name], target), name=f"nsq_ha dashboard {name}")
+        address = "" if request.client is None else request.client.host
+        task = asyncio.create_task(self._do(name, target, address), name=f"nsq_ha dashboard {name}")
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         done, _ = await asyncio.wait({task}, timeout=PATIENCE)
@@ -168,16 +182,26 @@ class Changing:
             return self._failed(request, "Not possible", f"{target.subject}: {reason}.", 409)
         return name, target
 
-    async def _do(self, action: Action, target: ActionTarget) -> Page:
+    async def _do(self, name: str, target: ActionTarget, address: str) -> Page:
+        action, failure = ACTIONS[name], ""
+        level: Level = "warning"
         try:
             await action.run(self._admin, target)
         except NsqError as error:
-            log.warning("%s: %s failed: %s", target.subject, action.label, error)
-            text = f"an operator tried this: {action.label}. It failed: {error}"
-            self._history.tell(
-                ClusterEvent(time.time(), "operator", "bad", target.subject, text[:MAX_TEXT], target.topic)
-            )
-            return change.outcome(target, str(error), is_done=False)
-        log.warning("%s: %s", target.subject, action.done)
-        self._history.tell(ClusterEvent(time.time(), "operator", "warning", target.subject, action.done, target.topic))
-        return change.outcome(target, action.done, is_done=True)
+            failure, level = str(error), "bad"
+        text = f"an operator tried this: {action.label}. It failed: {failure}" if failure else action.done
+        log.warning("%s: %s", target.subject, text)
+        self._history.tell(ClusterEvent(time.time(), "operator", level, target.subject, text[:MAX_TEXT], target.topic))
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        entry = {"at": at, "from": address, "action": name, **dataclasses.asdict(target), "failure": failure}
+        try:
+            await asyncio.to_thread(_append, self._change_log, json.dumps(entry) + "\n")
+        except OSError as error:
+            log.error("the change log %s cannot be written: %s", self._change_log, error)  # noqa: TRY400 - no bug
+        return change.outcome(target, failure or action.done, is_done=not failure)
+
+
+def _append(path: Path | None, line: str) -> None:
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nsq_ha.admin import PartitionDescription, StoredMessage, TopicDescription, browsing
-from nsq_ha.admin.browsing import LATEST, Look, Start, Wanted, browse, decoded
+from nsq_ha.admin.browsing import LATEST, LogLook, LogStart, MessageFilter, browse, decoded
 from nsq_ha.errors import ConfigError, TransportError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import partition
@@ -51,11 +51,11 @@ class Cluster:
         return stored(found) if first <= found <= last - self.unflushed else None
 
 
-async def look(cluster: Cluster, start: Start = LATEST, **options: Any) -> Look:  # noqa: ANN401 - those of browse
+async def look(cluster: Cluster, start: LogStart = LATEST, **options: Any) -> LogLook:  # noqa: ANN401 - those of browse
     return await browse(cast("AdminClient", cluster), "orders", start, **options)
 
 
-def seen(found: Look) -> list[tuple[int, int]]:
+def seen(found: LogLook) -> list[tuple[int, int]]:
     return [(each.partition, each.message.number) for each in found.messages]
 
 
@@ -65,18 +65,18 @@ def seen(found: Look) -> list[tuple[int, int]]:
         (Cluster((1, 9)), LATEST, [6, 7, 8, 9], {0: 5}, {0: 10}),
         (Cluster((1, 9), unflushed=2), LATEST, [4, 5, 6, 7], {0: 3}, {0: 8}),
         (Cluster((7, 9)), LATEST, [7, 8, 9], {}, {0: 10}),
-        (Cluster((1, 9)), Start("oldest"), [1, 2, 3, 4], {}, {0: 5}),
-        (Cluster((5, 9)), Start("oldest"), [5, 6, 7, 8], {0: 4}, {0: 9}),
-        (Cluster((1, 9)), Start("time", 5.5), [6, 7, 8, 9], {0: 5}, {0: 10}),
-        (Cluster((1, 9)), Start("time", 99.0), [], {0: 9}, {0: 10}),
-        (Cluster((1, 9)), Start("offset", 130), [4, 5, 6, 7], {0: 3}, {0: 8}),
-        (Cluster((1, 9)), Start("numbers", numbers={0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
-        (Cluster((1, 9)), Start("numbers", numbers={0: 8}), [8, 9], {0: 7}, {0: 10}),
+        (Cluster((1, 9)), LogStart("oldest"), [1, 2, 3, 4], {}, {0: 5}),
+        (Cluster((5, 9)), LogStart("oldest"), [5, 6, 7, 8], {0: 4}, {0: 9}),
+        (Cluster((1, 9)), LogStart("time", 5.5), [6, 7, 8, 9], {0: 5}, {0: 10}),
+        (Cluster((1, 9)), LogStart("time", 99.0), [], {0: 9}, {0: 10}),
+        (Cluster((1, 9)), LogStart("offset", 130), [4, 5, 6, 7], {0: 3}, {0: 8}),
+        (Cluster((1, 9)), LogStart("numbers", numbers={0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
+        (Cluster((1, 9)), LogStart("numbers", numbers={0: 8}), [8, 9], {0: 7}, {0: 10}),
         (Cluster((1, 0)), LATEST, [], {}, {0: 1}),
     ],
 )
 async def test_where_a_look_begins_and_goes_on(
-    cluster: Cluster, start: Start, numbers: list[int], older: dict[int, int], newer: dict[int, int]
+    cluster: Cluster, start: LogStart, numbers: list[int], older: dict[int, int], newer: dict[int, int]
 ) -> None:
     found = await look(cluster, start, count=4)
     assert [number for _, number in seen(found)] == numbers
@@ -91,9 +91,9 @@ async def test_it_reads_as_many_of_each_partition_and_sorts_by_time() -> None:
 
 async def test_a_filter_reads_on_until_enough_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browsing, "MAX_SCANNED", 50)
-    found = await look(Cluster((1, 1000)), count=3, wanted=Wanted("m98"))
+    found = await look(Cluster((1, 1000)), count=3, wanted=MessageFilter("m98"))
     assert seen(found) == [(0, n) for n in (980, 981, 982, 983, 984, 985, 986, 987, 988, 989)][-len(found.messages) :]
-    none = await look(Cluster((1, 1000)), count=3, wanted=Wanted("absent"))
+    none = await look(Cluster((1, 1000)), count=3, wanted=MessageFilter("absent"))
     assert (none.messages, none.read <= 52, none.older) == ((), True, {0: 1000 - none.read})
 
 
@@ -122,29 +122,29 @@ HEADERS = '{"a":"1","n":2,"##client_dispatch_tag":"red"}'
 @pytest.mark.parametrize(
     ("wanted", "is_shown"),
     [
-        (Wanted(), True),
-        (Wanted("paid"), True),
-        (Wanted("refunded"), False),
-        (Wanted(trace_id=7), True),
-        (Wanted(trace_id=0), False),
-        (Wanted(header="a"), True),
-        (Wanted(header="a=1"), True),
-        (Wanted(header="n=2"), True),
-        (Wanted(header="a=2"), False),
-        (Wanted(header="b"), False),
-        (Wanted(tag="red"), True),
-        (Wanted(tag="blue"), False),
-        (Wanted("paid", "a=1", "red", 7), True),
+        (MessageFilter(), True),
+        (MessageFilter("paid"), True),
+        (MessageFilter("refunded"), False),
+        (MessageFilter(trace_id=7), True),
+        (MessageFilter(trace_id=0), False),
+        (MessageFilter(header="a"), True),
+        (MessageFilter(header="a=1"), True),
+        (MessageFilter(header="n=2"), True),
+        (MessageFilter(header="a=2"), False),
+        (MessageFilter(header="b"), False),
+        (MessageFilter(tag="red"), True),
+        (MessageFilter(tag="blue"), False),
+        (MessageFilter("paid", "a=1", "red", 7), True),
     ],
 )
-def test_all_that_is_given_must_be_true(wanted: Wanted, *, is_shown: bool) -> None:
+def test_all_that_is_given_must_be_true(wanted: MessageFilter, *, is_shown: bool) -> None:
     assert wanted.has(stored(1, "it was paid", HEADERS, 7)) is is_shown
 
 
 @pytest.mark.parametrize("headers", ["", "x", "[1]", "[" * 100_000])
 def test_damaged_headers_match_nothing(headers: str) -> None:
-    assert not Wanted(header="a").has(stored(1, headers=headers))
-    assert Wanted("m1").has(stored(1, headers=headers))
+    assert not MessageFilter(header="a").has(stored(1, headers=headers))
+    assert MessageFilter("m1").has(stored(1, headers=headers))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,6 +56,22 @@ def test_it_shows_stored_messages_and_touches_no_channel(cluster: DevCluster, in
     none = invoke("browse", filled, "--contains", "absent")
     assert (none.stdout, none.stderr) == ("", f"looked at 10 messages of {filled}, 0 of them match\n")
     assert json.loads(invoke("topic", "describe", filled).stdout)["depth"] == {}
+
+
+def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:
+    command = [sys.executable, "-m", "nsq_ha.cli", "browse", filled, "-n", "1", "--follow", "--json"]
+    environment = os.environ | {"NSQ_HA_LOOKUPD": ",".join(cluster.lookupd)}
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process,
+        sync.Producer(lookupd=cluster.lookupd) as producer,
+    ):
+        assert process.stdout is not None
+        for number in (9, 10, 11):
+            if number > 9:
+                producer.publish(filled, f'{{"n":{number}}}'.encode(), key="a")
+            assert json.loads(json.loads(process.stdout.readline())["body"])["n"] == number
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize(

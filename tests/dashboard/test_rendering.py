@@ -14,7 +14,7 @@ import pytest
 
 import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
-from nsq_ha.admin.browsing import Browsed, Look
+from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
@@ -140,7 +140,7 @@ def test_a_stored_message_cannot_become_markup() -> None:
         0, StoredMessage(1, 2, 3, 4, 5, HOSTILE, json.dumps({"h": HOSTILE, "##client_dispatch_tag": HOSTILE}))
     )
     board = Board(History(5), 3.0, arguments=dict.fromkeys(("topic", "contains", "as"), HOSTILE[:20]))
-    text = messages_page(board, Look((each,), 1, {0: 4}, {0: 6}, (HOSTILE,)), HOSTILE).content
+    text = messages_page(board, LogLook((each,), 1, {0: 4}, {0: 6}, (HOSTILE,)), HOSTILE).content
     assert "script" not in parsed(text).names
     assert "\u202e" not in text
 
@@ -165,7 +165,7 @@ def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:
     ]
     assert found == [
         ["pause", "empty", "delete-channel"],
-        ["create-channel", "pause-topic", "unpause-topic", "delete-topic"],
+        ["create-channel", "pause-topic", "unpause-topic", "empty-topic", "delete-topic"],
         ["create-topic"],
     ]
 
@@ -200,6 +200,34 @@ def test_a_client_shows_how_it_is_connected() -> None:
     kept.add(reading(1, node(4150, partition("a", 0, consumed)), has_clients=True))
     shown = re.findall(r'class="badge [^"]*">([^<]+)', channel_page(Board(kept, 1.0), "a", "c").content)
     assert shown == ["TLS1.3", "snappy", "tag t", "samples 10 %", "AUTH ops", "TLS", "snappy", "tag t"]
+
+
+@pytest.mark.parametrize(
+    ("ready", "in_flight", "depth", "said"),
+    [(5, 5, 9, ["no more"]), (0, 0, 9, ["none"]), (5, 4, 9, []), (5, 5, 0, [])],
+)
+def test_a_client_that_takes_no_more_is_marked(ready: int, in_flight: int, depth: int, said: list[str]) -> None:
+    kept = History(5)
+    client = dataclasses.replace(CLIENT, ready=ready, in_flight=in_flight)
+    consumed = dataclasses.replace(channel("c", depth=depth), connections=(client,))
+    kept.add(reading(1, node(4150, partition("a", 0, consumed)), has_clients=True))
+    page = channel_page(Board(kept, 1.0), "a", "c").content
+    assert re.findall(r'class="badge warning" title="nsqd cannot say why: [^"]*">([^<]+)', page) == said
+
+
+def test_legends_say_nothing_of_the_present_during_a_gap() -> None:
+    drawn = chart("c", "Depth", [1.0, 2.0, 3.0], [ChartLine("waiting", [5.0, 6.0, math.nan])])
+    assert "waiting <b>–</b>" in drawn
+    assert "waiting: – now" in drawn
+
+
+def test_bodies_are_shown_by_a_function_of_the_users() -> None:
+    board = Board(History(5), 1.0, arguments={"topic": "a", "as": "builtins:len", "key": "k"})
+    found = LogLook((Browsed(0, StoredMessage(1, 2, 3, 4, 5, "abc", "")),), 1, {}, {}, ())
+    text = messages_page(board, found, plugins={"builtins:len": with_plugin("builtins:len")}).content
+    assert re.findall(r"<pre[^>]*>(\d+)</pre>", text) == ["3"]
+    assert "<option selected>builtins:len</option>" in text
+    assert 'name="key" value="k"' in text
 
 
 def test_a_partition_without_a_leader_is_missing_in_the_figures() -> None:

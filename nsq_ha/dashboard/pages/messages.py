@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, cast
 
-from nsq_ha.admin.browsing import FORMS, LATEST, Start, Wanted, decoded
+from nsq_ha.admin.browsing import FORMS, LATEST, LogStart, MessageFilter, decoded
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
@@ -14,13 +16,14 @@ from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from nsq_ha.admin.browsing import Browsed, Form, Look
+    from nsq_ha.admin.browsing import Browsed, Form, LogLook
 
 COUNT: Final = 20
 """Messages of a page."""
 
+_NO_PLUGINS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType({})
 _MAX_BODY: Final = 20_000
 _FIRST: Final = 160
 _DIGITS: Final = re.compile(r"[0-9]{1,18}")
@@ -34,17 +37,20 @@ _FIELDS: Final = (
     ("tag", "Tag", ""),
     ("trace", "Trace id", ""),
     ("partition", "Partition", "all"),
+    ("key", "Key", "its partition by murmur3"),
 )
 
 
-def wanted_of(given: Mapping[str, str]) -> Wanted:
+def wanted_of(given: Mapping[str, str]) -> MessageFilter:
     """Return which messages a form asks for.
 
     Raises:
         ConfigError: The trace id is no number.
     """
     trace = _number(given, "trace")
-    return Wanted(given.get("contains", "")[:200], given.get("header", "")[:200], given.get("tag", "")[:100], trace)
+    return MessageFilter(
+        given.get("contains", "")[:200], given.get("header", "")[:200], given.get("tag", "")[:100], trace
+    )
 
 
 def partitions_of(given: Mapping[str, str]) -> tuple[int, ...]:
@@ -57,7 +63,7 @@ def partitions_of(given: Mapping[str, str]) -> tuple[int, ...]:
     return () if number is None else (number,)
 
 
-def start_of(given: Mapping[str, str], now: float) -> Start:
+def start_of(given: Mapping[str, str], now: float) -> LogStart:
     """Return where a form begins.
 
     Args:
@@ -71,25 +77,25 @@ def start_of(given: Mapping[str, str], now: float) -> Start:
         if name in given:
             places = [_AT.fullmatch(each) for each in given[name].split(",")[:1024]]
             numbers = {int(each[1]): int(each[2]) for each in places if each is not None}
-            return Start("numbers", numbers=numbers, is_backward=name == "older")
+            return LogStart("numbers", numbers=numbers, is_backward=name == "older")
     text = given.get("from", "").strip()
     if text in ("", "latest"):
         return LATEST
     if text in ("oldest", "beginning"):
-        return Start("oldest")
+        return LogStart("oldest")
     if ago := _AGO.fullmatch(text):
-        return Start("time", now - int(ago[1]) * _UNITS[ago[2]])
+        return LogStart("time", now - int(ago[1]) * _UNITS[ago[2]])
     if _DIGITS.fullmatch(text):
         if not partitions_of(given):
             raise ConfigError("an offset is a place in one partition: give the partition, too")
-        return Start("offset", int(text))
+        return LogStart("offset", int(text))
     at = figures.seconds_of(text)
     if at is None:
         raise ConfigError(
             "From: write latest, oldest, a time before now such as -15m, a time in UTC such as 2026-01-31 09:00, or an"
             " offset"
         )
-    return Start("time", at)
+    return LogStart("time", at)
 
 
 def _number(given: Mapping[str, str], name: str) -> int | None:
@@ -101,20 +107,26 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def messages_page(board: Board, look: Look | None, problem: str = "") -> Page:
+def messages_page(
+    board: Board, look: LogLook | None, problem: str = "", plugins: Mapping[str, Callable[[str], str]] = _NO_PLUGINS
+) -> Page:
     """Return the page.
 
     Args:
         board: What the page is made of.
         look: What was found. None if nothing was asked for.
         problem: Why the look failed; empty if it did not.
+        plugins: What shows bodies besides :data:`~nsq_ha.admin.browsing.FORMS`, by name.
     """
+    forms = (*FORMS, *plugins)
     failed = tag("p", problem, class_="banner bad", role="alert", id="problem") if problem else None
-    found = None if look is None else _found(board, look)
-    return Page("Messages", join(_form(board), failed, found), 400 if problem else 200)
+    chosen = _form_of(board.arguments, forms)
+    show = plugins.get(chosen) or partial(decoded, form=cast("Form", chosen))
+    found = None if look is None else _found(board, look, show)
+    return Page("Messages", join(_form(board, forms), failed, found), 400 if problem else 200)
 
 
-def _form(board: Board) -> Html:
+def _form(board: Board, forms: Sequence[str]) -> Html:
     given = board.arguments
     form: list[Html] = [
         ui.labelled(
@@ -135,7 +147,7 @@ def _form(board: Board) -> Html:
         tag(
             "label",
             tag("span", "Show bodies as"),
-            tag("select", [tag("option", each, selected=each == _form_of(given)) for each in FORMS], name="as"),
+            tag("select", [tag("option", each, selected=each == _form_of(given, forms)) for each in forms], name="as"),
         ),
         tag(
             "label",
@@ -146,13 +158,13 @@ def _form(board: Board) -> Html:
     return tag("form", form, tag("button", "Show"), action="/messages", method="get", class_="search", role="search")
 
 
-def _form_of(given: Mapping[str, str]) -> Form:
-    return next((each for each in FORMS if each == given.get("as")), "json")
+def _form_of(given: Mapping[str, str], forms: Sequence[str]) -> str:
+    return next((each for each in forms if each == given.get("as")), "json")
 
 
-def _found(board: Board, look: Look) -> Html:
+def _found(board: Board, look: LogLook, show: Callable[[str], str]) -> Html:
     given = board.arguments
-    rows = [_message(each, _form_of(given)) for each in reversed(look.messages)]
+    rows = [_message(each, show) for each in reversed(look.messages)]
     notes = [tag("p", each, class_="banner warning") for each in look.notes]
     said = (
         f"{figures.count(len(look.messages))} shown, the newest first; {figures.count(look.read)} were read for that."
@@ -165,7 +177,7 @@ def _found(board: Board, look: Look) -> Html:
     )
 
 
-def _more(given: Mapping[str, str], look: Look, name: str, label: str) -> Html | None:
+def _more(given: Mapping[str, str], look: LogLook, name: str, label: str) -> Html | None:
     """Return the link to the messages before or after these. None if there are none."""
     numbers = look.older if name == "older" else look.newer
     if not numbers:
@@ -175,9 +187,9 @@ def _more(given: Mapping[str, str], look: Look, name: str, label: str) -> Html |
     return tag("a", label, href=path("messages") + query(**kept, **{name: place}), class_="button")
 
 
-def _message(each: Browsed, form: Form) -> Html:
+def _message(each: Browsed, show: Callable[[str], str]) -> Html:
     stored = each.message
-    body = decoded(stored.body[:_MAX_BODY], form)
+    body = show(stored.body[:_MAX_BODY])[: 4 * _MAX_BODY]
     first = " ".join(stored.body[:_FIRST].split())
     cut = len(stored.body) > _MAX_BODY
     facts = f"number {stored.number}, offset {stored.offset}, id {stored.internal_id}"

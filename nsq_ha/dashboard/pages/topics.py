@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.dashboard.markup import Child
 
 
-_CHANGES: Final = ("create-channel", "expand", "pause-topic", "unpause-topic", "delete-topic")
+_CHANGES: Final = ("create-channel", "expand", "pause-topic", "unpause-topic", "empty-topic", "delete-topic")
 
 
 def topics(board: Board) -> Page:
