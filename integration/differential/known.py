@@ -27,7 +27,15 @@ class Known(NamedTuple):
     embedded: str
 
 
-KNOWN: Final[tuple[Known, ...]] = ()
+KNOWN: Final = (
+    Known(
+        "a channel that is deleted and made again is replicated late",
+        command="Operate",
+        kind="answer",
+        real="^404 .*CHANNEL_NOT_FOUND",
+        embedded="^200",
+    ),
+)
 
 
 def why(found: Found) -> str | None:

@@ -11,6 +11,7 @@ import asyncio
 import collections
 import contextlib
 import json
+import math
 import random
 import time
 import urllib.parse
@@ -94,15 +95,15 @@ class Link:
         await self._keep_quiet()
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes) -> None:
-        if not self.is_slow:
+        loop = asyncio.get_running_loop()
+        now, last = loop.time(), self._arrives.get(writer, -math.inf)
+        if not self.is_slow and now > last + RESENT_AFTER:
             writer.write(data)
             await writer.drain()
             return
-        loop = asyncio.get_running_loop()
-        lost = RESENT_AFTER if random.random() < LOSS else 0.0
-        # Timers of one time have no order.
-        at = max(self._arrives.get(writer, 0.0) + 1e-6, loop.time() + DELAY + lost)
-        self._arrives[writer] = at
+        late = (DELAY + (RESENT_AFTER if random.random() < LOSS else 0.0)) if self.is_slow else 0.0
+        # Nothing overtakes what was sent before, and timers of one time have no order.
+        at = self._arrives[writer] = max(last + 1e-6, now + late)
         loop.call_at(at, writer.write, data)
 
     async def _keep_quiet(self) -> None:

@@ -122,6 +122,16 @@ def test_writing_is_disabled_and_enabled_on_one_node(seen: Probe) -> None:
     assert call(seen, "/pub", b"x").text == "OK"
 
 
+def test_the_next_leader_knows_a_channel_that_was_created(cluster: DevCluster) -> None:
+    """``/channel/create`` tells the followers at once, on ordered topics, too."""
+    cluster.create_topic("in_order", 1, 2, ordered=True)
+    seen = Probe(cluster, "in_order")
+    with seen.http:
+        assert call(seen, "/channel/create", channel="billing").status_code == 200
+        cluster.move_leader("in_order")
+        assert call(seen, "/channel/setorder", channel="billing", order="true").status_code == 200
+
+
 def test_an_operator_empties_moves_and_finishes(seen: Probe) -> None:
     assert call(seen, "/channel/create", channel="billing").status_code == 200
     for number in range(4):

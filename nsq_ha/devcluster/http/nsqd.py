@@ -176,13 +176,13 @@ class _NsqdRoutes:
         return change
 
     async def create_channel(self, request: Request) -> None:
-        """``/channel/create``."""
+        """``/channel/create``: the followers know the channel at once, also on ordered topics."""
         replica, name = self._names(request)
         if not replica.leads:
             raise HttpError(400, _NOT_LEADER)
         if replica.options.disable_channel_auto_create:
             raise HttpError(403, f"channel {name} not registered. channel should be initialized before use.")
-        replica.channel(name)
+        replica.channel(name).share()
 
     async def delete_channel(self, request: Request) -> None:
         """``/channel/delete``: an unknown channel counts as deleted."""
