@@ -36,6 +36,7 @@ extensions = [
     "docs._ext.fuzz_table",
     "docs._ext.layout",
     "docs._ext.links",
+    "docs._ext.navigation",
     "docs._ext.reference",
     "docs._ext.states",
     "docs._ext.tests_shown",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def docstrings(path: Path) -> str:
     return "\n\n".join(ast.get_docstring(node) or "" for node in nodes)
 
 
+@cache
 def texts() -> dict[str, str]:
     read = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in PAGES}
     return read | {str(path.relative_to(ROOT)): docstrings(path) for path in MODULES}

@@ -12,8 +12,9 @@ import click
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from sphinx import addnodes
 
-from docs._ext import breaks, commands, docstrings, figures, links, reference
+from docs._ext import breaks, commands, docstrings, figures, links, navigation, reference
 from nsq_ha.cli.app import app
 from nsq_ha.policy import timing
 
@@ -99,6 +100,20 @@ def test_the_pages_are_built_with_what_is_in_their_environment_alone() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+
+
+def test_the_navigation_needs_the_title_of_a_page_and_what_follows() -> None:
+    def entry(name: str, *below: nodes.Element) -> nodes.list_item:
+        return nodes.list_item("", nodes.paragraph("", name), *([nodes.bullet_list("", *below)] if below else []))
+
+    following = addnodes.toctree()
+    whole = nodes.bullet_list("", entry("title", entry("a heading", entry("a name"), following)), entry("alone"))
+    leaf = nodes.bullet_list("", entry("title", entry("a heading")))
+    wanted = nodes.bullet_list("", entry("title", following.deepcopy()), entry("alone"))
+    before = whole.pformat()
+    assert navigation.titles_of(whole).pformat() == wanted.pformat()
+    assert navigation.titles_of(leaf).pformat() == nodes.bullet_list("", entry("title")).pformat()
+    assert whole.pformat() == before
 
 
 def test_the_source_view_links_back_to_the_name_on_the_page() -> None:

@@ -12,6 +12,7 @@ import ast
 import inspect
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,7 @@ PACKAGE: Final = ROOT / "nsq_ha"
 SETTINGS: Final = ROOT / "pyproject.toml"
 
 
+@cache
 def first_line(path: Path) -> str:
     """Return the first paragraph of a module's docstring as one line.
 

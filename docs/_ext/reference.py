@@ -25,6 +25,7 @@ import inspect
 import itertools
 import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -117,6 +118,7 @@ def attribute_types(owner: type) -> dict[str, str]:
     }
 
 
+@cache
 def _body(owner: type) -> Sequence[ast.stmt]:
     (body,) = (node.body for node in ast.walk(ast.parse(inspect.getsource(owner))) if isinstance(node, ast.ClassDef))
     return body
