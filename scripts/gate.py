@@ -52,7 +52,7 @@ SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
 FAULTS = ("tests/faults",)
 """The rows of the fault table, and the tests of their tools."""
 CHAOS = ("tests/faults/test_chaos.py",)
-"""Runs for three minutes, and mostly waits."""
+"""Runs for a minute, and for three in ``make test-full``; it mostly waits."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
 PURE = ("tests/protocol", "tests/policy")
@@ -61,6 +61,8 @@ CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
 CONTRACT = ("integration",)
 """The contract suite, on the embedded clusters."""
+PROGRAMS = tuple(f"tests/{name}" for name in ("admin", "cli", "dashboard", "demo", "devcluster", "sync"))
+"""Tests of commands, pages and processes."""
 PAGES = ("tests/test_docs.py", "tests/test_docs_types.py", "tests/test_journey.py")
 """Run the examples of the pages, those with Spark too, and check their types."""
 
@@ -76,11 +78,12 @@ WORKERS = 3
 """How many steps run side by side: two cores, and what waits."""
 STEPS = (
     step("spark", *PYTEST, *SPARK, *SHORT),
-    step("tests", *PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES), *SHORT),
-    step("chaos", *PYTEST, *CHAOS),
-    step("examples", *PYTEST, *PAGES, *SHORT),
-    step("tests of the clients", *PYTEST, *CLIENTS, *SHORT),
+    step("tests", *PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES, *PROGRAMS), *SHORT),
+    step("tests of the programs", *PYTEST, *PROGRAMS, *SHORT),
     step("faults", *PYTEST, *FAULTS, *without(*CHAOS)),
+    step("tests of the clients", *PYTEST, *CLIENTS, *SHORT),
+    step("examples", *PYTEST, *PAGES, *SHORT),
+    step("chaos", *PYTEST, *CHAOS),
     step("contract", *PYTEST, *CONTRACT, *without(*SPARK), *SHORT),
     # Only the pure tests are measured: measuring doubles the time of a test.
     Step("pure tests", (("coverage", "run", "-m", *PYTEST, *PURE), covered("protocol"), covered("policy"))),

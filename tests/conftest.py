@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import os
-import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from hypothesis import settings
 
 from nsq_ha import redaction, unexpected
 from tests.spark_host import SparkHost
+from tests.support.chromium import chromium
+from tests.support.full import FULL
 from tests.support.loops import LOOPS
 
 
@@ -32,15 +34,24 @@ def nothing_is_remembered() -> Iterator[None]:
     unexpected.forget()
 
 
+@pytest.fixture(scope="session")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Return new folders in one that pytest made, which looks through all others each time it makes one."""
+    whole = tmp_path_factory.mktemp("states")
+    return (whole / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def state_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def state_of_its_own(states: Iterator[Path]) -> Iterator[None]:
     """Commands remember nothing of the clusters of other tests.
 
     The patch has a context of its own: the fixture ``monkeypatch``, set up for all tests, would undo a test's patches
     after those of the fixtures below them.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        state = next(states)
+        state.mkdir()
+        patch.setenv("XDG_STATE_HOME", str(state))
         yield
 
 
@@ -55,14 +66,8 @@ def spark_host() -> Iterator[SparkHost]:
 @pytest.fixture
 async def browser() -> AsyncIterator[Any]:
     """Start Chromium without a window."""
-    playwright = pytest.importorskip("playwright.async_api")
-    program = shutil.which("chromium")
-    if program is None:
-        pytest.skip("no chromium here")
-    async with playwright.async_playwright() as started:
-        opened = await started.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    async with chromium() as opened:
         yield opened
-        await opened.close()
 
 
 def is_about_our_code(record: logging.LogRecord) -> bool:
@@ -74,7 +79,7 @@ def is_about_our_code(record: logging.LogRecord) -> bool:
 logging.getLogger("asyncio").addFilter(is_about_our_code)
 
 
-# What an example may take is not asserted: that is the machine's. `make test` tries the same examples on the same tree,
-# so that its result is the tree's alone; `make test-full` looks for new ones.
-settings.register_profile("nsq_ha", deadline=None, derandomize="NSQ_HA_FULL" not in os.environ)
+# What an example may take is not asserted: that is the machine's. `make test` tries the same few examples on the same
+# tree, so that its result is the tree's alone; `make test-full` looks for new ones.
+settings.register_profile("nsq_ha", deadline=None, derandomize=not FULL, max_examples=150 if FULL else 40)
 settings.load_profile("nsq_ha")

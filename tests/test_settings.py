@@ -531,7 +531,7 @@ DOCUMENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=2 * settings.get_profile("nsq_ha").max_examples)
 @given(
     kind=st.sampled_from([*KINDS, ClientConfig]),
     environ=st.dictionaries(st.one_of(st.sampled_from(NAMES), st.text().map("NSQ_HA_".__add__)), TEXTS, max_size=5),

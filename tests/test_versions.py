@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
+import pytest_asyncio
 
 import nsq_ha
 from docs._ext.versions import read_versions
+from tests.support.chromium import chromium
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from playwright.async_api import Browser, Page, Route
 
@@ -80,6 +82,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+in_one_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests; each has pages of its own."""
+    async with chromium() as opened:
+        yield opened
+
+
 class Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         """Print nothing."""
@@ -101,6 +113,7 @@ async def listed(page: Page) -> list[str]:
     return [" ".join(text.split()) for text in await page.locator(".versions li").all_text_contents()]
 
 
+@in_one_loop
 async def test_the_switcher_needs_neither_server_nor_script(browser: Browser, site: Path) -> None:
     page = await browser.new_page(java_script_enabled=False)
     await page.goto((site / NEW / "how-to/both.html").as_uri())
@@ -112,6 +125,7 @@ async def test_the_switcher_needs_neither_server_nor_script(browser: Browser, si
     assert f"Front page of {OLD}" in await page.locator("h1").inner_text()
 
 
+@in_one_loop
 async def test_pages_on_a_disk_lead_to_those_beside_them(browser: Browser, site: Path, tmp_path: Path) -> None:
     page = await browser.new_page()
     await page.goto((site / NEW / "how-to/both.html").as_uri())
@@ -126,6 +140,7 @@ async def test_pages_on_a_disk_lead_to_those_beside_them(browser: Browser, site:
     assert await page.locator(".versions [aria-current=true]").all_text_contents() == [NEW]
 
 
+@in_one_loop
 async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{OLD}/how-to/both.html")
@@ -137,6 +152,7 @@ async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: s
     assert await page.locator(".newer-version").count() == 0
 
 
+@in_one_loop
 async def test_a_page_that_the_other_version_lacks_leads_to_its_front_page(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{NEW}/only-new.html")
@@ -147,6 +163,7 @@ async def test_a_page_that_the_other_version_lacks_leads_to_its_front_page(brows
     await page.wait_for_url(f"{url}/{OLD}/index.html")
 
 
+@in_one_loop
 async def test_a_list_that_makes_no_sense_changes_nothing(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     errors: list[str] = []
@@ -171,6 +188,7 @@ async def answer_with(route: Route, *, body: str) -> None:
     await route.fulfill(body=body, content_type="application/json")
 
 
+@in_one_loop
 async def test_the_switcher_is_used_by_keyboard(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{NEW}/how-to/both.html")
@@ -186,6 +204,7 @@ async def test_the_switcher_is_used_by_keyboard(browser: Browser, url: str) -> N
     assert await page.evaluate("document.activeElement.textContent") == f"Version {NEW}"
 
 
+@in_one_loop
 async def test_the_switcher_is_readable_on_each_screen(browser: Browser, url: str) -> None:
     for width in (1280, 390):
         page = await browser.new_page(viewport={"width": width, "height": 800})

@@ -343,7 +343,7 @@ class AnyClients(RuleBasedStateMachine):
 
 
 TestAnyClients = AnyClients.TestCase
-TestAnyClients.settings = settings(max_examples=150, stateful_step_count=40)
+TestAnyClients.settings = settings(stateful_step_count=40)
 
 
 # ------------------------------------------------------------ tags

@@ -1,4 +1,4 @@
-"""A random fault every few seconds, for three minutes, on the embedded cluster.
+"""A random fault every few seconds, for three minutes (one in the short form), on the embedded cluster.
 
 ``NSQ_HA_TEST_CHAOS_SEED`` repeats the faults of another run, ``NSQ_HA_TEST_CHAOS_MINUTES`` makes it longer.
 """
@@ -16,6 +16,7 @@ from integration.faults.rows import Target
 from integration.faults.scenarios.chaos import SCENARIO, Chaos, chosen, run
 from integration.faults.slim import SlimAudit
 from nsq_ha.devcluster import ChangeRefusedError
+from tests.support.full import FULL
 from tests.support.inside import in_cluster, partition_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from integration.faults.bench import Bench, Stage
     from nsq_ha.devcluster import DevCluster
 
-MINUTES: Final = 3.0
+MINUTES: Final = 3.0 if FULL else 1.0
 KEPT: Final = 1000
 """Messages of a partition that the cluster keeps behind what was consumed: its memory has to stay flat, too."""
 SLOWEST: Final = 15.0

@@ -410,7 +410,7 @@ class LaneMachine(RuleBasedStateMachine):
             assert (lane.lane.pending(), lane.lane.waiting, lane.lane.unanswered) == ([], 0, 0)
 
 
-LaneMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+LaneMachine.TestCase.settings = settings(stateful_step_count=40)
 TestLane = LaneMachine.TestCase
 
 
@@ -424,7 +424,7 @@ class ManyKeys(LaneMachine):
     """The same for large batches."""
 
 
-ManyKeys.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+ManyKeys.TestCase.settings = settings(stateful_step_count=40)
 TestLaneWithManyKeys = pytest.mark.usefixtures("many_keys")(ManyKeys.TestCase)
 
 

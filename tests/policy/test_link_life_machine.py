@@ -305,5 +305,5 @@ class SubscriptionMachine(RuleBasedStateMachine):
         return self.life.state is LinkState.IN_USE and self.life.node == 1
 
 
-SubscriptionMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=50)
+SubscriptionMachine.TestCase.settings = settings(stateful_step_count=50)
 TestSubscription = SubscriptionMachine.TestCase

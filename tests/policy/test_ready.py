@@ -276,7 +276,7 @@ class RotationMachine(RuleBasedStateMachine):
             assert self.now - since <= 8 * (LONGEST_CHOSEN + 2 * LOOK_INTERVAL), partition
 
 
-RotationMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+RotationMachine.TestCase.settings = settings(stateful_step_count=30)
 TestRotation = RotationMachine.TestCase
 
 

@@ -139,5 +139,5 @@ class ReadyMachine(RuleBasedStateMachine):
         assert len(served) >= min(self.limit, len(self.links))
 
 
-ReadyMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+ReadyMachine.TestCase.settings = settings(stateful_step_count=40)
 TestReady = ReadyMachine.TestCase

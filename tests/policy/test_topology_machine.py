@@ -276,7 +276,7 @@ class TopologyMachine(RuleBasedStateMachine):
         self.ask()
 
 
-TopologyMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=40)
+TopologyMachine.TestCase.settings = settings(stateful_step_count=40)
 TestTopology = TopologyMachine.TestCase
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.policy.topology import (
@@ -41,7 +41,6 @@ def numbers_of(answers: Iterable[LookupAnswer]) -> set[int]:
     return {each.meta.partition_num for each in answers if each.meta is not None}
 
 
-@settings(max_examples=60)
 @given(st.lists(answer_lists(), max_size=12))
 def test_whatever_is_answered_a_view_keeps_its_rules(history: list[list[LookupAnswer]]) -> None:
     view = merge(None, [], topic="orders")
@@ -64,7 +63,6 @@ def test_whatever_is_answered_a_view_keeps_its_rules(history: list[list[LookupAn
         assert set(view.publishable) <= set(range(view.partition_num))
 
 
-@settings(max_examples=40)
 @given(st.lists(answer_lists(), max_size=5), answer_lists())
 def test_the_same_answers_again_and_again_settle(history: list[list[LookupAnswer]], last: list[LookupAnswer]) -> None:
     view = rounds(merge(None, [], topic="orders"), *history)
@@ -87,7 +85,6 @@ def test_a_grown_number_waits_for_as_long_as_its_new_partition_has_no_leader() -
     assert led.partition_num == 2
 
 
-@settings(max_examples=40)
 @given(
     st.integers(1, 8),
     st.lists(st.sampled_from(["empty", "null", "denied", "nobody"]), max_size=DISPUTED_ROUNDS - 1),
@@ -107,7 +104,6 @@ def test_empty_answers_never_erase_a_good_view(partition_num: int, history: list
         assert view.exists
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.tuples(numbers, partition_maps, st.booleans()), max_size=30),
     st.permutations(["steady", "flapping"]),
@@ -125,7 +121,6 @@ def test_one_flapping_server_does_not_make_the_number_fall(
         assert set(view.publishable) == {0, 1, 2, 3}
 
 
-@settings(max_examples=40)
 @given(st.lists(st.integers(1, 3), max_size=40), st.integers(1, CONFIRM_ROUNDS - 1))
 def test_even_the_leading_one_flapping_does_not_make_it_fall(lies: list[int], in_a_row: int) -> None:
     view = good(4)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.checks import MAX_PARTITION_ID
@@ -358,7 +358,6 @@ contents = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
 @given(st.binary(max_size=64) | (contents | json_values).map(lambda value: json.dumps(value).encode()), st.booleans())
 def test_whatever_comes_is_a_valid_value_or_a_protocol_error(body: bytes, wrapped: bool) -> None:
     if wrapped:
