@@ -18,6 +18,7 @@ class Known(NamedTuple):
         kind: Of the difference.
         real: Pattern of what the real side does.
         embedded: Pattern of what the embedded one does.
+        after: Name of the class of a command before it. Empty for any.
     """
 
     reason: str
@@ -25,6 +26,7 @@ class Known(NamedTuple):
     kind: str
     real: str
     embedded: str
+    after: str = ""
 
 
 KNOWN: Final = (
@@ -34,16 +36,18 @@ KNOWN: Final = (
         kind="answer",
         real="^404 .*CHANNEL_NOT_FOUND",
         embedded="^200",
+        after="Move",
     ),
 )
 
 
 def why(found: Found) -> str | None:
     """Return the reason of an intended difference, or None."""
-    command = type(found.commands[found.difference.step - 1]).__name__
+    *before, command = (type(one).__name__ for one in found.commands[: found.difference.step])
     for known in KNOWN:
         if (
             (known.command, known.kind) == (command, found.difference.kind)
+            and (not known.after or known.after in before)
             and re.search(known.real, found.difference.real)
             and re.search(known.embedded, found.difference.embedded)
         ):
