@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from nsq_ha import redaction, unexpected
 from tests.spark_host import SparkHost
+from tests.support.chance import examples_of_the_tree_alone
 from tests.support.chromium import chromium
 from tests.support.full import FULL
 from tests.support.loops import LOOPS
@@ -83,3 +84,4 @@ logging.getLogger("asyncio").addFilter(is_about_our_code)
 # tree, so that its result is the tree's alone; `make test-full` looks for new ones.
 settings.register_profile("nsq_ha", deadline=None, derandomize=not FULL, max_examples=150 if FULL else 40)
 settings.load_profile("nsq_ha")
+examples_of_the_tree_alone()
