@@ -94,7 +94,9 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
     explained = frozenset(p for each in missing for p in each.unled)
     if missing and (left := unled(reading).keys() - explained):  # its followers are too few to write, so nobody leads
         first = max(missing, key=lambda each: (each.since or 0.0, each.subject))
-        text = f"{counted(len(left), 'partition')} {_have(len(left))} no leader, since too few replicas are left"
+        more = " more" if first.unled else ""
+        text = f"{len(left):,}{more} partition{'s' if len(left) > 1 else ''} {_have(len(left))} no leader,"
+        text += " since too few replicas are left"
         effects = (*first.effects, text)
         missing.remove(first)
         missing.append(replace(first, effects=effects, unled=first.unled | left, is_bad=True))
@@ -179,9 +181,7 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
         cause=_how(address, said, known, is_listed=is_listed, at=reading.at),
         since=_since(known),
         effects=tuple(effects),
-        remedy="start it, or free its way; if it was removed for good: nsq-ha node forget " + address
-        if not is_listed
-        else "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there",
+        remedy=_remedy(address, said, is_listed=is_listed),
         detail=said.error if said is not None else "",
         is_bad=matters,
         unled=frozenset(gone),
@@ -196,6 +196,14 @@ def _how(address: str, said: NodeStats | None, known: Sighting, *, is_listed: bo
     if known.seen and _since(known) is None:
         return f"nsqd {address} gone, last seen {span(at - known.seen)} ago"
     return f"nsqd {address} gone"
+
+
+def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
+    if said is not None and said.hangs:
+        return "see whether its process is stopped (kill -CONT), its disk or the network hangs; otherwise restart it"
+    if is_listed:
+        return "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
+    return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
 
 
 def _since(known: Sighting | None) -> float | None:

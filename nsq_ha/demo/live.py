@@ -216,7 +216,7 @@ def _counts(audit: Audit, *, has_ended: bool) -> Html:
         ("consumed", figures.count(audit.consumed), ""),
         ("lost" if has_ended else "lost so far", figures.count(lost), "bad" if lost else "good"),
         ("out of order", figures.count(audit.out_of_order), "bad" if audit.out_of_order else "good"),
-        ("repeated", figures.count(audit.repeated), ""),
+        ("repeated deliveries", figures.count(audit.repeated), ""),
         ("leader changes", figures.count(audit.leader_changes), ""),
         ("longest wait for a receipt", figures.milliseconds(audit.receipts.longest), ""),
     ]

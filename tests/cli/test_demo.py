@@ -162,7 +162,7 @@ def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_
     done = invoke("demo").stdout
     assert ["repeated", "deliveries", "2"] in [line.split() for line in done.splitlines()]
     assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in done
-    assert "every message's life: demo-report.html (delivered again after they were finished: 1)\n" in done
+    assert "every message's life: demo-report.html (1 repeated: delivered again after they were finished)\n" in done
 
 
 def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with: list[Report]) -> None:

@@ -56,7 +56,7 @@ async def test_a_run_with_a_stall_and_a_fault() -> None:
     watch.end(is_clean=False)
     text = watch.page(BOARD).content
     assert "FAILED: 1 lost, 0 out of order, 1 errors" in text
-    assert tiles(text) | {"lost": "1", "errors": "1", "repeated": "0"} == tiles(text)
+    assert tiles(text) | {"lost": "1", "errors": "1", "repeated deliveries": "0"} == tiles(text)
 
 
 def tiles(text: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ async def test_the_whole_run_in_a_browser(
     assert verdict == "ok: 400 flights of 40 aircraft came through, 0 lost, 0 out of order"
     counts = tiles(await page.locator("#content").inner_html())
     assert counts | {"published, of 400": "400", "consumed": "400", "lost": "0", "out of order": "0"} == counts
-    assert counts["repeated"] == str(report.audit.repeated)
+    assert counts["repeated deliveries"] == str(report.audit.repeated)
     names = await page.locator("#chart-demo-rate .names text").all_text_contents()
     assert names == [event.mark for event in demo.events if event.mark]
     assert [name.split()[-1] for name in names] == ["moved", "killed", "started"]
