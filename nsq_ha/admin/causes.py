@@ -166,8 +166,11 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
     led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
     gone = led & without.keys()
     effects = _after_loss(led - gone, known)
-    if gone:
-        effects.append(f"{counted(len(gone), 'partition')} {_have(len(gone))} no leader")
+    kept = {partition for partition in gone if reading.leaders.get(partition) == address}
+    if kept:  # perhaps only those who ask here cannot reach it
+        effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
+    if bare := len(gone - kept):
+        effects.append(f"{counted(bare, 'partition')} {_have(bare)} no leader")
     effects += _writes(reading, address, frozenset(lost))
     if known.waiting:
         effects.append(f"{counted(known.waiting, 'message')} waited there")
@@ -286,7 +289,8 @@ def _catching_up(reading: Reading) -> Iterator[Incident]:
             subject=address,
             cause=f"nsqd {address} catches up",
             effects=(f"it is not in sync yet in {counted(len(partitions), 'partition')} of {topics}",),
-            remedy="wait; if it lasts, look at its log",
+            # A partitioned nsqd whose disk is full says that it is well, gives up what it leads, and falls behind.
+            remedy="wait; if it lasts, look whether its disk is full, and at its log",
             is_bad=False,
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from nsq_ha.admin.causes import incidents
+from nsq_ha.admin.causes import MISSING, incidents
 from nsq_ha.admin.words import counted, some
 
 if TYPE_CHECKING:
@@ -147,16 +147,15 @@ def _lookupds_agree(facts: Facts) -> _Outcome:
 
 def _nsqds_answer(facts: Facts) -> _Outcome:
     nodes = facts.reading.stats.nodes
-    gone = [each for each in facts.incidents if each.trouble in ("gone", "cut")]
-    if not nodes and not gone:
+    missing = [each for each in facts.incidents if each.trouble in MISSING]
+    if not nodes and not missing:
         remedy = "start nsqd, with the addresses of the nsqlookupds"
         return "failed", "the nsqlookupds list no nsqd", remedy
-    silent = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
-    if silent or gone:
-        remedy = "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
-        status: Status = "failed" if silent or any(each.is_bad for each in gone) else "warning"
-        names = some([*silent, *(f"{each.subject} ({each.trouble})" for each in gone)])
-        return status, f"no answer from {names}", remedy if silent else gone[0].remedy
+    if missing:
+        status: Status = "failed" if any(each.is_bad for each in missing) else "warning"
+        names = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
+        names += [f"{each.subject} ({each.trouble})" for each in missing if each.trouble != "silent"]
+        return status, f"no answer from {some(names)}", missing[0].remedy
     ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
     if ill:
         return "failed", some(ill), "look at the log of that nsqd, and at its disk"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,12 @@ from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.admin import AdminClient
 from nsq_ha.dashboard import DashboardOptions, serve
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
+    from pathlib import Path
 
 TOKEN = "correct horse battery"
 LIMIT = 60.0
@@ -35,7 +38,7 @@ def cluster() -> Iterator[DevCluster]:
 
 
 @pytest.fixture
-async def url(cluster: DevCluster) -> AsyncIterator[str]:
+async def url(cluster: DevCluster, tmp_path: Path) -> AsyncIterator[str]:
     """A dashboard with a channel in which messages wait."""
     async with AdminClient(cluster.lookupd) as admin, Producer(lookupd=cluster.lookupd) as producer:
         await admin.create_channel("orders", "billing")
@@ -45,7 +48,8 @@ async def url(cluster: DevCluster) -> AsyncIterator[str]:
         )
         assert all(isinstance(outcome, Receipt) for outcome in outcomes), outcomes
         started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        options = DashboardOptions(port=0, interval=0.3, limit=20.0, token=TOKEN, may_change=True)
+        log = tmp_path / "changes"
+        options = DashboardOptions(port=0, interval=0.3, limit=20.0, token=TOKEN, may_change=True, change_log=log)
         serving = asyncio.create_task(serve(admin, options, started=started.set_result))
         try:
             yield await started
@@ -75,7 +79,7 @@ async def signed_in(client: httpx.AsyncClient, url: str) -> str:
     return page.partition('name="key" value="')[2].partition('"')[0]
 
 
-async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
     caplog.set_level(logging.DEBUG)
     ours = {"origin": url.rstrip("/")}
     fields = {"topic": "orders", "channel": "billing"}
@@ -108,6 +112,18 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
         assert (await client.get("/topics/%3Cscript%3E")).status_code == 404
         assert "%3Cscript" not in (await client.get("/topics/%3Cscript%3E")).text
     assert TOKEN not in caplog.text
+    changes = [json.loads(line) for line in (tmp_path / "changes").read_text().splitlines()]
+    assert [(each["action"], each["channel"], each["failure"]) for each in changes] == [
+        ("pause", "billing", ""),
+        ("unpause", "billing", ""),
+    ]
+
+
+async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    options = DashboardOptions(token=TOKEN, may_change=True, change_log=tmp_path)
+    async with AdminClient("127.0.0.1:1") as admin:
+        with pytest.raises(ConfigError, match=r"change log .* cannot be written: Is a directory"):
+            await serve(admin, options)
 
 
 async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: DevCluster) -> None:
