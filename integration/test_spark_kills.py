@@ -14,6 +14,7 @@ import pytest
 from integration.jobs import Job, live_writer, running
 from integration.replays import assert_all_and_each_once, of
 from nsq_ha.admin import AdminClient
+from tests.support.full import FULL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,7 +37,7 @@ async def test_a_driver_that_is_killed_again_and_again_under_live_writers_loses_
     spool = Job(plain, tmp_path / "spool_job", **ways, maxOffsetsPerTrigger="1000", fetchRetries="30")
 
     def run_and_kill() -> None:
-        for _ in range(2):
+        for _ in range(2 if FULL else 1):
             replay.hold()
             with running(replay, spool) as wait:
                 wait(replay.is_held)

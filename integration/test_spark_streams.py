@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
@@ -24,6 +25,7 @@ from integration.replays import of
 from nsq_ha.policy import sharding
 from nsq_ha.spark.checkpoint import undated
 from nsq_ha.spark.functions import by_partition, drop_repeats, row_id
+from tests.support.full import FULL
 from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
@@ -140,7 +142,11 @@ async def a_job_whose_topic_was_made_anew(
     return job
 
 
-@pytest.mark.parametrize("seconds", [0, 3600], ids=["at once", "an hour later"])
+LATER: Final = {"at once": 0, "an hour later": 3600}
+"""Seconds from the first query to the second one."""
+
+
+@pytest.mark.parametrize("seconds", LATER.values() if FULL else [0], ids=LATER if FULL else ["at once"])
 async def test_a_topic_that_was_made_anew_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int
 ) -> None:
@@ -153,8 +159,10 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
     assert job.values() == numbered(520)
 
 
-@pytest.mark.parametrize("after", [20, 50], ids=["as long", "longer"])
-@pytest.mark.parametrize("seconds", [0, 3600], ids=["at once", "an hour later"])
+# In the short form each value once.
+@pytest.mark.parametrize(
+    ("seconds", "after"), itertools.product(LATER.values(), (20, 50)) if FULL else [(0, 50), (3600, 20)]
+)
 async def test_a_topic_that_was_made_anew_and_is_not_shorter_than_before_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int, after: int
 ) -> None:
