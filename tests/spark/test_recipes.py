@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.examples import ROOT, examples_of
@@ -13,7 +16,9 @@ from tests.spark.streams import numbered, read, spread
 from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
@@ -59,6 +64,37 @@ def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
     for batch in (some, lake.drop("day"), some):
         recipes["add_once"](batch, table)
     assert spark.read.parquet(table).count() == 70
+
+
+def test_a_database_has_each_row_once_whatever_is_repeated(
+    spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("recipe_database", 2)
+    spread(publish, topic, numbered(50))
+    database = tmp_path / "orders.db"
+    begun: list[int] = []
+
+    def add(batch: DataFrame, number: int) -> None:
+        recipes["add_to_database"](batch, str(database))
+        begun.append(number)
+        if len(begun) == 1:
+            raise RuntimeError("killed before Spark knows of the commit")
+
+    def start() -> StreamingQuery:
+        rows = recipes["since"](spark, dev_cluster.lookupd[0], topic, 0)
+        writer: DataStreamWriter = rows.writeStream.foreachBatch(add).option(
+            "checkpointLocation", str(tmp_path / "checkpoint")
+        )
+        return writer.trigger(availableNow=True).start()
+
+    with pytest.raises(StreamingQueryException, match="killed before"):
+        run_to_end(start)
+    spread(publish, topic, numbered(20, 50))
+    run_to_end(start)
+    assert begun[:2] == [0, 0]
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        bodies = [body for (body,) in connection.execute("select body from orders order by body")]
+    assert bodies == numbered(70)
 
 
 def test_a_watermark_on_the_time_of_the_publish(
