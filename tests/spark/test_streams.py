@@ -11,10 +11,12 @@ from pyspark.sql import functions as f
 
 from nsq_ha.policy import sharding
 from nsq_ha.spark.functions import partition_for
-from tests.spark.streams import Stream, numbered, read, spread, write
+from tests.spark.streams import Stream, numbered, read, spread, until, write
+from tests.support.spark_queries import LIMIT, run_to_end
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.spark.cluster import BlockingCluster
@@ -30,6 +32,36 @@ def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish:
     # 36 bytes a message in the log: 200 of each partition.
     assert [each["numInputRows"] for each in stream.drain()] == [400, 400, 200]
     assert stream.values() == numbered(1000)
+
+
+def test_partitions_that_are_added_are_read_within_a_minute_and_without_a_restart(
+    spark: SparkSession, dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, tmp_path: Path
+) -> None:
+    topic = dev_cluster.create_topic("grown", 4, multi_part=True)
+    spread(publish, topic, numbered(40), 4)
+    stream = Stream(spark, dev_cluster, topic, tmp_path)
+    grown = []
+
+    def start() -> StreamingQuery:
+        query = stream.start()
+
+        def has(rows: int) -> bool:
+            return not query.isActive or sum(each["numInputRows"] for each in query.recentProgress) >= rows
+
+        until(lambda: has(40), LIMIT)
+        if query.isActive:
+            grown.append(query.runId)
+            dev_cluster.expand(topic, 6)
+            until(lambda: len(asked.view(topic).leaders) == 6)
+            publish(topic, 4, numbered(10, 40))
+            publish(topic, 5, numbered(10, 50))
+            until(lambda: has(60), 60.0)
+            query.stop()
+        return query
+
+    run_to_end(start)
+    assert len(grown) == 1
+    assert stream.values() == numbered(60)
 
 
 def test_the_partition_of_a_key_is_that_of_the_producer(spark: SparkSession) -> None:
