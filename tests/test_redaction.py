@@ -230,6 +230,7 @@ async def test_no_answer_to_a_publish_shows_it(echo: bytes, caplog: pytest.LogCa
     caplog.set_level(logging.DEBUG, "nsq_ha")
     async with Stage(identity=demanding()) as stage, stage.producer(auth_secret=SECRET) as producer:
         stage.nsqd.script = Echoing(Publish, echo)
+        await producer.wait_ready(TOPIC, timeout=LIMIT)  # what follows has a short limit
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", partition=0, timeout=1.0)
     _assert_nowhere(caplog.text, caught.value)
