@@ -18,7 +18,7 @@ from nsq_ha.admin.findings import is_loopback
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option, metrics_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import own_channel, reading_options
+from nsq_ha.cli.reading import own_channel, reading_options, taken_by_a_new_channel
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import nsqds_of_topic, require_topic
 from nsq_ha.errors import ConfigError, PublishError
@@ -93,7 +93,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 def bench(topic: str, cluster: ClusterAccess, *, yes: bool, as_json: bool | None, **options: Any) -> None:  # noqa: ANN401
     """Publish to TOPIC and consume from it, and print rates and latencies.
 
-    The messages stay in the topic, and go to all its channels: use a topic of its own. They are consumed through a
+    The messages go to all channels of the topic: use a topic of its own. They are consumed through a
     channel of its own, which is deleted at the end; the latencies of consuming count from the call of the publish.
     Refuses a cluster that is not on this machine, unless --yes is given. Exit code 1 if a publish failed, or a message
     was not delivered.
@@ -184,6 +184,8 @@ def _figures(side: Measured) -> dict[str, Any]:
 async def _bench(cluster: ClusterAccess, topic: str, options: BenchOptions, *, yes: bool) -> Result:
     found = await require_topic(cluster, topic)
     _refuse_others(cluster, await nsqds_of_topic(cluster, topic), yes=yes)
+    if options.consume and (reason := await taken_by_a_new_channel(cluster, topic, even_none=False)):
+        raise ConfigError(f"{reason}, and this would take them away: use a topic of its own, or --no-consume")
     is_ordered = found.meta is not None and found.meta.ordered
     measuring = Measuring(topic, options, is_ordered=is_ordered)
     async with cluster.producer() as producer:

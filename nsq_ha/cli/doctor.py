@@ -16,6 +16,7 @@ from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
+from nsq_ha.cli.reading import taken_by_a_new_channel
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import recall, remember
 from nsq_ha.cli.views import agree, ask_all, differing
@@ -40,6 +41,9 @@ MOST_TOPICS: Final = 50
 _AT_ONCE: Final = 8
 _LIMIT: Final = 2.0
 """Seconds for one question to one server."""
+
+_ROUND_TRIP: Final = "a message comes through"
+_OTHER_TOPIC: Final = "name a topic that is for tests, or create the channel that shall get the messages"
 
 _SIGNS: Final[Mapping[str, tuple[str, str]]] = {
     "ok": ("ok", "green"),
@@ -124,9 +128,14 @@ async def _examine(
         report(finding)
     report(certificates(cluster, time.time()))
     if topic is None:
-        report(Finding("a message comes through", "skipped", "name a topic for it: --topic"))
+        report(Finding(_ROUND_TRIP, "skipped", "name a topic for it: --topic"))
     else:
-        report(await round_trip(cluster, facts.reading.details[topic], timeout))
+        reason = await taken_by_a_new_channel(cluster, topic, even_none=False)
+        report(
+            Finding(_ROUND_TRIP, "warning", f"not tried: {reason}, and this would take them away", _OTHER_TOPIC)
+            if reason
+            else await round_trip(cluster, facts.reading.details[topic], timeout)
+        )
 
 
 async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
@@ -260,7 +269,7 @@ def certificates(cluster: ClusterAccess, now: float) -> Finding:
 
 async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: float) -> Finding:
     """Send a message through each partition of a topic, or through a plain topic."""
-    check = "a message comes through"
+    check = _ROUND_TRIP
     name, meta = topic.view.topic, topic.view.meta
     partitions = [None] if topic.view.is_plain else [entry.partition for entry in topic.partitions]
     if meta is not None and meta.disable_channel_auto_create:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from nsq_ha import StartFrom
+from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import PARTITION, idle_option
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
@@ -91,6 +92,31 @@ class Selection:
         """Return how many messages it will take, for its progress. None if that is unknown."""
         waiting = None if self.idle is None else await depth_of(cluster, consumer.topic, consumer.channel)
         return min((each for each in (waiting, self.count) if each is not None), default=None)
+
+
+async def taken_by_a_new_channel(cluster: ClusterAccess, topic: str, *, even_none: bool = True) -> str:
+    """Return why a new channel would take messages away: on a plain cluster, an nsqd may have no other one.
+
+    Args:
+        cluster: The cluster.
+        topic: The topic.
+        even_none: Whether no message may wait now: those that come while the channel is there would be taken, too.
+
+    Returns:
+        The reason; empty if it gets copies only.
+    """
+    found = await require_topic(cluster, topic)
+    if found.meta is not None or not found.nsqds:
+        return ""
+    described = await cluster.ask(lambda admin: admin.describe(topic))
+    for entry in described.partitions:
+        nsqd = entry.leader.address if entry.leader is not None else "unknown"
+        if entry.stats is None:
+            return f"nsqd {nsqd} does not say whether topic {topic!r} has a channel there ({entry.error})"
+        if not entry.stats.channels and (even_none or entry.stats.unrouted):
+            waiting = f"{counted(entry.stats.unrouted, 'message')} wait{'s' if entry.stats.unrouted == 1 else ''}"
+            return f"topic {topic!r} has no channel at nsqd {nsqd}: {waiting} there for the first one"
+    return ""
 
 
 def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

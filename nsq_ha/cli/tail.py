@@ -14,9 +14,16 @@ import click
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
-from nsq_ha.cli.reading import Selection, check_read, depth_of, losses_reported, own_channel, selection_options
+from nsq_ha.cli.reading import (
+    Selection,
+    check_read,
+    depth_of,
+    losses_reported,
+    own_channel,
+    selection_options,
+    taken_by_a_new_channel,
+)
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import require_topic
 from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import ConfigError, DeadLetterError, RemoteProtocolError
@@ -61,7 +68,8 @@ def tail(
     --consume it takes messages out of --channel, which it shares with its consumers, or creates.
 
     On a plain (upstream) cluster, the messages of a topic without channel wait for the first one, so that a look would
-    take them away: it is refused without --consume. A topic that no nsqd has yet is waited for.
+    take them away: it is refused without --consume. A topic that no nsqd has yet is waited for, and refused if it has
+    no channel then.
     """
     _check_consume(chosen.channel, consume=consume)
     if raw:
@@ -73,11 +81,14 @@ def tail(
 
 
 async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Callable[[Message], None]) -> int:
-    if chosen.channel is None:
-        await _check_copied(cluster, topic)
     kind = await chosen.wait_for(cluster, topic)
     if kind is None:
         return 0
+    if chosen.channel is None and (reason := await taken_by_a_new_channel(cluster, topic)):
+        raise ConfigError(
+            f"{reason}, and a look would take them away. Create the channel that shall get them (nsq-ha channel create"
+            f" {topic} CHANNEL) and look again, to see copies of new messages; or take them: --consume --channel NAME"
+        )
     printed = await _print(topic, cluster, chosen, show, kind)
     if chosen.channel is not None:
         left = await depth_of(cluster, topic, chosen.channel)
@@ -120,31 +131,6 @@ def _check_consume(channel: str | None, *, consume: bool) -> None:
         )
     if consume and channel is None:
         raise click.UsageError("--consume needs --channel, the channel to take messages from")
-
-
-async def _check_copied(cluster: ClusterAccess, topic: str) -> None:
-    """Check that a new channel of a topic gets copies only: on a plain cluster, each nsqd must have another one.
-
-    Raises:
-        ConfigError: The new channel would take messages away, or an nsqd does not say whether it would.
-    """
-    found = await require_topic(cluster, topic)
-    if found.meta is not None or not found.nsqds:
-        return
-    described = await cluster.ask(lambda admin: admin.describe(topic))
-    for entry in described.partitions:
-        nsqd = entry.leader.address if entry.leader is not None else "unknown"
-        if entry.stats is None:
-            reason = f"nsqd {nsqd} does not say whether topic {topic!r} has a channel there ({entry.error})"
-        elif not entry.stats.channels:
-            waiting = f"{counted(entry.stats.unrouted, 'message')} wait{'s' if entry.stats.unrouted == 1 else ''}"
-            reason = f"topic {topic!r} has no channel at nsqd {nsqd}: {waiting} there for the first one"
-        else:
-            continue
-        raise ConfigError(
-            f"{reason}, and a look would take them away. Create the channel that shall get them (nsq-ha channel create"
-            f" {topic} CHANNEL) and look again, to see copies of new messages; or take them: --consume --channel NAME"
-        )
 
 
 def letter_of(message: Message) -> DeadLetter | None:

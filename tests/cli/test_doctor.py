@@ -282,9 +282,15 @@ def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) 
 
 def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
     topic = f"cli_{uuid.uuid4().hex[:10]}"
-    assert invoke("pub", topic, stdin="a", lookupd=",".join(plain.lookupd)).exit_code == 0
+    lookupd = ",".join(plain.lookupd)
+    assert invoke("pub", topic, stdin="a", lookupd=lookupd).exit_code == 0
     arguments = ("doctor", "--topic", topic, "--timeout", "120", "-o", "table")
-    result = invoke(*arguments, lookupd=",".join(plain.lookupd))
+    text = " ".join(invoke(*arguments, lookupd=lookupd).stdout.split())
+    assert "! a message comes through: not tried: topic" in text
+    assert "1 message waits there for the first one, and this would take them away -> name a topic that is for" in text
+    assert invoke("channel", "create", topic, "first", lookupd=lookupd).exit_code == 0
+    assert json.loads(invoke("stat", topic, "--json", lookupd=lookupd).stdout.splitlines()[0])["depth"] == 1
+    result = invoke(*arguments, lookupd=lookupd)
     assert result.exit_code == 0, result.stdout
     assert f"    ok  a message comes through: {topic}: 1 of 1" in result.stdout
     assert "FAILED" not in result.stdout
@@ -325,7 +331,7 @@ def test_a_topic_that_does_not_exist(invoke: Invoke) -> None:
 def test_a_cluster_that_demands_tls(invoke: Invoke) -> None:
     topic = f"cli_{uuid.uuid4().hex[:10]}"
     with DevCluster(plain=True, nsqlookupds=1, nsqds=1, tls=server_context()) as secured:
-        assert invoke("pub", topic, stdin="a", lookupd=secured.lookupd[0]).exit_code == 0
+        assert invoke("topic", "create", topic, lookupd=secured.lookupd[0]).exit_code == 0
         arguments = ("doctor", "--topic", topic, "--timeout", "120", "--json")
         result = invoke(*arguments, "--tls-ca", CA_FILE, lookupd=secured.lookupd[0])
     findings = {entry["check"]: entry["status"] for entry in map(json.loads, result.stdout.splitlines())}

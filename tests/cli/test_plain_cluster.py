@@ -130,13 +130,13 @@ def test_a_wrong_delay_is_wrong_usage(invoke: Invoke, topic: str, seconds: str) 
 
 @pytest.mark.parametrize("form", ["--table", "--json"])
 async def test_it_waits_for_a_topic_that_nobody_has(stage: Stage, call: Call, form: str) -> None:
-    tailing = asyncio.create_task(call(stage, "tail", TOPIC, "-n", "1", form))
+    tailing = asyncio.create_task(call(stage, "tail", TOPIC, "--consume", "--channel", "ch", "-n", "1", form))
     await eventually(lambda: stage.lookupd.count("/lookup") > 6)
     stage.list_plain(stage.nsqd)
     peer = await stage.nsqd.subscriber()
     peer.message(b"first", b"0123456789abcdef", layout=Layout.PLAIN)
     told = await tailing
-    assert (told.exit_code, told.stderr) == (0, WAITING)
+    assert (told.exit_code, told.stderr) == (0, WAITING + "took 1 message out of channel ch\n")
     if form == "--table":
         assert told.stdout.endswith(f" [{stage.nsqd.node.address}] first\n")
     else:
@@ -164,6 +164,32 @@ async def test_a_look_would_take_messages_away(plain: Plain, call: Call, answer:
     assert (told.exit_code, told.stdout) == (1, "")
     assert any(reason.format(nsqd=f"127.0.0.1:{nsqd.port + 1}") in told.stderr for nsqd in plain.nsqds)
     assert "take them: --consume --channel NAME" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (("tail", "orders", "-n", "3"), "nsq-ha channel create orders CHANNEL"),
+        (("bench", "orders", "-n", "3"), "use a topic of its own, or --no-consume"),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+async def test_no_command_is_the_first_channel_of_messages_that_wait(
+    plain: Plain, call: Call, arguments: tuple[str, ...], advice: str
+) -> None:
+    for lookupd in plain.lookupds:
+        lookupd.answer("/lookup", {"channels": [], "producers": []})
+    calling = asyncio.create_task(call(plain, *arguments))
+    if arguments[0] == "tail":  # it waits until an nsqd has the topic
+        await eventually(lambda: plain.lookupds[0].count("/lookup") > 4)
+    for lookupd, nsqd in zip(plain.lookupds, plain.nsqds, strict=True):
+        nsqd.answer("/stats", {"topics": [HAS_MESSAGES]})
+        lookupd.answer("/lookup", {"channels": [], "producers": [plain.peer(nsqd)]})
+    told = await calling
+    said = " ".join((told.stdout + told.stderr).split())
+    assert "1,000 messages wait there for the first one" in said
+    assert advice in said
+    assert told.exit_code == 1
 
 
 async def test_waiting_for_a_topic_ends_when_nothing_comes(stage: Stage, call: Call) -> None:
