@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from nsq_ha.admin.memory import Sighting
 from nsq_ha.admin.reading import Reading
+from nsq_ha.admin.words import span
 from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, clean, print_rows, wants_json
 from nsq_ha.cli.running import run
+from nsq_ha.cli.seen import recall
 from nsq_ha.errors import NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
+    from nsq_ha.admin.memory import Memory
     from nsq_ha.admin.reading import FigureRow
     from nsq_ha.cli.cluster import ClusterAccess
 
@@ -66,10 +70,11 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> Non
 
 
 async def _stat(cluster: ClusterAccess, options: StatOptions) -> int:
+    memory = recall(cluster.lookupd).memory
     async with cluster.admin() as admin:
         if options.clients:
             found = await _read(admin, options)
-            silent = _report_silence(found)
+            silent = report_silence(found, memory, options.topic)
             _require_channel(found, options)
             _print_clients(found, as_json=options.as_json)
             return silent
@@ -86,7 +91,7 @@ async def _stat(cluster: ClusterAccess, options: StatOptions) -> int:
                     raise
                 click.echo(f"warning: {clean(str(error))}", err=True)
             else:
-                silent = _report_silence(found)
+                silent = report_silence(found, memory, options.topic)
                 _require_channel(found, options)
                 earlier = None if before is None else before.kept
                 before = Reading(time.time(), stats=found, cluster=state, earlier=earlier, clock=began)
@@ -121,10 +126,25 @@ def _require_channel(found: ClusterStats, options: StatOptions) -> None:
     click.echo(f"warning: {text}", err=True)
 
 
-def _report_silence(found: ClusterStats) -> int:
+def report_silence(found: ClusterStats, memory: Memory, topic: str | None) -> int:
+    """Name the nsqds whose figures are missing, those that the nsqlookupds have forgotten, too; return how many."""
     for node in found.silent:
         click.echo(f"warning: nsqd {clean(node.node.address)} does not answer: {clean(node.error)}", err=True)
-    return len(found.silent)
+    at, gone = time.time(), 0
+    now = {each.node.address: Sighting(at, each.node) for each in found.nodes if not each.error}
+    counted = {(each.topic, entry.partition) for each in found.topics for entry in each.partitions}
+    topics = {each.topic for each in found.topics} if topic is None else {topic}
+    listed = {each.node.address for each in found.nodes}
+    for address, known in memory.after(at, now, (), {}).nsqds.items():
+        # On a partitioned cluster, others have what it led, unless nobody leads it.
+        missing = known.node is not None and known.node.is_plain
+        missing = missing or any(part[0] in topics and part not in counted for part in known.led)
+        if address in listed or not missing:
+            continue
+        gone += 1
+        text = f"nsqd {clean(address)} is gone, last seen {span(at - known.seen)} ago: what it has is missing here"
+        click.echo(f"warning: {text}; see nsq-ha node list", err=True)
+    return len(found.silent) + gone
 
 
 _COUNTS: Final = ("in_flight", "deferred", "requeued", "timed_out", "clients")

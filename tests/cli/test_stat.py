@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,11 +13,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import Consumer
-from nsq_ha.admin import ChannelStats, PartitionStats
+from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
+from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import FigureRow
+from nsq_ha.cli import stat
 from nsq_ha.cli.figures import columns_of, duration, in_order, number
 from nsq_ha.cli.output import fitting
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import Node
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -166,6 +170,36 @@ def test_an_nsqd_that_does_not_answer_is_named(invoke: Invoke) -> None:
     assert (result.exit_code, result.stdout) == (1, "")
     assert f"warning: nsqd {address} does not answer: " in result.stderr
     assert watched.exit_code == 0
+
+
+def test_an_nsqd_that_the_nsqlookupds_have_forgotten_is_named(invoke: Invoke) -> None:
+    """A dead one leaves the lists at once; only the memory of nodes knows that its messages are missing."""
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=2) as lonely:
+        lookupd, address = lonely.lookupd[0], lonely.nsqds["nsqd-1"]
+        assert invoke("pub", "orders", stdin="a", lookupd=lookupd).exit_code == 0
+        assert invoke("node", "list", lookupd=lookupd).exit_code == 0
+        lonely.kill("nsqd-1")
+        until = time.monotonic() + 10
+        while '"gone"' not in invoke("node", "list", lookupd=lookupd).stdout:
+            assert time.monotonic() < until
+        results = [invoke("stat", *also, lookupd=lookupd) for also in ((), ("--clients",))]
+        assert invoke("node", "forget", address, lookupd=lookupd).exit_code == 0
+        forgotten = invoke("stat", lookupd=lookupd)
+    for result in results:
+        assert result.exit_code == 1
+        assert f"warning: nsqd {address} is gone, last seen " in result.stderr
+    assert (forgotten.exit_code, forgotten.stderr) == (0, "")
+
+
+def test_nobody_leads_what_one_that_is_gone_led(capsys: pytest.CaptureFixture[str]) -> None:
+    node, other = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
+    memory = Memory(
+        {A: Sighting(time.time(), node, frozenset({("orders", 0), ("moved", 0)})), B: Sighting(time.time(), other)}
+    )
+    held = (partition("moved", 0, nsqd=B), partition("orders", 1, nsqd=B))
+    found = ClusterStats((NodeStats(other, "0.3.7", "OK", 1, held),))
+    assert [stat.report_silence(found, memory, topic) for topic in (None, "orders", "moved")] == [1, 1, 0]
+    assert capsys.readouterr().err.count(f"warning: nsqd {A} is gone") == 2
 
 
 def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
