@@ -118,13 +118,14 @@ class LogStart(NamedTuple):
     """Where a look begins.
 
     Attributes:
-        kind: ``latest`` and ``oldest``; ``time`` in Unix seconds, ``offset`` in bytes; ``numbers`` has them.
-        value: The time or the offset.
+        kind: ``latest`` and ``oldest``; ``time`` in Unix seconds, ``offset`` in bytes, or a ``number``;
+            ``numbers`` has one for each partition.
+        value: The time, the offset or the number.
         numbers: The number to begin with, by partition.
         is_backward: It goes to older messages.
     """
 
-    kind: Literal["latest", "oldest", "time", "offset", "numbers"]
+    kind: Literal["latest", "oldest", "time", "offset", "number", "numbers"]
     value: float = 0.0
     numbers: Mapping[int, int] = {}
     is_backward: bool = False
@@ -228,6 +229,8 @@ class _Reader:
         first = await self._get(partition, offset=offset)
         if first is None:
             return end + 1
+        if start.kind == "number":
+            return max(first.number, min(int(start.value), end + 1))
         return first.number if start.kind != "time" else await self._at(partition, first.number, start.value)
 
     async def _at(self, partition: int, first: int, seconds: float) -> int:

@@ -67,7 +67,10 @@ class BodyForm(click.ParamType["Decode"]):
 @click.argument("topic", type=TOPIC)
 @click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), default=20, help="About how many.")
 @click.option(
-    "--from", "start", metavar="WHERE", help=f"{HELP} Or offset:BYTES, with --partition. Default: the latest."
+    "--from",
+    "start",
+    metavar="WHERE",
+    help=f"{HELP} With --partition also offset:BYTES, count:NUMBER. Default: the latest.",
 )
 @click.option("--around", metavar="WHERE", help="Half of the messages before this place, half after it.")
 @click.option("-p", "--partition", "partitions", type=PARTITION, multiple=True, help="Only this one. May be repeated.")
@@ -121,10 +124,12 @@ def _start(where: StartFrom, *, is_alone: bool) -> LogStart:
     """
     if where.kind == "timestamp":
         return LogStart("time", where.value)
-    if where.kind == "virtual_queue" and where.value:
+    if where.kind == "msgcount" or (where.kind == "virtual_queue" and where.value):
+        is_number = where.kind == "msgcount"
         if not is_alone:
-            raise click.UsageError("an offset is a place in one partition: give --partition, too")
-        return LogStart("offset", where.value)
+            what = "a number" if is_number else "an offset"
+            raise click.UsageError(f"{what} is a place in one partition: give --partition, too")
+        return LogStart("number" if is_number else "offset", where.value)
     return LATEST if str(where) == "end" or where.kind == "special" else LogStart("oldest")
 
 

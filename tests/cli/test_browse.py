@@ -47,6 +47,11 @@ def test_it_shows_stored_messages_and_touches_no_channel(cluster: DevCluster, in
     place = json.loads(invoke("browse", filled, "--trace-id", "104").stdout)
     found = invoke("browse", filled, "-p", str(place["partition"]), "--around", f"offset:{place['offset']}", "-n", "4")
     assert bodies(found) == [2, 3, 4, 5]
+    in_part = ("browse", filled, "-p", str(place["partition"]))
+    assert bodies(invoke(*in_part, "--from", "count:5", "-n", "2")) == [4, 5]
+    assert bodies(invoke(*in_part, "--around", "count:5", "-n", "4")) == [2, 3, 4, 5]
+    assert bodies(invoke(*in_part, "--from", "count:0", "-n", "1")) == [0]
+    assert bodies(invoke(*in_part, "--from", "count:11")) == []
     text = invoke("browse", filled, "-n", "1", "--table", "--decode", "json").stdout
     assert text.endswith(' trace 109] {"half": "1"} {\n      "n": 9\n    }\n')
     own = invoke("browse", filled, "-n", "1", "--table", "--decode", "builtins:len").stdout
@@ -79,6 +84,7 @@ def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:
     [
         (("--from", "end", "--around", "end"), "give --from or --around, not both"),
         (("--from", "offset:5"), "an offset is a place in one partition"),
+        (("--from", "count:5"), "a number is a place in one partition"),
         (("--decode", "nothing"), "give one of text, json, hex, or MODULE:FUNCTION"),
         (("--decode", "no.such:thing"), "cannot be loaded"),
         (("--decode", "math:pi"), "is no function"),
