@@ -226,7 +226,7 @@ def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
     if not lacking:
-        yield ("cluster", "depth"), sum(row.depth or 0 for row in channels)
+        yield ("cluster", "depth"), sum(row.depth or 0 for row in reading.rows)
         yield ("cluster", "in_flight"), sum(row.channel.in_flight for row in channels if row.channel)
         yield ("cluster", "lag"), max((row.lag for row in channels if row.lag is not None), default=_NAN)
     if reading.seconds is not None:

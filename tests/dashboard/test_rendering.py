@@ -193,6 +193,19 @@ def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find()
     assert "no nsqlookupd lists it" in topics(board).content
 
 
+def test_what_waits_for_the_first_channel_counts() -> None:
+    """Such messages were in no figure but that of the nsqds."""
+    kept = History(5)
+    new = dataclasses.replace(partition("orders"), unrouted=10)
+    kept.add(reading(1, node(4150, new, partition("a", 0, channel("c", depth=3))), node(4250, new), is_plain=True))
+    board = Board(kept, 1.0)
+    (row,) = re.findall(r'<tr data-key="orders">(.*?)</tr>', topics(board).content)
+    cells = dict(re.findall(r'data-label="([^"]+)"><div>([^<]*)', row))
+    assert (cells["channels"], cells["depth"]) == ("0", "20")
+    assert "<dt>waiting</dt><dd>20</dd>" in topic_page(board, "orders").content
+    assert "<dt>waiting</dt><dd>23</dd>" in overview(board).content
+
+
 def test_a_client_shows_how_it_is_connected() -> None:
     kept = History(5)
     client = dataclasses.replace(CLIENT, tls_version="TLS1.3", sample_rate=10, auth_identity="ops")

@@ -31,8 +31,7 @@ def topics(board: Board) -> Page:
     names = [name for name in reading.names if ui.found(name, needle)]
     waiting: dict[str, list[FigureRow]] = {}
     for row in reading.rows:
-        if row.channel is not None:
-            waiting.setdefault(row.topic, []).append(row)
+        waiting.setdefault(row.topic, []).append(row)
     rows = [_Topic(name, reading.topics.get(name), waiting.get(name, ())) for name in names]
     by = {column.key: column.value for column in columns if column.value is not None}
     chosen = board.arguments.get("sort", "")
@@ -85,7 +84,7 @@ def _columns(board: Board) -> list[TableColumn]:
         ]
     return [
         *columns,
-        ui.sortable("channels", figures.count, lambda row: len(row.rows)),
+        ui.sortable("channels", figures.count, lambda row: len([each for each in row.rows if each.channel])),
         ui.sortable("messages", figures.count, lambda row: row.stats.messages if row.stats else 0),
         ui.sortable("published", figures.rate, lambda row: board.history.last("topic", row.name, "published")),
         ui.sortable("depth", figures.count, lambda row: row.depth),
@@ -140,7 +139,7 @@ def topic_page(board: Board, name: str) -> Page:
         ui.tiles(
             ("published", figures.rate(history.last("topic", name, "published")), ""),
             ("messages so far", figures.short(topic.messages if topic else None), ""),
-            ("waiting", figures.short(sum(c.depth for c in channels)), ""),
+            ("waiting", figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), ""),
             ("in flight", figures.short(sum(c.in_flight for c in channels)), ""),
         ),
         ui.charts(
