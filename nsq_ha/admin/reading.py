@@ -57,7 +57,7 @@ class FigureRow:
         unrouted: Number of messages that wait for the first channel of a plain topic.
         in_rate: Messages that the topic, or the partition, got a second since the reading before. None if unknown.
         channel: The channel. None if the topic has none.
-        lag: For how many seconds the oldest message waits. None if it is unknown.
+        lag: For how many seconds the oldest message waits. None if it is unknown, as always on a plain cluster.
         rates: What changed in the channel. None without a reading before that had it.
     """
 
@@ -459,7 +459,13 @@ class Reading:
     def _rows(self, row: FigureRow, channels: Iterable[ChannelStats], part: Part) -> list[FigureRow]:
         row = replace(row, in_rate=self.published.get(part))
         return [
-            replace(row, channel=each, lag=each.lag(self.at), rates=self.rates.get((part, each.name)))
+            # A plain nsqd never says how old a message is: 0 s for an empty channel would look like a figure.
+            replace(
+                row,
+                channel=each,
+                lag=None if self.is_plain else each.lag(self.at),
+                rates=self.rates.get((part, each.name)),
+            )
             for each in channels
         ] or [row]
 

@@ -206,6 +206,18 @@ def test_what_waits_for_the_first_channel_counts() -> None:
     assert "<dt>waiting</dt><dd>23</dd>" in overview(board).content
 
 
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_plain_cluster_does_not_know_the_lag(is_plain: bool) -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition("orders", 0, channel("c"))), is_plain=is_plain))
+    board, lag = Board(kept, 1.0), "–" if is_plain else "0 s"
+    assert f"<dt>longest lag</dt><dd>{lag}</dd>" in overview(board).content
+    assert f"<dt>lag</dt><dd>{lag}</dd>" in channel_page(board, "orders", "c").content
+    assert f'data-label="lag"><div>{lag}</div>' in topics(board).content
+    for page in (overview(board), channel_page(board, "orders", "c")):
+        assert ("chart-lag" in page.content) is not is_plain
+
+
 def test_a_client_shows_how_it_is_connected() -> None:
     kept = History(5)
     client = dataclasses.replace(CLIENT, tls_version="TLS1.3", sample_rate=10, auth_identity="ops")

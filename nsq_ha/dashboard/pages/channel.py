@@ -35,7 +35,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         _buttons(board, topic, channel),
         ui.tiles(
             ("waiting", figures.count(channel.depth), ""),
-            ("lag", figures.span(channel.lag(reading.at)), ""),
+            ("lag", figures.span(None if reading.is_plain else channel.lag(reading.at)), ""),
             ("in flight", figures.count(channel.in_flight), ""),
             ("deferred", figures.count(channel.deferred), ""),
             ("requeued", figures.count(channel.requeued), ""),

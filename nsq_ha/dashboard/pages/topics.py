@@ -66,8 +66,8 @@ class _Topic(NamedTuple):
         return sum(row.depth or 0 for row in self.rows)
 
     @property
-    def lag(self) -> float:
-        return max((row.lag or 0.0 for row in self.rows), default=0.0)
+    def lag(self) -> float | None:
+        return max((row.lag for row in self.rows if row.lag is not None), default=None)
 
 
 def _columns(board: Board) -> list[TableColumn]:
@@ -88,7 +88,7 @@ def _columns(board: Board) -> list[TableColumn]:
         ui.sortable("messages", figures.count, lambda row: row.stats.messages if row.stats else 0),
         ui.sortable("published", figures.rate, lambda row: board.history.last("topic", row.name, "published")),
         ui.sortable("depth", figures.count, lambda row: row.depth),
-        ui.sortable("lag", figures.span, lambda row: row.lag if row.stats else None),
+        ui.sortable("lag", figures.span, lambda row: row.lag),
     ]
 
 

@@ -233,6 +233,7 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
                 marks=marks,
             )
             for each in wanted
+            if each.name != "lag" or not board.reading.is_plain  # nobody knows it there
         ],
         class_="charts",
     )
