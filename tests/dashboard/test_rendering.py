@@ -218,6 +218,18 @@ def test_a_plain_cluster_does_not_know_the_lag(is_plain: bool) -> None:
         assert ("chart-lag" in page.content) is not is_plain
 
 
+def test_no_figure_is_good_while_nobody_answers() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition("orders", 0, channel("c")))))
+    assert overview(Board(kept, 1.0)).content.count('class="tile good"') == 3
+    kept.add(dataclasses.replace(reading(2, node(4150, partition("orders"))), errors={"nsqds": "refused"}))
+    text = overview(Board(kept, 2.0)).content
+    assert "the cluster does not answer" in text
+    assert 'class="tile good"' not in text
+    for label in ("nsqds that answer", "partitions without leader"):
+        assert f"<dt>{label}</dt><dd>–</dd>" in text
+
+
 def test_a_client_shows_how_it_is_connected() -> None:
     kept = History(5)
     client = dataclasses.replace(CLIENT, tls_version="TLS1.3", sample_rate=10, auth_identity="ops")

@@ -45,17 +45,16 @@ def _tiles(board: Board) -> Html:
     answering, nodes = expected(reading)
     leaderless = len(unled(reading))
     messages = sum(topic.messages for topic in reading.topics.values())
+    level = "bad" if answering < nodes else "good" if nodes else "warning"
+    unknown = (figures.NONE, "")  # nobody was asked
     facts: list[tuple[str, Child, str]] = [
-        (
-            "nsqds that answer",
-            f"{answering} of {nodes}",
-            "bad" if answering < nodes else "good" if nodes else "warning",
-        ),
+        ("nsqds that answer", *((f"{answering} of {nodes}", level) if reading.is_fresh else unknown)),
         ("cluster", *_state(board)),
         ("topics", figures.count(len(reading.names)), ""),
     ]
     if not reading.is_plain:
-        facts.append(("partitions without leader", figures.count(leaderless), "bad" if leaderless else "good"))
+        without = (figures.count(leaderless), "bad" if leaderless else "good")
+        facts.append(("partitions without leader", *(without if reading.is_fresh else unknown)))
     facts += [
         ("published", figures.rate(history.last("cluster", "published")), ""),
         ("waiting", figures.short(history.last("cluster", "depth")), ""),
