@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.checks import check_channel, check_partition, check_topic
+from nsq_ha.admin.words import counted
+from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Create topic",
         "With the usual number of replicas; `nsq-ha topic create` has all settings.",
         "an operator created the topic",
-        lambda admin, to: admin.create_topic(to.topic, _number(to.to or "1"), timeout=LONG),
+        lambda admin, to: admin.create_topic(to.topic, int(to.to), timeout=LONG),
         scope="topic",
         asks=("to", "Partitions (1 on a plain cluster)"),
     ),
@@ -166,7 +167,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
         "Add partitions",
         "Keys move to other partitions, so the order of a key is not kept across the change. There is no way back.",
         "an operator added partitions",
-        lambda admin, to: admin.expand(to.topic, _number(to.to), timeout=LONG),
+        lambda admin, to: admin.expand(to.topic, int(to.to), timeout=LONG),
         scope="topic",
         only="partitioned",
         asks=("to", "New total number of partitions"),
@@ -217,9 +218,10 @@ ACTIONS: Final[Mapping[str, Action]] = {
 
 
 def _number(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 4:
-        raise ConfigError("the number of partitions must be a whole number")
-    return int(text)
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    if not 1 <= number <= MAX_PARTITIONS:
+        raise ConfigError(f"the number of partitions must be 1..{MAX_PARTITIONS}, not {shown(text)}")
+    return number
 
 
 def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = False) -> ActionTarget:
@@ -238,7 +240,8 @@ def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = Fal
     topic = check_topic(name) if name or not is_asked else ""
     to = fields.get("to", "").strip()[:300]
     if action.scope == "topic":
-        return ActionTarget(topic, to=to)
+        is_number = action.asks is not None and not is_asked
+        return ActionTarget(topic, to=str(_number(to or "1")) if is_number else "")
     if action.scope == "nsqd":
         return ActionTarget(topic, nsqd=fields.get("nsqd", "")[:300])
     if action.scope == "channel":
@@ -258,6 +261,9 @@ def refusal(name: str, target: ActionTarget, reading: Reading) -> str:
         return (
             "the cluster is unstable: it refuses this until all replicas are there, some minutes after a node returned"
         )
+    has = 1 + max(reading.partitions(target.topic), default=-1)
+    if name == "expand" and target.to and int(target.to) <= has:
+        return f"it has {counted(has, 'partition')} already: give a larger number"
     channel = reading.channels.get((target.topic, target.channel))
     if name == "unskip" and channel is not None and not channel.skipped:
         return "the channel is not skipped"  # there, the server would drop all that waits

@@ -119,6 +119,24 @@ def test_targets() -> None:
             target_of(ACTIONS[name], fields)
 
 
+@pytest.mark.parametrize("number", ["99999", "-3", "0", "256", "x", "9" * 300])
+def test_a_number_of_partitions_is_in_its_range(number: str) -> None:
+    for name in ("create-topic", "expand"):
+        with pytest.raises(ConfigError, match=r"^the number of partitions must be 1\.\.255, not '"):
+            target_of(ACTIONS[name], {"topic": "a", "to": number})
+        assert target_of(ACTIONS[name], {"topic": "a", "to": number}, is_asked=True).to == ""
+    assert target_of(ACTIONS["create-topic"], {"topic": "a", "to": " "}).to == "1"
+    assert target_of(ACTIONS["create-topic"], {"topic": "a", "to": "255"}).to == "255"
+
+
+def test_no_partitions_are_added_that_are_there() -> None:
+    now = reading(1, node(1, partition("a", 0), partition("a", 1, is_leader=False)))
+    for number in ("1", "2"):
+        why = "it has 2 partitions already: give a larger number"
+        assert refusal("expand", ActionTarget("a", to=number), now) == why
+    assert refusal("expand", ActionTarget("a", to="3"), now) == refusal("expand", ActionTarget("a"), now) == ""
+
+
 def test_what_cannot_be_done_now() -> None:
     now = reading(1, node(1, partition("a", 0, channel("c"))))
     assert refusal("pause", ActionTarget("a", "c"), now) == ""
