@@ -25,7 +25,7 @@ from nsq_ha.admin.browsing import browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
-from nsq_ha.dashboard.guard import COOKIE, MAX_ADDRESS, Checked, Guard, address, arguments, segments
+from nsq_ha.dashboard.guard import MAX_ADDRESS, Checked, Guard, address, arguments, segments, session_of
 from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
@@ -146,10 +146,10 @@ class Dashboard:
                 pass
 
     def _may(self, request: Request) -> bool:
-        return self._options.may_change and self._guard.session(request.cookies.get(COOKIE)) is not None
+        return self._options.may_change and self._guard.session(session_of(request)) is not None
 
     def _respond(self, request: Request, page: Page, *, is_live: bool = False) -> Response:
-        session = self._guard.session(request.cookies.get(COOKIE))
+        session = self._guard.session(session_of(request))
         sign: Html | None = None
         if self._guard.has_token:
             sign = change.sign_control(is_signed_in=session is not None, key=session.key if session else "")
@@ -177,7 +177,7 @@ class Dashboard:
         try:
             yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
             while await self.poller.changed():
-                if self._guard.is_private and self._guard.session(request.cookies.get(COOKIE)) is None:
+                if self._guard.is_private and self._guard.session(session_of(request)) is None:
                     return
                 is_messages = segments(place) == ["messages"]
                 page = await self._look(place) if is_messages else self.render(place, may_change=self._may(request))

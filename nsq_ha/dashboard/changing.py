@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
 from nsq_ha.dashboard.connections import network_of
-from nsq_ha.dashboard.guard import COOKIE, LIFETIME, WrongTokens, form
+from nsq_ha.dashboard.guard import LIFETIME, WrongTokens, cookie_of, form, session_of
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.ui import Board
@@ -82,7 +82,7 @@ class Changing:
         self._running: set[asyncio.Task[Page]] = set()
 
     def _session(self, request: Request) -> BrowserSession | None:
-        return self._guard.session(request.cookies.get(COOKIE))
+        return self._guard.session(session_of(request))
 
     def _failed(self, request: Request, title: str, text: str, status: int) -> Response:
         return self._respond(request, change.failure(title, text, status))
@@ -104,7 +104,8 @@ class Changing:
             log.warning("a sign-in to the dashboard was refused")
             return self._refused(request, "The token is wrong, or the form is not of this dashboard.", 403)
         response = RedirectResponse("/", status_code=303)
-        response.set_cookie(COOKIE, name, max_age=int(LIFETIME), httponly=True, samesite="strict", path="/")
+        cookie, age = cookie_of(request), int(LIFETIME)
+        response.set_cookie(cookie, name, max_age=age, httponly=True, samesite="strict", path="/")
         return response
 
     def _refused(self, request: Request, problem: str, status: int) -> Response:
@@ -115,9 +116,9 @@ class Changing:
         session = self._session(request)
         fields = await form(request)
         if session is not None and self._is_meant(request, session, fields):
-            self._guard.sign_out(request.cookies.get(COOKIE))
+            self._guard.sign_out(session_of(request))
         response = RedirectResponse("/", status_code=303)
-        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        response.delete_cookie(cookie_of(request), path="/", httponly=True, samesite="strict")
         return response
 
     def _is_meant(self, request: Request, session: BrowserSession, fields: Mapping[str, str]) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-COOKIE: Final = "nsq_ha_dashboard"
+_COOKIE: Final = "nsq_ha_dashboard"
 LIFETIME: Final = 12 * 3600.0
 """Seconds for which a browser stays signed in."""
 
@@ -250,11 +250,22 @@ class Checked:
         if not guard.is_ours(request.headers.get("host", "")):
             text = "the Host header names no host of this dashboard: start it with --allow-host NAME\n"
             return PlainTextResponse(text, status_code=421)
-        if not guard.is_private or path.startswith(_OPEN) or guard.session(request.cookies.get(COOKIE)) is not None:
+        if not guard.is_private or path.startswith(_OPEN) or guard.session(session_of(request)) is not None:
             return None
         if path == "/events":
             return PlainTextResponse("sign in first\n", status_code=403)
         return RedirectResponse("/sign-in", status_code=303)
+
+
+def cookie_of(request: HTTPConnection) -> str:
+    """Return the name of the session's cookie: browsers send cookies to every port of a host, so it has the port."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{_COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) < 6 else _COOKIE
+
+
+def session_of(request: HTTPConnection) -> str | None:
+    """Return the id of a session that a request's cookie names. None if it has none."""
+    return request.cookies.get(cookie_of(request))
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from starlette.requests import HTTPConnection
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
 from nsq_ha.dashboard.app import DashboardOptions, serve
-from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, new_token
+from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, new_token, session_of
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.redaction import redact
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -75,6 +76,22 @@ def test_sessions_end_and_are_bounded() -> None:
     again = guard.sign_in(TOKEN)
     now = LIFETIME
     assert guard.session(again) is None
+
+
+def test_dashboards_on_other_ports_have_other_cookies() -> None:
+    """A browser sends a cookie to every port of a host, so one dashboard signed the other out."""
+
+    def request(host: str, cookie: str = "") -> HTTPConnection:
+        return HTTPConnection({"type": "http", "headers": [(b"host", host.encode()), (b"cookie", cookie.encode())]})
+
+    one, other = request("localhost:4180"), request("localhost:4181")
+    assert cookie_of(one) == "nsq_ha_dashboard_4180"
+    assert len({cookie_of(each) for each in (one, other, request("localhost"))}) == 3
+    for host in ("localhost", "[::1]", "a:" + "9" * 20, "a:4\u00b2", "a:=;"):
+        assert cookie_of(request(host)) == "nsq_ha_dashboard"
+    assert cookie_of(request("[::1]:80")) == "nsq_ha_dashboard_80"
+    both = f"{cookie_of(one)}=a; {cookie_of(other)}=b"
+    assert [session_of(request(f"localhost:{port}", both)) for port in (4180, 4181, 4182)] == ["a", "b", None]
 
 
 def test_tokens() -> None:
