@@ -14,7 +14,7 @@ from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.words import counted, some, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from nsq_ha.admin.description import NodeStats
     from nsq_ha.admin.reading import Reading
@@ -171,7 +171,8 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
         effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
     if bare := len(gone - kept):
         effects.append(f"{counted(bare, 'partition')} {_have(bare)} no leader")
-    effects += _writes(reading, address, frozenset(lost))
+    leaderless = {partition for partition in without if partition not in reading.leaders}
+    effects += _writes(reading, address, frozenset(lost), leaderless, is_more=bool(bare))
     if known.waiting:
         effects.append(f"{counted(known.waiting, 'message')} waited there")
     said = reading.nodes.get(address) or reading.absent.get(address)
@@ -224,21 +225,27 @@ def _after_loss(moved: Iterable[TopicPartition], known: Sighting) -> list[str]:
     return [f"{counted(count, 'partition')} led by others{took}"]
 
 
-def _writes(reading: Reading, address: str, lost: frozenset[str]) -> list[str]:
-    """Return what the loss means for writing."""
+def _writes(
+    reading: Reading, address: str, lost: frozenset[str], leaderless: Collection[TopicPartition], *, is_more: bool
+) -> list[str]:
+    """Return what the loss means for writing to partitions that have a leader; the others are named as having none."""
     stopped, thin = set[TopicPartition](), set[str]()
     for partition, replicas in reading.replicas.items():
         if address not in replicas.in_sync | replicas.behind:
             continue
         alive = len(replicas.in_sync - lost)
         if alive < replicas.needed:
-            stopped.add(partition)
+            if partition not in leaderless:
+                stopped.add(partition)
         elif alive == replicas.needed:
             thin.add(partition[0])
     effects = []
     if stopped:
         topics = some(sorted({topic for topic, _ in stopped}), 3)
-        effects.append(f"{counted(len(stopped), 'partition')} of {topics} cannot be written")
+        more = " more" if is_more else ""
+        effects.append(
+            f"{len(stopped):,}{more} partition{'s' if len(stopped) > 1 else ''} of {topics} cannot be written"
+        )
     if thin:
         effects.append(f"one more loss stops writes of {counted(len(thin), 'topic')}")
     return effects

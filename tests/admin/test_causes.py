@@ -176,6 +176,21 @@ def test_partitions_that_nobody_leads_since_a_follower_died_follow_from_its_deat
     assert (found.sentence(now.at), found.is_bad, len(found.unled)) == (text, True, 14)
 
 
+@pytest.mark.parametrize(
+    ("thin", "text"),
+    [
+        (TOPICS[:4], "14 partitions have no leader"),
+        (["other"], "14 partitions have no leader; 1 more partition of other cannot be written"),
+        (["other", *TOPICS], "14 partitions have no leader; 1 more partition of other cannot be written"),
+    ],
+)
+def test_a_partition_without_a_leader_is_not_counted_twice(thin: list[str], text: str) -> None:
+    """It cannot be written either: "5 have no leader; 4 cannot be written" counted some twice, and left some out."""
+    few = {(topic, 0): Replicas(frozenset({B}), frozenset({A, C})) for topic in thin}
+    now = after(104.0, node(2, *FOLLOWED, partition("other")), node(3), replicas=few)
+    assert [each.sentence(now.at) for each in incidents(now) if each.subject == A] == [f"nsqd n:1 gone for 4 s; {text}"]
+
+
 def test_the_worst_comes_first() -> None:
     killed = dataclasses.replace(KILLED, memory=Memory(KILLED.memory.nsqds))
     now = dataclasses.replace(killed, cluster=reading(0, lookupds=HALF).cluster)
