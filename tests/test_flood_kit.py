@@ -60,8 +60,21 @@ def chosen(group: str, client: str) -> list[Case]:
 def test_no_case_costs_too_much(group: str, client: str) -> None:
     broken: list[str] = []
     for case in chosen(group, client):
-        broken += [f"{case.name}: {text}" for text in run(case, client, hostile=SHORT).broken]
+        broken += [f"{case.name}: {text}" for text in found_each_time(case, client)]
     assert not broken, "\n".join(broken)
+
+
+def found_each_time(case: Case, client: str) -> list[str]:
+    """Return what was wrong; a turn that costs too much does so in each of three runs.
+
+    What the host takes from this machine counts as CPU of the turn, so that one run may show more than it costs.
+    """
+    found: list[str] = []
+    for _ in range(3):
+        found = run(case, client, hostile=SHORT).broken
+        if not found or not all(text.startswith("CPU of a turn") for text in found):
+            break
+    return found
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
