@@ -77,7 +77,7 @@ class Link:
                 if self.hole is None or self.hole == "a byte a second":
                     await self._send(writer, data)
                 if self.hole == "a byte a second":
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(1.0)  # time itself is the fault
         await self._keep_quiet()
 
     async def _back(self) -> None:

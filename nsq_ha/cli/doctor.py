@@ -16,7 +16,7 @@ from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
-from nsq_ha.cli.reading import taken_by_a_new_channel
+from nsq_ha.cli.reading import taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import recall, remember
 from nsq_ha.cli.views import agree, ask_all, differing
@@ -130,11 +130,12 @@ async def _examine(
     if topic is None:
         report(Finding(_ROUND_TRIP, "skipped", "name a topic for it: --topic"))
     else:
-        reason = await taken_by_a_new_channel(cluster, topic, even_none=False)
+        described = facts.reading.details[topic]
+        reason = taken_from(described, even_none=False)
         report(
             Finding(_ROUND_TRIP, "warning", f"not tried: {reason}, and this would take them away", _OTHER_TOPIC)
             if reason
-            else await round_trip(cluster, facts.reading.details[topic], timeout)
+            else await round_trip(cluster, described, timeout)
         )
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from nsq_ha import Batch, Consumer, Message
+    from nsq_ha.admin import TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.cli.views import FoundTopic
     from nsq_ha.options.keywords import ConsumerOptions
@@ -95,20 +96,26 @@ class Selection:
 
 
 async def taken_by_a_new_channel(cluster: ClusterAccess, topic: str, *, even_none: bool = True) -> str:
+    """Ask the cluster, and return what :func:`taken_from` says."""
+    found = await require_topic(cluster, topic)
+    if found.meta is not None or not found.nsqds:
+        return ""
+    return taken_from(await cluster.ask(lambda admin: admin.describe(topic)), even_none=even_none)
+
+
+def taken_from(described: TopicDescription, *, even_none: bool) -> str:
     """Return why a new channel would take messages away: on a plain cluster, an nsqd may have no other one.
 
     Args:
-        cluster: The cluster.
-        topic: The topic.
+        described: The topic.
         even_none: Whether no message may wait now: those that come while the channel is there would be taken, too.
 
     Returns:
         The reason; empty if it gets copies only.
     """
-    found = await require_topic(cluster, topic)
-    if found.meta is not None or not found.nsqds:
+    if not described.view.is_plain:
         return ""
-    described = await cluster.ask(lambda admin: admin.describe(topic))
+    topic = described.view.topic
     for entry in described.partitions:
         nsqd = entry.leader.address if entry.leader is not None else "unknown"
         if entry.stats is None:
