@@ -155,6 +155,15 @@ def test_columns_are_those_of_the_messages() -> None:
     assert batch.column("value").to_pylist() == [b"\x00\xff", b"b", b"c" * 9]
 
 
+def test_large_bodies_make_the_same_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames_module, "LARGEST_BYTES", 1 << 20)
+    log = log_of([b"a" * 9000, b"b" * 20_000, b"c"])
+    rows = Rows()
+    rows.add(frames_of(log))
+    assert ALL.batch(rows).equals(ALL.batch(log))
+    assert ALL.batch(rows).column("value").to_pylist() == [each.body for each in log]
+
+
 @given(bodies, st.data())
 def test_the_chain_decides_about_frames_as_about_messages(given_bodies: list[bytes], data: st.DataObject) -> None:
     log = log_of(given_bodies, 1000)

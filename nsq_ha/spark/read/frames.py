@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FEWEST_BYTES: Final = 8 * 1024
 """Below this size of a read, objects cost less than the calls of numpy."""
 
-LARGEST_BYTES: Final = 16 * 1024
+LARGEST_BYTES: Final = 2 * 1024
 """Above this size of its first frame, copying bodies once more costs more than objects."""
 
 HEAD_BYTES: Final = 46
