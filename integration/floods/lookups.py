@@ -101,6 +101,14 @@ def _writes(data: bytes, *, close: bool = False) -> Behave:
     return behave
 
 
+async def _continue(writer: asyncio.StreamWriter) -> None:
+    """Ask to go on for ever, as fast as it is read."""
+    while True:
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000)
+        await writer.drain()
+        await dawdle(0.1)
+
+
 async def _slowly(writer: asyncio.StreamWriter) -> None:
     """Write one byte a second."""
     for byte in http_answer(b" " * 1000):
@@ -117,6 +125,8 @@ _BEHAVES: Final[dict[str, Behave]] = {
     "a redirect to itself": _writes(http_answer(b"", 302, "Location: /lookup\r\n")),
     "a redirect elsewhere": _writes(http_answer(b"", 301, "Location: http://127.0.0.1:1/\r\n")),
     "headers without end": _writes(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 20_000, close=True),
+    "headers of 95 KB": _writes(http_answer(b"{}", 200, "X-A: b\r\n" * 12_000)),
+    "100 Continue for ever": _continue,
     "a header of 1 MB": _writes(http_answer(b"{}", 200, f"X-A: {'x' * 1_000_000}\r\n")),
     "a length that is none": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}", close=True),
     "100 MB announced": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n{", close=False),

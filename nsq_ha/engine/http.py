@@ -87,7 +87,7 @@ def new_client(
     # Imported here, not above: it takes 4 MB, and clients with nsqd= do not need it.
     from nsq_ha.engine.quiet import QuietClient  # noqa: PLC0415
 
-    verify: ssl.SSLContext | bool = False
+    verify: ssl.SSLContext | None = None
     if tls is not None:
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):

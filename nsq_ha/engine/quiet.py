@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator, Mapping
 
-    import httpcore
-
 
 @contextlib.contextmanager
 def _without(name: str) -> Iterator[None]:
@@ -39,23 +37,16 @@ def _without(name: str) -> Iterator[None]:
 with _without("httpx._main"):
     import httpx
 
+import httpcore  # noqa: E402 - after httpx, as above
 
-class _Handshake:
-    """Closes the connection of a request whose TLS handshake did not come to its end.
+from nsq_ha.engine.heads import BoundedHeads  # noqa: E402 - it imports httpcore
 
-    httpcore closes it after an error, but not if the request is cancelled, as at its time limit: the event loop would
-    keep the socket until the server closes it. httpcore calls this for each event of the request.
-    """
 
-    def __init__(self) -> None:
-        self._stream: httpcore.AsyncNetworkStream | None = None
+class _Transport(httpx.AsyncHTTPTransport):
+    """Maps httpcore's errors and answers to httpx's, with a pool of our own: httpx cannot be given one."""
 
-    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
-        """Take an event."""
-        if event == "connection.connect_tcp.complete":
-            self._stream = info["return_value"]
-        elif event == "connection.start_tls.failed" and self._stream is not None:
-            await self._stream.aclose()
+    def __init__(self, pool: httpcore.AsyncConnectionPool) -> None:
+        self._pool = pool
 
 
 class QuietClient(httpx.AsyncClient):
@@ -63,7 +54,7 @@ class QuietClient(httpx.AsyncClient):
 
     Args:
         headers: Headers of every request.
-        verify: Checks certificates. False if no server uses https.
+        verify: Checks certificates. None if no server uses https.
         server_name: Name that a certificate must contain. None for the host of the URL.
         local_addr: Host of the source address. None lets the system choose.
     """
@@ -71,12 +62,20 @@ class QuietClient(httpx.AsyncClient):
     def __init__(
         self,
         headers: Mapping[str, str],
-        verify: ssl.SSLContext | bool,
+        verify: ssl.SSLContext | None,
         server_name: str | None,
         local_addr: str | None,
     ) -> None:
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
-        transport = httpx.AsyncHTTPTransport(verify=verify, trust_env=False, limits=limits, local_address=local_addr)
+        transport = _Transport(
+            httpcore.AsyncConnectionPool(
+                ssl_context=verify,
+                max_connections=None,
+                max_keepalive_connections=64,
+                keepalive_expiry=60.0,
+                local_address=local_addr,
+                network_backend=BoundedHeads(),
+            )
+        )
         super().__init__(
             headers=headers,
             transport=transport,
@@ -96,10 +95,8 @@ class QuietClient(httpx.AsyncClient):
         """
         if self.is_closed:
             raise RuntimeError("Cannot send a request, as the client has been closed.")
-        if request.url.scheme == "https":
-            request.extensions["trace"] = _Handshake()
-            if self._server_name:
-                request.extensions["sni_hostname"] = self._server_name
+        if self._server_name and request.url.scheme == "https":
+            request.extensions["sni_hostname"] = self._server_name
         response = await self._own_transport.handle_async_request(request)
         response.request = request
         return response

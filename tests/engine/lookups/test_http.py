@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from nsq_ha.engine.fixed import FixedNodes, explained
+from nsq_ha.engine.heads import MAX_HEAD_BYTES
 from nsq_ha.engine.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
@@ -185,6 +186,39 @@ async def test_a_redirect_says_what_to_give(respx_mock: respx.MockRouter) -> Non
     assert await refused(respx_mock, answer) == (
         "the server answered with a redirect (302): give the address that it redirects to"
     )
+
+
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
+FITTING = b"X: " + b"y" * (MAX_HEAD_BYTES - 4 * 1024) + b"\r\n\r\n{}"
+
+
+@pytest.mark.parametrize(
+    "answer", [OK_HEAD + FITTING, INTERIM * 99 + OK_HEAD + b"\r\n{}", (OK_HEAD + b"\r\n{}").replace(b"\r", b"")]
+)
+async def test_heads_of_a_reasonable_size_are_read(serve: Serve, answer: bytes) -> None:
+    fake = await serve()
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+
+    fake.behave = behave
+    async with new_client() as client:
+        for _ in range(2):  # on one connection
+            assert (await ask(client, "GET", fake.url + "/x", timeout=5.0)).data == b"{}"
+
+
+@pytest.mark.parametrize("answer", [OK_HEAD + b"X: y\r\n" * 4000 + b"\r\n{}", INTERIM * 4000, b"x" * 20_000])
+async def test_a_long_head_is_refused(serve: Serve, answer: bytes) -> None:
+    fake = await serve()
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+
+    fake.behave = behave
+    async with new_client() as client:
+        with pytest.raises(RemoteProtocolError, match=r"the headers are longer than|illegal status line"):
+            await ask(client, "GET", fake.url + "/x", timeout=5.0)
 
 
 async def test_a_compressed_answer_is_refused(respx_mock: respx.MockRouter) -> None:

@@ -1,0 +1,94 @@
+"""Connections for httpx that bound the head of an answer.
+
+h11 parses a head in one turn of the event loop: one of 95 KB takes 95 ms, and thousands of ``100 Continue``, which
+nobody asked for, as much for each read, until the time limit. Its own limit of 100 KiB cannot be changed through httpx.
+
+This module imports httpcore, so import it only where httpx is needed.
+
+Source: server failures 5.2.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import httpcore
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Iterable
+
+    from httpcore._backends.base import SOCKET_OPTION  # private, but the type of a public method
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""Maximum size of the head of an answer, interim answers included. Those of both servers have less than 1 KiB."""
+
+_AT_ONCE: Final = 4 * 1024
+"""Bytes of a head that are read, and so parsed, in one turn of the event loop."""
+
+_END: Final = re.compile(rb"\n\r?\n")
+_INTERIM: Final = re.compile(rb"HTTP/\S* 1")
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection whose answers have heads of a bounded size."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._head = bytearray()
+        self._read_bytes = 0
+        self._in_head = True
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if not self._in_head:
+            return await self._stream.read(max_bytes, timeout)
+        data = await self._stream.read(min(max_bytes, _AT_ONCE), timeout)
+        self._read_bytes += len(data)
+        self._head += data
+        while end := _END.search(self._head):
+            if not _INTERIM.match(self._head):
+                self._in_head = False
+                self._head.clear()
+                return data
+            del self._head[: end.end()]
+        if self._read_bytes > MAX_HEAD_BYTES:
+            raise httpcore.RemoteProtocolError(f"the headers are longer than {MAX_HEAD_BYTES} bytes")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._in_head, self._read_bytes = True, 0
+        self._head.clear()
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.AsyncNetworkStream:
+        try:
+            return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+        except BaseException:
+            # httpcore does not close it if the request is cancelled, as at its time limit: the event loop would keep
+            # the socket until the server closes it.
+            await self._stream.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as httpcore has it
+        return self._stream.get_extra_info(info)
+
+
+class BoundedHeads(httpcore.AnyIOBackend):
+    """Connects as httpcore does on asyncio."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect, and bound the heads that come."""
+        return _Stream(await super().connect_tcp(host, port, timeout, local_address, socket_options))
