@@ -21,7 +21,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 
 help:
 	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
-	@echo 'make test              the whole gate: format, lint, types, layers, tests, coverage, docs'
+	@echo 'make test              the gate: format, lint, types, layers, tests in their short forms, coverage, docs'
 	@echo 'make quick             only the pure tests (protocol, policy)'
 	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, in its oldest'
 	@echo '                       patch release, then spark-floor'

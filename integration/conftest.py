@@ -28,6 +28,7 @@ from integration.cluster import (
 from integration.plain import UPSTREAM_VARIABLE, KeylessProducer, plain_cluster
 from integration.reading import Consumers, eventually
 from nsq_ha import Compression, ConsumerConfig, Producer, ProducerConfig
+from tests.support.full import mark_cases
 from tests.support.inside import watched_sockets
 from tests.support.loops import LOOPS
 
@@ -71,6 +72,7 @@ def pytest_configure() -> None:
         (kind.__init__.__kwdefaults__ or {}).update(defaults)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what a cluster cannot be asked for: it is no part of the contract there, so it is not skipped."""
     left_out = set[str]()
@@ -83,6 +85,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in unwanted]
+    mark_cases(items)
 
 
 def _kinds() -> set[str]:

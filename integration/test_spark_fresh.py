@@ -76,6 +76,7 @@ async def publish(cluster: ClusterUnderTest, topic: str, partition: int, bodies:
     return await asyncio.to_thread(is_fresh, cluster, topic, partition)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "110"}, {"maxBytesPerTrigger": "4000"}], ids=str)
 async def test_queries_right_after_publishes_read_each_message_once(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, limit: dict[str, str]
@@ -91,6 +92,7 @@ async def test_queries_right_after_publishes_read_each_message_once(
     assert ends == sorted(set(ends)), "each batch ends behind the one before"
 
 
+@pytest.mark.slow
 async def test_one_fresh_message_does_not_end_a_query_that_reads_all_there_is(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:

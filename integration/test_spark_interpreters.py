@@ -56,6 +56,7 @@ def block(page: str, kind: str, holding: str) -> str:
     return str(one)
 
 
+@pytest.mark.slow
 async def test_a_session_of_ones_own_in_an_environment_that_is_not_activated(
     cluster: ClusterUnderTest, stocked: str, elsewhere: dict[str, str], tmp_path: Path
 ) -> None:

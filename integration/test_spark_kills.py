@@ -27,6 +27,7 @@ NSQD_VARIABLE: Final = "NSQ_HA_TEST_NSQD"
 """Names a plain upstream nsqd, ``host:port``; without it an nsqd of the cluster stands in."""
 
 
+@pytest.mark.slow
 async def test_a_driver_that_is_killed_again_and_again_under_live_writers_loses_nothing(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:

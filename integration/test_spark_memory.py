@@ -27,6 +27,7 @@ LARGEST = MEGABYTE - 1024
 """Near the server's limit for one message."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("size", "count"), [(LARGEST, 300), (200, 100_000)], ids=["1 MB", "200 B"])
 async def test_a_task_keeps_what_is_under_way_and_one_batch(
     cluster: ClusterUnderTest, producer: Producer, capsys: pytest.CaptureFixture[str], size: int, count: int

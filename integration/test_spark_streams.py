@@ -104,6 +104,7 @@ async def test_workers_that_are_killed_in_the_middle_of_a_read_change_no_row(
     assert job.values() == bodies
 
 
+@pytest.mark.slow
 async def test_channels_that_are_deleted_under_the_readers_change_no_row(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ async def test_channels_that_are_deleted_under_the_readers_change_no_row(
     assert job.values() == bodies
 
 
+@pytest.mark.slow
 async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path
 ) -> None:
@@ -160,6 +162,7 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
 
 
 # In the short form each value once.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("seconds", "after"), itertools.product(LATER.values(), (20, 50)) if FULL else [(0, 50), (3600, 20)]
 )
@@ -199,6 +202,7 @@ async def test_per_key_order_holds_from_the_sink_to_the_source(spark: SparkSessi
     assert len(last) == 50
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ids", ["declared", "content"])
 async def test_a_task_that_runs_again_in_another_order_repeats_the_ids_of_its_rows(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, ids: str
@@ -243,6 +247,7 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, before or "10000")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 async def test_a_micro_batch_that_the_driver_reads_and_tasks_repeat_keeps_the_ids_of_its_rows(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path

@@ -47,12 +47,12 @@ def covered(package: str) -> tuple[str, ...]:
 
 
 SHORT = () if os.environ.get("NSQ_HA_FULL") else ("-m", "not slow")
-"""Spark's own servers, and the whole demo with Spark, are left to ``make test-full``."""
+"""Long forms and further cases of a rule are left to ``make test-full``."""
 
 FAULTS = ("tests/faults",)
 """The rows of the fault table, and the tests of their tools."""
 CHAOS = ("tests/faults/test_chaos.py",)
-"""Runs for a minute, and for three in ``make test-full``; it mostly waits."""
+"""Runs for half a minute, and for three in ``make test-full``; it mostly waits."""
 SPARK = ("tests/spark", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("integration/test_spark*.py")))
 """What ``make spark-floor`` runs as well."""
 PURE = ("tests/protocol", "tests/policy")
@@ -80,7 +80,7 @@ STEPS = (
     step("spark", *PYTEST, *SPARK, *SHORT),
     step("tests", *PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES, *PROGRAMS), *SHORT),
     step("tests of the programs", *PYTEST, *PROGRAMS, *SHORT),
-    step("faults", *PYTEST, *FAULTS, *without(*CHAOS)),
+    step("faults", *PYTEST, *FAULTS, *without(*CHAOS), *SHORT),
     step("tests of the clients", *PYTEST, *CLIENTS, *SHORT),
     step("examples", *PYTEST, *PAGES, *SHORT),
     step("chaos", *PYTEST, *CHAOS),

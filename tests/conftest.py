@@ -16,12 +16,17 @@ from nsq_ha import redaction, unexpected
 from tests.spark_host import SparkHost
 from tests.support.chance import examples_of_the_tree_alone
 from tests.support.chromium import chromium
-from tests.support.full import FULL
+from tests.support.full import FULL, mark_cases
 from tests.support.loops import LOOPS
 
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return LOOPS
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_cases(item for item in items if item.path.is_relative_to(Path(__file__).parent))  # others may have theirs
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +87,6 @@ logging.getLogger("asyncio").addFilter(is_about_our_code)
 
 # What an example may take is not asserted: that is the machine's. `make test` tries the same few examples on the same
 # tree, so that its result is the tree's alone; `make test-full` looks for new ones.
-settings.register_profile("nsq_ha", deadline=None, derandomize=not FULL, max_examples=150 if FULL else 40)
+settings.register_profile("nsq_ha", deadline=None, derandomize=not FULL, max_examples=150 if FULL else 20)
 settings.load_profile("nsq_ha")
 examples_of_the_tree_alone()

@@ -90,7 +90,8 @@ def uses_spark(page: Path) -> bool:
 
 
 def as_parameter(page: Path) -> ParameterSet:
-    return pytest.param(page, id=named(page), marks=[pytest.mark.spark] if uses_spark(page) else [])
+    """The journey runs Spark at each change."""
+    return pytest.param(page, id=named(page), marks=[pytest.mark.spark, pytest.mark.slow] if uses_spark(page) else [])
 
 
 @pytest.mark.timeout(900)

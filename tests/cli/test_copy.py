@@ -222,6 +222,7 @@ def test_it_copies_from_a_plain_cluster_to_a_partitioned_one(
     assert sorted(m["body"] for m in tailed(invoke, topic, 3)) == ["a", "b", "c"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("end", "code"), [((), 0), (("--idle", "600"), 130), (("--count", "9"), 130)])
 def test_ctrl_c_is_its_end_only_if_it_has_no_other(
     cluster: DevCluster, invoke: Invoke, name: str, end: tuple[str, ...], code: int

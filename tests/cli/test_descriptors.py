@@ -26,6 +26,7 @@ def command(cluster: DevCluster, line: str, streams: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.few(1)
 @needs_full
 @pytest.mark.parametrize("line", ["topic list", "--help"])
 def test_output_that_cannot_be_written_is_one_line(cluster: DevCluster, topic: str, line: str) -> None:
@@ -40,6 +41,7 @@ def test_errors_that_cannot_be_written_either_end_quietly(cluster: DevCluster, t
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "")
 
 
+@pytest.mark.few("<&- >&- 2>&-")
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_failure(cluster: DevCluster, topic: str, streams: str) -> None:
     ran = command(cluster, "topic list", streams)

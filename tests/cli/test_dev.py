@@ -58,6 +58,7 @@ def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
     assert invoke("dev", "--topic", text).exit_code == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> None:
     arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--json"]
@@ -80,6 +81,7 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
     assert (process.returncode, output, errors) == (0, b"", b"")
 
 
+@pytest.mark.slow
 def test_with_its_output_in_a_file_people_get_the_line_to_copy() -> None:
     with running([*COMMAND, "--nsqds", "1", "--nsqlookupds", "1"]) as process:
         assert process.stdout is not None
@@ -124,6 +126,7 @@ def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke) -> None
     assert "in use: give --port or --nsqd-port another number, or leave it out to use a free port" in refused.stderr
 
 
+@pytest.mark.slow
 def test_secrets_come_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "auth.json"
     rule = {"topic": "^orders$", "channels": [".*"], "permissions": ["publish", "subscribe"]}
@@ -170,6 +173,7 @@ def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, cont
     assert "sesame" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_plain_cluster_with_tls() -> None:
     lookupd, nsqd = fixed_ports(2), fixed_ports(2)
     arguments = ["--plain", "--port", str(lookupd + 1), "--nsqd-port", str(nsqd), "--topic", "orders"]
@@ -194,6 +198,7 @@ def test_a_plain_cluster_with_tls() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_limits_of_the_nsqds() -> None:
     limits = ["--max-msg-size", "5000000", "--max-msg-timeout", "7200", "--max-heartbeat-interval", "300"]
     with running([*COMMAND, "--plain", *limits, "--max-rdy-count", "10"]) as process:

@@ -52,6 +52,7 @@ def letters_of(invoke: Invoke, *arguments: str, lookupd: str | None = None) -> l
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("extended", [False, True])
 def test_they_are_listed_shown_and_replayed(
     cluster: DevCluster, invoke: Invoke, topic: str, name: str, *, extended: bool
@@ -139,6 +140,7 @@ def plain() -> Iterator[DevCluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke: Invoke, name: str) -> None:
     lookupd = ",".join(plain.lookupd)
     dead = f"{name}.dead"

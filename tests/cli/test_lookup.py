@@ -97,6 +97,7 @@ def test_a_partition_that_takes_no_writes_is_shown(invoke: Invoke, name: str) ->
         assert any("(not writable)" in table for table in result)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "command", [("lookup", "--json"), ("lookup", "--table"), ("stat", "--table"), ("top", "--count", "2")]
 )

@@ -85,6 +85,7 @@ def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: s
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", line)
 
 
+@pytest.mark.few("dev-missing0", "demo-missing1", "dashboard-missing2")
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
@@ -200,6 +201,7 @@ def test_a_wrong_command_is_told_which_there_are(invoke: Invoke) -> None:
     assert "'topic'" in invoke("topik").stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

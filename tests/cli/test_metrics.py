@@ -84,6 +84,7 @@ CONSUMED = "nsq_ha_consumer_finished_total"
 PUBLISHED = "nsq_ha_producer_published_total"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("arguments", "figure", "code"),
     [

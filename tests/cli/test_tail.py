@@ -235,6 +235,7 @@ def test_a_relative_time_can_be_given(invoke: Invoke, topic: str) -> None:
     assert result.stdout == "fresh\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic: str, number: int) -> None:
     invoke("pub", topic, "--partition", "0", stdin="a")
@@ -246,6 +247,7 @@ def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic
     assert (process.returncode, errors) == (0, b"")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", ["--count", "--idle"])
 def test_a_signal_before_its_own_end_interrupts_it(cluster: DevCluster, invoke: Invoke, topic: str, end: str) -> None:
     invoke("pub", topic, "--partition", "0", stdin="a")
@@ -257,6 +259,7 @@ def test_a_signal_before_its_own_end_interrupts_it(cluster: DevCluster, invoke: 
     assert (process.returncode, errors) == (130, b"")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("form", ["--json", "--table", "--raw"])
 def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str, form: str) -> None:
     """It used to be a failure, so that ``set -o pipefail`` ended scripts."""
@@ -269,6 +272,7 @@ def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invok
         assert process.stderr.read() == b""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("nodes", [["nsqd-0"], ["nsqd-0", "nsqlookupd-0"]], ids=["nsqds", "all"])
 def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, name: str, nodes: list[str]) -> None:
     with DevCluster(nsqlookupds=1, nsqds=1, time_scale=0.02) as lonely:
@@ -291,6 +295,7 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
     assert back == f"warning: all partitions of {name} are read again\n".encode()
 
 
+@pytest.mark.slow
 def test_idle_is_no_end_while_a_partition_cannot_be_read(invoke: Invoke, tmp_path: Path) -> None:
     with DevCluster(time_scale=0.02, nsqlookupds=1, nsqds=2) as own:
         source, target = (own.create_topic(name, 1, 1, sync_every=1) for name in ("source", "target"))

@@ -30,6 +30,7 @@ ENDLESS = ("tail", "to-file")
 """What runs until Ctrl-C."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("plain", [False, True])
 def test_every_row_runs(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, plain: bool) -> None:
     monkeypatch.chdir(tmp_path)

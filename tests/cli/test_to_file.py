@@ -308,6 +308,7 @@ def either(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
         yield cluster
 
 
+@pytest.mark.few(1)
 def test_a_killed_process_loses_nothing(either: DevCluster, name: str, tmp_path: Path) -> None:
     either.create_topic(name)
     bodies = [f"message {number}".encode() for number in range(600)]

@@ -231,6 +231,7 @@ def test_a_cluster_that_does_not_answer(invoke: Invoke, nobody: str) -> None:
     assert result.stderr.startswith("Error: ")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("end", ["q", "ctrl-c"])
 def test_on_a_terminal(cluster: DevCluster, topic: str, end: str) -> None:
     master, slave = pty.openpty()

@@ -97,6 +97,7 @@ async def raise_ready():
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seconds", [0.0, 0.05])
 def test_what_nsqd_has_sent_and_nobody_has_read_goes_back(
     plain: DevCluster, request: pytest.FixtureRequest, seconds: float
@@ -110,6 +111,7 @@ def test_what_nsqd_has_sent_and_nobody_has_read_goes_back(
     until(lambda: in_flight_and_depth(plain, topic) == (0, 25))
 
 
+@pytest.mark.slow
 def test_all_consumers_of_all_nsqds_wait_side_by_side(two: DevCluster, request: pytest.FixtureRequest) -> None:
     topic = published(two, request.node.name, 25)
     program = """
@@ -131,6 +133,7 @@ assert time.monotonic() - began[-1] < 2.5, time.monotonic() - began[-1]
     until(lambda: in_flight_and_depth(two, topic) == (0, 50))
 
 
+@pytest.mark.slow
 def test_an_nsqd_that_does_not_answer_is_waited_for_a_moment_and_named(
     plain: DevCluster, request: pytest.FixtureRequest
 ) -> None:
@@ -157,6 +160,7 @@ asyncio.run(main())
     assert "did not answer CLS in time: up to 10 messages may stay in flight until nsqd's message timeout" in complaints
 
 
+@pytest.mark.slow
 def test_messages_of_a_task_that_ended_go_back_to_each_nsqd(two: DevCluster, request: pytest.FixtureRequest) -> None:
     topic = published(two, request.node.name, PUBLISHED)
     program = """
@@ -174,6 +178,7 @@ asyncio.run(main())
     until(lambda: in_flight_and_depth(two, topic) == (0, 2 * PUBLISHED))
 
 
+@pytest.mark.slow
 def test_a_message_that_is_being_given_up_goes_back(plain: DevCluster, topic: str) -> None:
     program = """
 async def hang(message):
@@ -194,6 +199,7 @@ asyncio.run(main())
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
+@pytest.mark.slow
 def test_a_close_that_reaches_its_time_limit_gives_the_messages_of_handlers_back(plain: DevCluster, topic: str) -> None:
     program = """
 async def hold(message):
@@ -211,6 +217,7 @@ asyncio.run(main())
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
+@pytest.mark.slow
 def test_the_consumers_of_a_worker_that_is_cut_off_give_all_messages_back(plain: DevCluster, topic: str) -> None:
     program = """
 from nsq_ha import Worker
@@ -230,6 +237,7 @@ asyncio.run(main())
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("by", ["iteration", "handler"])
 def test_at_the_end_of_the_loop_all_messages_go_back(plain: DevCluster, topic: str, by: str) -> None:
     programs = {
@@ -261,6 +269,7 @@ consumer = asyncio.run_coroutine_threadsafe(take_some(), loop).result()
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
+@pytest.mark.slow
 def test_without_a_loop_that_runs_the_log_says_how_many_stay_in_flight(plain: DevCluster, topic: str) -> None:
     program = """
 loop = asyncio.new_event_loop()

@@ -57,6 +57,7 @@ def most_unanswered(consumer: Consumer) -> int:
     return max(each.in_flight for each in consumer.stats().partitions)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("iterates", [True, False])
 @pytest.mark.parametrize("rate", [0.5, 10.0, 200.0])
 async def test_messages_are_handed_out_at_the_rate(stage: Stage, rate: float, *, iterates: bool) -> None:

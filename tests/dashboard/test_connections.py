@@ -97,6 +97,7 @@ async def test_half_sent_requests_lock_nobody_out(url: str, visitors: Visitors, 
     await eventually(lambda: visitors.ended() >= MAX_CONNECTIONS - MAX_OF_ADDRESS, LIMIT)
 
 
+@pytest.mark.slow
 async def test_many_addresses_lock_nobody_out(url: str, visitors: Visitors) -> None:
     for number in range(MAX_CONNECTIONS):
         await visitors.half(HALVES[1], f"127.0.1.{number % 250 + 1}")

@@ -126,6 +126,7 @@ async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) ->
             await serve(admin, options)
 
 
+@pytest.mark.slow
 async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: DevCluster) -> None:
     ours = {"origin": url.rstrip("/")}
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client, AdminClient(cluster.lookupd) as admin:

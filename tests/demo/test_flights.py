@@ -78,6 +78,7 @@ def test_months_follow_each_other_though_the_file_has_them_in_another_order(tmp_
     assert [flight.fields()["month"] for flight in flights.read([9, 10], path)] == [9, 10]
 
 
+@pytest.mark.slow
 def test_january_needs_no_other_package(january: list[flights.Flight], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert flights.read([1]) == january

@@ -37,6 +37,7 @@ async def test_a_second_run_on_the_topic_is_not_disturbed_by_the_first(
         assert job.audit.is_clean
 
 
+@pytest.mark.slow
 async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     job = job_of(cluster, topic, rows, rate=100)  # so slow that it runs on until the strangers' messages came
     async with Producer(lookupd=cluster.lookupd) as stranger:
@@ -67,6 +68,7 @@ STALL = 12
 """A busy machine has held up the first acknowledgements for more than 5 s."""
 
 
+@pytest.mark.slow
 async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     events: list[str] = []
     job = job_of(cluster, topic, rows, events.append, stall_limit=STALL, rate=1000)
@@ -107,6 +109,7 @@ async def test_a_cancelled_job_wakes_its_script(cluster: DevCluster, topic: str,
     assert (faults.leader_moves, faults.nodes_killed) == (0, 0)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_cannot_be_subscribed_is_reported(cluster: DevCluster, rows: list[Flight]) -> None:
     with pytest.raises(NoLeaderError, match="could be subscribed within 1 s"):
         await job_of(cluster, "demo_nowhere", rows, stall_limit=1).run()

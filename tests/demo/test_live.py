@@ -102,6 +102,7 @@ def listening(page: Any) -> list[str]:  # noqa: ANN401
     return heard
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 async def test_the_whole_run_in_a_browser(
     browser: Any,  # noqa: ANN401

@@ -77,6 +77,7 @@ async def test_on_a_real_cluster_the_topic_is_deleted_at_the_end(cluster: DevClu
     assert report.topic not in await topics(cluster)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_was_created_can_be_kept(cluster: DevCluster) -> None:
     name = f"demo_{uuid.uuid4().hex[:10]}"
     report = await report_of(on(cluster, name, keep_topic=True))
@@ -84,6 +85,7 @@ async def test_a_topic_that_was_created_can_be_kept(cluster: DevCluster) -> None
     assert name in await topics(cluster)
 
 
+@pytest.mark.slow
 async def test_a_topic_that_was_there_is_used_and_never_deleted(cluster: DevCluster, topic: str) -> None:
     report = await report_of(on(cluster, topic))
     assert (report.is_clean, report.partitions) == (True, 2)
@@ -115,12 +117,14 @@ async def test_a_plain_cluster_is_refused() -> None:
         await lookupd.stop()
 
 
+@pytest.mark.slow
 async def test_replicas_are_as_many_as_there_are_nodes() -> None:
     with DevCluster(nsqds=2, time_scale=0.02) as small:
         report = await report_of(on(small))
     assert (report.replicas, report.is_clean) == (2, True)
 
 
+@pytest.mark.slow
 async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: object, **__: object) -> SparkReport:
         raise SparkUnavailableError("Spark needs Java: install one")
@@ -156,6 +160,7 @@ async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkey
     assert not report.is_clean
 
 
+@pytest.mark.slow
 async def test_an_error_of_spark_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> SparkReport:
         raise RuntimeError("no good")

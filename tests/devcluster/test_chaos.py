@@ -101,6 +101,7 @@ def bodies(cluster: DevCluster) -> list[list[int]]:
     return in_cluster(cluster, read)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_acknowledged_is_lost_or_reordered_whatever_happens(seed: int) -> None:
     with probe(scale=SCALE, seed=seed) as seen:

@@ -73,6 +73,7 @@ async def test_by_default_a_large_message_is_refused_before_it_is_sent(start: An
                 await publish
 
 
+@pytest.mark.few("partitioned-5", "plain-1")
 @pytest.mark.parametrize("count", [1, 5])
 async def test_a_server_that_accepts_less_says_what_to_change(start: Any, count: int) -> None:  # noqa: ANN401
     options = await start()

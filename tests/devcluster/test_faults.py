@@ -189,6 +189,7 @@ def test_a_follower_that_is_back_in_time_lets_what_waits_through(*, frozen: bool
         assert seen.stored() == [b"waits", b"waits behind"]
 
 
+@pytest.mark.slow
 def test_whether_a_message_in_doubt_survives_is_left_to_chance() -> None:
     outcomes = {in_doubt(seed) for seed in range(6)}
     assert outcomes == {True, False}
@@ -331,6 +332,7 @@ def test_a_slow_leader_is_named_before_it_works() -> None:
         seen.http.close()
 
 
+@pytest.mark.slow
 def test_after_a_node_came_or_went_nothing_is_stable_until_the_next_full_check() -> None:
     with probe(nsqds=4) as seen:
 

@@ -108,6 +108,7 @@ def test_a_killed_nsqd_is_not_listed_and_comes_back_with_its_topics(cluster: Dev
     assert lookup(cluster, "t") == {cluster.nsqds["nsqd-0"]}
 
 
+@pytest.mark.slow
 def test_a_frozen_nsqd_stays_listed_until_it_is_inactive(cluster: DevCluster) -> None:
     cluster.create_topic("t")
     cluster.freeze("nsqd-0")
@@ -303,6 +304,7 @@ def test_a_killed_nsqd_gives_again_what_its_backend_gave(is_kept: bool) -> None:
         assert 0 < left < 50
 
 
+@pytest.mark.slow
 def test_a_scan_looks_at_some_of_many_channels() -> None:
     with DevCluster(plain=True, nsqds=1, time_scale=0.02) as cluster, held(cluster) as clock:
         address = cluster.nsqds["nsqd-0"]

@@ -1,4 +1,4 @@
-"""A random fault every few seconds, for three minutes (one in the short form), on the embedded cluster.
+"""A random fault every few seconds, for three minutes (half of one in the short form), on the embedded cluster.
 
 ``NSQ_HA_TEST_CHAOS_SEED`` repeats the faults of another run, ``NSQ_HA_TEST_CHAOS_MINUTES`` makes it longer.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from integration.faults.bench import Bench, Stage
     from nsq_ha.devcluster import DevCluster
 
-MINUTES: Final = 3.0 if FULL else 1.0
+MINUTES: Final = 3.0 if FULL else 0.5
 KEPT: Final = 1000
 """Messages of a partition that the cluster keeps behind what was consumed: its memory has to stay flat, too."""
 SLOWEST: Final = 15.0

@@ -94,6 +94,23 @@ def ceiling(scenario: Scenario) -> Target:
     )
 
 
+@pytest.mark.few(
+    "leader-sigkill",
+    "node-restart",
+    "leader-frozen",
+    "move-new",
+    "follower-killed",
+    "lookupds-dead",
+    "lookupd-nonsense",
+    "ordinary-black-hole",
+    "stream-cut",
+    "answers-lost",
+    "grow-ordered",
+    "recreated-ordered",
+    "consumer-frozen",
+    "handler-fails",
+    "stop-leader-frozen",
+)
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 async def test_row(bench: Bench, name: str) -> None:
     scenario = next(scenario for scenario in ALL if scenario.name == name)

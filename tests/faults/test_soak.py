@@ -50,6 +50,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(COMPRESSION_VARIABLE, "snappy")
 
 
+@pytest.mark.few("partitioned")
 @pytest.mark.timeout(60.0 * chosen(MINUTES)[0] + MORE_THAN_THE_RUN)
 @pytest.mark.parametrize(
     ("secrets", "kinds", "is_sync"),

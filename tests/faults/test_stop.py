@@ -97,6 +97,7 @@ async def closed_in(
     return await scenario.play(bench, scenario)
 
 
+@pytest.mark.few("leader_stops", "topic_goes")
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_stop_while(bench: Bench, fault: Callable[[Stage], Awaitable[None]]) -> None:
     row = await closed_in(bench, fault)
@@ -105,6 +106,7 @@ async def test_stop_while(bench: Bench, fault: Callable[[Stage], Awaitable[None]
     assert not row.missed()
 
 
+@pytest.mark.few("silent", "black hole")
 @pytest.mark.parametrize("fault", ["cut", "silent", "flip", "lose", "black hole"])
 async def test_stop_while_the_network_fails(bench: Bench, fault: Fault | Literal["black hole"]) -> None:
     async with Network(bench.cluster) as network:

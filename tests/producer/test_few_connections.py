@@ -40,6 +40,7 @@ async def watch(stage: Stage, tasks: list[asyncio.Task[Any]]) -> int:
     return most
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("limit", [1, 2, 3, 4])
 @pytest.mark.parametrize("attempt", range(2))
 async def test_many_topics_at_once(stage: Stage, limit: int, attempt: int) -> None:
@@ -158,6 +159,7 @@ async def slow(producer: Producer, topics: list[str], seconds: float) -> int:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["nsqd", "lookupd"])
 @pytest.mark.parametrize("topics", [1, 5])
 async def test_a_silent_nsqd_is_remembered(stage: Stage, kind: str, topics: int) -> None:

@@ -56,6 +56,7 @@ async def test_publishes_go_over_many_connections_and_none_is_written_twice(secu
     assert bodies == [b"%d" % number for number in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.real_time
 async def test_replaced_connections_do_not_stay_in_memory(secured: Stage) -> None:
     """Without the collector, which comes rarely, there are no more than are open or being opened."""

@@ -522,6 +522,7 @@ def pulling() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("nsq_ha-pull-")]
 
 
+@pytest.mark.slow
 def test_plain_nsqlookupds_name_the_nsqds_and_their_http_ports(tmp_path: Path) -> None:
     with DevCluster(plain=True, nsqds=2, time_scale=0.02) as cluster:
         for number, node in enumerate(cluster.nsqds):

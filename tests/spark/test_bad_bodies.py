@@ -74,6 +74,7 @@ def test_a_schema_may_be_a_struct_type_and_names_can_be_chosen(rows: DataFrame) 
         decode_json(rows, SCHEMA, required=["id", "tail"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("envelope", [False, True])
 def test_bad_rows_become_dead_letters(rows: DataFrame, *, envelope: bool) -> None:
     split = split_bad(decode_json(rows, SCHEMA, required=["id"]), envelope=envelope)

@@ -190,6 +190,7 @@ def test_a_topic_that_was_made_anew_and_is_longer_than_before(
     assert caplog.text.count("re-created") == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("again", [50, 70, 10], ids=["as long", "longer", "shorter"])
 @pytest.mark.parametrize("sync_every", [1, 100_000], ids=["flushed", "fresh"])
 def test_a_topic_that_is_made_anew_while_its_query_waits(

@@ -156,6 +156,7 @@ def test_pyspark_takes_the_rows_of_a_small_micro_batch_with_its_plan(
     reader.stop()
 
 
+@pytest.mark.slow
 def test_spark_has_the_same_rows_whoever_reads_them(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish
 ) -> None:

@@ -64,6 +64,7 @@ async def test_stream_batch_and_file_have_the_same_sums_when_a_node_dies(
     assert not spark.streams.active
 
 
+@pytest.mark.slow
 def test_repeats_and_what_others_published_do_not_count(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path
 ) -> None:

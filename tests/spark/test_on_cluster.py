@@ -108,6 +108,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsq_ha.spark.connection.READ_BYTES", 4096)
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("small_portions")
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("fault", ["move_leader", "kill", "cut"])

@@ -41,6 +41,7 @@ def write(spark: SparkSession, given: Options, _: str) -> None:
     spark.range(2).select(f.lit("").alias("value")).write.format("nsq").options(**given).mode("append").save()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("call", "given", "reason"),
     [

@@ -37,6 +37,7 @@ def recipes() -> dict[str, Any]:
     return names
 
 
+@pytest.mark.slow
 def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_backfill_by_time_that_becomes_a_stream_fills_a_lake_by_day(
     assert spark.read.parquet(table).count() == 70
 
 
+@pytest.mark.slow
 def test_a_database_has_each_row_once_whatever_is_repeated(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -97,6 +99,7 @@ def test_a_database_has_each_row_once_whatever_is_repeated(
     assert bodies == numbered(70)
 
 
+@pytest.mark.slow
 def test_a_watermark_on_the_time_of_the_publish(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish, recipes: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_session_of_spark_connect_has_no_context() -> None:
     assert given.registered == [NsqDataSource]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_starting_a_stream_adds_no_variable_to_what_the_queries_of_a_session_share(

@@ -116,6 +116,7 @@ def test_a_task_that_fails_runs_again_and_no_row_comes_twice(
     assert sorted(rows) == sorted(topics["source_ordered"])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -142,6 +143,7 @@ def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: d
         loaded(source.schema("body string"), "source_ordered").collect()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "now", "said"),
     [

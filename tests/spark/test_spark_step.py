@@ -68,6 +68,7 @@ def trace_log(topic: str, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_whole_step(spark: SparkSession, dev_cluster: DevCluster, topic: str, trace_log: Path) -> None:
     page = trace_log.with_name("page.html")
     options = PageOptions(page, None, ((1e9, "nsqd-0 killed"),))

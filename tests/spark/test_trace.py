@@ -202,6 +202,7 @@ def test_a_leader_changes_when_publishes_are_acknowledged_not_when_they_are_call
     ]
 
 
+@pytest.mark.slow
 def test_gaps_are_counted_only_where_the_topic_was_looked_at(
     spark: SparkSession, healthy: Path, healthy_report: TraceReport
 ) -> None:
@@ -215,6 +216,7 @@ def test_gaps_are_counted_only_where_the_topic_was_looked_at(
     assert "gaps in the log" not in html_page(healthy_report.as_dict())
 
 
+@pytest.mark.slow
 def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
     lines = [*put(1, 0), consume("READ_QUEUE", 1, 2), consume("START", 1, 3), consume("FIN", 1, 10)]
     lines += [*put(2, 1), consume("START", 2, 4), consume("TIMEOUT", 2, 5), consume("START", 2, 6)]
@@ -244,6 +246,7 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
     assert (report.side, report.stall) == ("server", None), "an nsqd's log does not say when the publisher called"
 
 
+@pytest.mark.slow
 def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) -> None:
     lines = [client("publish", 1, 0, 1), client("delivery", 1, 9, 1), client("finish", 1, 12, 1)]
     lines += [*put(1, 2), consume("START", 1, 5), consume("FIN", 1, 14)]
@@ -252,6 +255,7 @@ def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) 
     assert (row.to_server_ms, row.in_server_ms, row.to_client_ms) == (2.0, 3.0, 4.0)
 
 
+@pytest.mark.slow
 def test_gaps_of_a_log(spark: SparkSession) -> None:
     rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), 7) for offset in (0, 40, 120)]
     frame = spark.createDataFrame(
@@ -261,6 +265,7 @@ def test_gaps_of_a_log(spark: SparkSession) -> None:
     assert (gap.kind, gap.detail) == ("gap", "begins at 120, the one before ends at 80")
 
 
+@pytest.mark.slow
 def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
     lines = tmp_path / "lines"
     lines.mkdir()
@@ -310,6 +315,7 @@ def test_paths_patterns_and_urls(tmp_path: Path) -> None:
             url_of(missing)
 
 
+@pytest.mark.slow
 def test_a_report_of_a_pattern_is_written_to_a_url(spark: SparkSession, sick_report: TraceReport, folder: Path) -> None:
     assert sick_report.counts["lost"] == 1
     assert json.loads((folder / "out/deep/report.json").read_text())["counts"] == sick_report.counts
@@ -408,6 +414,7 @@ def assert_nothing_is_cut_off(page: Any) -> None:  # noqa: ANN401
     assert page.evaluate(outside) == []
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_several_topics_have_their_names_above_their_partitions(
     healthy_report: TraceReport,

@@ -101,6 +101,7 @@ all_in_flight()
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("end", ENDS)
 def test_all_messages_go_back_at_once(plain: DevCluster, topic: str, end: str) -> None:
     program = [sys.executable, "-c", HEAD + ENDS[end], plain.lookupd[0], topic]
@@ -132,6 +133,7 @@ threading.Thread(target=consumer.run, args=(hold,), daemon=True).start()
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("holder", HELD)
 def test_what_a_thread_holds_at_the_time_limit_goes_back(plain: DevCluster, topic: str, holder: str) -> None:
     text = HEAD.replace("3600.0", "0.2") + "held = threading.Event()" + HELD[holder] + "held.wait()\nall_in_flight()"
@@ -141,6 +143,7 @@ def test_what_a_thread_holds_at_the_time_limit_goes_back(plain: DevCluster, topi
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
 
+@pytest.mark.slow
 def test_what_cannot_go_back_is_counted(plain: DevCluster, topic: str) -> None:
     """A coroutine blocks the background event loop for good."""
     program = """

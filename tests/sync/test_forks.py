@@ -127,6 +127,7 @@ print(*sorted(found))
 """
 
 
+@pytest.mark.slow
 def test_the_clients_load_nothing_after_they_were_imported(cluster: DevCluster, topic: str) -> None:
     """With the names of hosts, too, for which the system's resolver is asked in a thread."""
     dead = cluster.create_topic(f"{topic}_dead", 2, 1)
@@ -150,6 +151,7 @@ def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> No
     assert not late - set(loaded.stdout.split())
 
 
+@pytest.mark.slow
 def test_a_fork_while_another_thread_makes_the_first_call(cluster: DevCluster, topic: str) -> None:
     """Whatever the first call loads is held up until the process has been forked."""
     ended = run(
@@ -222,6 +224,7 @@ portal.call(lambda: print("goes on"))
     assert ended == ["True", "goes on"]
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_wait_long_for_a_blocked_loop(cluster: DevCluster, topic: str) -> None:
     """Nor for its own loop, as in a handler of the background loop."""
     ended = run(
@@ -239,6 +242,7 @@ print(portal.call(lambda: child(work, 30.0)))
     assert ended == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_threads_that_fork_at_the_same_time(cluster: DevCluster, topic: str) -> None:
     ended = run(
         cluster,
@@ -264,6 +268,7 @@ def test_threads_that_fork_at_the_same_time(cluster: DevCluster, topic: str) -> 
 # -- a start has a limit
 
 
+@pytest.mark.slow
 def test_a_start_that_a_blocked_loop_holds_up_ends_with_an_error_and_goes_on_later(
     cluster: DevCluster, topic: str
 ) -> None:
@@ -301,6 +306,7 @@ with consumer:
 # -- signals
 
 
+@pytest.mark.slow
 def test_a_forked_child_ends_by_the_signals_that_stop_its_parent_gently(cluster: DevCluster, topic: str) -> None:
     """As the processes of a pool do when it ends them; Python 3.13.0 leaves a handler there to the next wait."""
     ended = run(
@@ -375,6 +381,7 @@ def forks_at_random(cluster: DevCluster, topic: str, count: int, seed: int, limi
     assert [how for how in ended if not how.startswith(("works ", "says why ")) or "hung" in how] == []
 
 
+@pytest.mark.slow
 def test_forks_at_random_moments_of_the_first_call(cluster: DevCluster, topic: str) -> None:
     forks_at_random(cluster, topic, 8, seed=1, limit=8 * LIMIT)
 

@@ -104,6 +104,7 @@ def test_the_end_of_the_program_sends_what_is_under_way(programs: Programs) -> N
     assert programs.stored(300) == [b"%03d" % number for number in range(300)]
 
 
+@pytest.mark.slow
 def test_the_end_of_the_program_waits_no_longer_than_close_timeout(programs: Programs) -> None:
     """Even if nothing can be sent; it says what was not."""
     node = str(programs.cluster.leader(programs.topic, 0))
@@ -133,6 +134,7 @@ def test_handlers_of_atexit_may_still_publish(programs: Programs) -> None:
     assert programs.stored(2) == [b"first words", b"last words"]
 
 
+@pytest.mark.slow
 def test_messages_of_a_program_that_ends_are_delivered_to_others_at_once(programs: Programs) -> None:
     ended = programs.run("""
         Producer(lookupd=lookupd).publish_many(topic, [b"1", b"2", b"3"])
@@ -150,6 +152,7 @@ def test_messages_of_a_program_that_ends_are_delivered_to_others_at_once(program
     assert programs.stored(3) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.slow
 def test_a_blocked_event_loop_does_not_keep_the_program(programs: Programs) -> None:
     ended = programs.run("""
         Producer(lookupd=lookupd).publish(topic, b"x")
@@ -261,6 +264,7 @@ def test_a_child_that_leaves_the_parents_block_closes_nothing(programs: Programs
     assert programs.stored(1) == [b"1"]
 
 
+@pytest.mark.slow
 def test_forks_while_other_threads_publish(programs: Programs) -> None:
     """As a server that makes workers at any time: neither side hangs, and nothing of either is lost."""
     ended = programs.run("""
@@ -294,6 +298,7 @@ def test_forks_while_other_threads_publish(programs: Programs) -> None:
     assert stored.count(b"child") == 8
 
 
+@pytest.mark.slow
 def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs: Programs) -> None:
     ended = programs.run("""
         import logging
@@ -322,6 +327,7 @@ def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs:
     assert programs.stored(1) == [b"child"]
 
 
+@pytest.mark.slow
 def test_a_child_that_leaves_the_block_of_an_embedded_cluster_leaves_it_alone(programs: Programs) -> None:
     ended = programs.run("""
         from nsq_ha.devcluster import DevCluster
@@ -393,6 +399,7 @@ def test_ctrl_c_ends_a_publish_and_cancels_it(programs: Programs) -> None:
     assert ended == Ended(0, ["interrupted", "left"], "")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("call", "condition"),
     [
@@ -416,6 +423,7 @@ def test_ctrl_c_ends_a_consumer(programs: Programs, call: str, condition: str) -
     assert ended == Ended(0, ["interrupted", "True"], "")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_start(programs: Programs) -> None:
     """No nsqlookupd answers, and the consumer would wait for it."""
     ended = programs.run(

@@ -195,6 +195,7 @@ def test_a_child_does_not_run_the_worker_of_its_parent(cluster: DevCluster, topi
     assert subprocess.run(command, timeout=300, check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_interpreters_exit_stops_a_worker_in_a_daemon_thread(cluster: DevCluster, topic: str) -> None:
     text = """if True:
         import sys, threading

@@ -55,6 +55,7 @@ def closes_after(seconds: float) -> Callable[[Peer, Command], None]:
     return script
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
 async def test_an_answer_cannot_send_a_crowd_to_a_stranger(stage: Stage, kind: str) -> None:
     asyncio.get_running_loop().set_debug(False)  # stacks of so many tasks take most of the time

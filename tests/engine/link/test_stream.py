@@ -242,6 +242,7 @@ async def test_a_stream_that_was_closed_twice_can_be_aborted(nsqd: FakeNsqd, clo
             change()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("end", ["close", "abort", "peer closes", "peer aborts", "bad data"])
 @pytest.mark.parametrize("is_logged", [False, True])
 async def test_nothing_of_a_tls_connection_stays_in_memory(
