@@ -14,7 +14,7 @@ from integration.floods.case import Case, Moment, Then
 from integration.floods.kit import CASES
 from integration.floods.running import CLIENTS, HOSTILE, Result, applies, run
 from integration.floods.table import rows
-from integration.floods.tools import COMMANDS, run_commands
+from integration.floods.tools import COMMANDS, run_commands, show_pages
 from nsq_ha.protocol import Layout
 from tests.support.full import FULL
 from tests.support.nsqd import OK
@@ -97,6 +97,14 @@ def test_no_command_crashes_hangs_or_prints_what_a_terminal_executes(nsqd: bool)
         broken += [f"{case.name}: {text}" for text in run_commands(case, nsqd=nsqd, commands=commands)]
     assert not broken, "\n".join(broken)
     assert len(QUICK) > 5
+
+
+@pytest.mark.parametrize("nsqd", [False, True], ids=["nsqlookupd", "nsqd"])
+def test_no_page_of_the_dashboard_fails_or_holds_it_up(nsqd: bool) -> None:
+    chosen = QUICK if FULL else QUICK[::3]
+    broken = [f"{case.name}: {text}" for case in chosen for text in show_pages(case, nsqd=nsqd)]
+    assert not broken, "\n".join(broken)
+    assert len(chosen) > 2
 
 
 def test_no_case_crashes_or_holds_up_a_reader_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:

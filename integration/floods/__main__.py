@@ -1,9 +1,9 @@
 """``python -m integration.floods [NAME ...]``: run the kit of hostile peers, and print the table of what they cost.
 
 Each case runs against each kind of client that it concerns, in memory and in virtual time; CPU and memory are real, so
-this needs Linux. ``--write FILE`` writes the table. ``--tools`` runs the command line and the connections of Spark's
-readers instead, over real sockets. ``python -m integration.floods.heavy`` pours hundreds of megabytes
-over real sockets into clients in processes of their own.
+this needs Linux. ``--write FILE`` writes the table. ``--tools`` runs the command line, the dashboard and the
+connections of Spark's readers instead, over real sockets. ``python -m integration.floods.heavy`` pours hundreds of
+megabytes over real sockets into clients in processes of their own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from integration.floods import spark
 from integration.floods.kit import CASES
 from integration.floods.running import CLIENTS, applies, run
 from integration.floods.table import rows
-from integration.floods.tools import COMMANDS, run_commands
+from integration.floods.tools import COMMANDS, PAGES, run_commands, show_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,13 +51,15 @@ def main(names: Sequence[str]) -> list[Result]:
 def tools() -> list[str]:
     """Run what works over real sockets; print how often, and return what should not have happened."""
     broken: list[str] = []
-    runs = {"commands": 0, "readers of Spark": 0}
+    runs = {"commands": 0, "pages": 0, "readers of Spark": 0}
     with pytest.MonkeyPatch.context() as monkeypatch:
         for case in CASES:
             if case.is_lookup:
                 for nsqd in (False, True):
                     broken += [f"{case.name}: {text}" for text in run_commands(case, nsqd=nsqd)]
+                    broken += [f"{case.name}: {text}" for text in show_pages(case, nsqd=nsqd)]
                     runs["commands"] += len(COMMANDS)
+                    runs["pages"] += len(PAGES)
             elif spark.applies(case):
                 broken += spark.read_case(case, monkeypatch)
                 runs["readers of Spark"] += 1
@@ -70,7 +72,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m integration.floods", description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of 'CLIENT: GROUP: CASE'; all without any")
     parser.add_argument("--write", type=pathlib.Path, help="write the table to this file")
-    parser.add_argument("--tools", action="store_true", help="the command line, and Spark's readers")
+    parser.add_argument("--tools", action="store_true", help="the command line, the dashboard, and Spark's readers")
     arguments = parser.parse_args()
     logging.lastResort = None
     if arguments.tools:

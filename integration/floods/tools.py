@@ -1,4 +1,4 @@
-"""What operators use, against a hostile nsqlookupd or hostile HTTP of an nsqd: admin client and command line."""
+"""What operators use, against a hostile nsqlookupd or hostile HTTP of an nsqd: admin client, commands and dashboard."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, Self
 
+import httpx
 from click.testing import CliRunner
 
 from nsq_ha import NsqError
+from nsq_ha.admin import AdminClient
 from nsq_ha.cli.app import app
+from nsq_ha.dashboard.app import Dashboard, DashboardOptions
 from tests.engine.lookups.loopback import Fake, http_answer, lookup_body
 from tests.support.library_log import logging_as_before
 from tests.support.stage import TOPIC
+from tests.support.turns import TURN, turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -22,7 +26,6 @@ if TYPE_CHECKING:
 
     from integration.floods.case import Behave, Case
     from integration.floods.running import Scene
-    from nsq_ha.admin import AdminClient
 
 QUESTION: Final = 1.0
 """Seconds that one question may take; a call of several may take its own time limit."""
@@ -31,6 +34,8 @@ COMMAND: Final = 30.0
 """Most seconds of a command."""
 MOST_OUTPUT: Final = 200_000
 """Characters that a command prints of what a peer says."""
+MOST_PAGE: Final = 400_000
+"""Characters of a page; the nodes of a cluster with 1,024 nsqds need nearly as many."""
 COMMANDS: Final = (
     ("topic", "list"),
     ("topic", "describe", TOPIC),
@@ -42,6 +47,17 @@ COMMANDS: Final = (
     ("top", "--count", "1"),
     ("doctor",),
 )
+PAGES: Final = (
+    "/",
+    "/topics",
+    f"/topics/{TOPIC}",
+    f"/topics/{TOPIC}/ch",
+    "/nodes",
+    "/timeline",
+    f"/messages?topic={TOPIC}",
+    f"/search?topic={TOPIC}&key=a",
+)
+"""Of the dashboard."""
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -161,4 +177,34 @@ def run_commands(case: Case, *, nsqd: bool, commands: tuple[tuple[str, ...], ...
                 broken.append(f"{name}: printed {len(text)} characters")
             if took > COMMAND:
                 broken.append(f"{name}: took {took:.1f} s")
+    return broken
+
+
+def show_pages(case: Case, *, nsqd: bool) -> list[str]:
+    """Poll for each page of a dashboard, and show it; return what should not have happened."""
+    with Server(case, nsqd=nsqd) as server, logging_as_before():
+        return asyncio.run(_show(server.url, case.seconds_of_cpu))
+
+
+async def _show(url: str, most_cpu: float) -> list[str]:
+    broken: list[str] = []
+    async with AdminClient(url) as admin:
+        dashboard = Dashboard(admin, DashboardOptions(limit=CALL))
+        transport = httpx.ASGITransport(dashboard.app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:4171") as browser:
+            await dashboard.poller.once()  # what is imported for the first of them is not the peer's work
+            await browser.get("/")
+            for page in PAGES:
+                with turns() as measured:
+                    async with asyncio.timeout(COMMAND):
+                        await dashboard.poller.once()
+                        answer = await browser.get(page)
+                if answer.status_code not in (200, 400, 404):  # 400: there is no such topic, or nobody knows
+                    broken.append(f"{page}: status {answer.status_code}")
+                if _CONTROL.search(answer.text):
+                    broken.append(f"{page}: shows a control character")
+                if len(answer.text) > MOST_PAGE:
+                    broken.append(f"{page}: {len(answer.text)} characters")
+                if measured.longest > max(TURN, most_cpu):
+                    broken.append(f"{page}: CPU of a turn: {measured.longest:.3g} {measured.what}")
     return broken
