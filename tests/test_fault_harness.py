@@ -18,7 +18,7 @@ from integration.faults.proxy import TcpProxy
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios import ALL
 from integration.faults.slim import SlimAudit
-from integration.faults.table import each_run, load, table
+from integration.faults.table import each_run, load, long_runs, table
 from integration.faults.waiting import beat
 
 if TYPE_CHECKING:
@@ -101,6 +101,15 @@ def test_the_table_holds_the_worst_of_the_last_runs(tmp_path: Path) -> None:
     assert text[3].split(" | ")[2] == "not run"
     assert text[-1] == "Commits, with the number of runs: `abc` (2)."
     assert len(each_run(runs, 3)) == 3
+
+
+def test_a_long_run_has_a_row_of_its_own(tmp_path: Path) -> None:
+    """It tells what was broken, and no port of the machine."""
+    row = Row("soak", "", Target(), run=1, code="abc", broken=["2 lost"], extra={"tasks grown": 1.0})
+    row.notes += ["9 minutes", "ordered: publish to t-1 failed (may be stored): 127.0.0.1:9 is gone"]
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row.as_json()) + "\n")
+    assert long_runs(load([path]), 3)[2:] == ["| soak | `abc` | 9 minutes | tasks grown 1.00 | none | 2 lost |"]
 
 
 async def test_a_black_hole_is_silent_and_ends() -> None:
