@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
@@ -37,6 +38,7 @@ TAG_KEY: Final = "##client_dispatch_tag"
 
 _AT_ONCE: Final = 8
 _MAX_JSON: Final = 256 * 1024
+_PLACE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
 
 Form = Literal["text", "json", "hex"]
 """How a body is shown: as it is, with the indents of JSON if it is JSON, as hexadecimal numbers."""
@@ -76,12 +78,22 @@ class MessageFilter:
         header: A header's name, or ``name=value``.
         tag: The tag.
         trace_id: The trace id.
+
+    Raises:
+        ConfigError: The header has no name, or no message can have the trace id.
     """
 
     text: str = ""
     header: str = ""
     tag: str = ""
     trace_id: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what a person wrote."""
+        if self.header.startswith("="):
+            raise ConfigError(f"header must be a name, or name=value, not {self.header[:40]!r}")
+        if not 0 <= (self.trace_id or 0) < 2**64:
+            raise ConfigError(f"trace id must be 0..{2**64 - 1}, not {self.trace_id}")
 
     def has(self, stored: StoredMessage) -> bool:
         """Return whether a message is one of them."""
@@ -105,6 +117,7 @@ class LogLook(NamedTuple):
         older: The next number before what was read, by partition; none where the log begins.
         newer: The next number after it, by partition.
         notes: What could not be read.
+        left: How many were not read, since enough were found or the limit was reached.
     """
 
     messages: tuple[Browsed, ...]
@@ -112,6 +125,7 @@ class LogLook(NamedTuple):
     older: Mapping[int, int]
     newer: Mapping[int, int]
     notes: tuple[str, ...]
+    left: int = 0
 
 
 class LogStart(NamedTuple):
@@ -130,8 +144,23 @@ class LogStart(NamedTuple):
     numbers: Mapping[int, int] = {}
     is_backward: bool = False
 
+    def __str__(self) -> str:
+        """Return numbers as :func:`going_on` reads them."""
+        places = ",".join(f"{partition}:{number}" for partition, number in sorted(self.numbers.items()))
+        return f"{'older' if self.is_backward else 'newer'}:{places}"
+
 
 LATEST: Final = LogStart("latest", is_backward=True)
+
+
+def going_on(text: str) -> LogStart | None:
+    """Return where a look goes on: ``older:`` or ``newer:``, and partitions with numbers. None if it says no place."""
+    kind, _, places = text.partition(":")
+    found = [_PLACE.fullmatch(each) for each in places.split(",", 1024)]
+    if kind not in ("older", "newer") or None in found:
+        return None
+    numbers = {int(each[1]): int(each[2]) for each in found if each is not None}
+    return LogStart("numbers", numbers=numbers, is_backward=kind == "older")
 
 
 async def browse(
@@ -177,7 +206,7 @@ async def browse(
             await reader.read(count, is_backward=start.is_backward)
     except TimeoutError:
         reader.notes.append(f"the look ended at its limit of {limit:g} s")
-    return reader.look()
+    return reader.look(is_backward=start.is_backward)
 
 
 class _Reader:
@@ -205,6 +234,7 @@ class _Reader:
                 self._ends[partition], self._begins[partition] = stats.messages, stats.begin_offset
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
+        self._ended: set[int] = set()
 
     async def begin(self, start: LogStart) -> None:
         """Find the number to begin with in each partition."""
@@ -248,7 +278,7 @@ class _Reader:
     async def read(self, count: int, *, is_backward: bool) -> None:
         """Read until enough were found, all were read, or the limit is reached."""
         at, step = (self._older, -1) if is_backward else (self._newer, 1)
-        ended, seen = set[int](), set[int]()
+        ended, seen = self._ended, set[int]()
         while len(self._found) < count and self._count < MAX_SCANNED:
             left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
             if not left:
@@ -289,11 +319,13 @@ class _Reader:
                     self.notes.append(note)
                 return None
 
-    def look(self) -> LogLook:
+    def look(self, *, is_backward: bool) -> LogLook:
         """Return what was found so far."""
+        left = (self._older if is_backward else {p: self._ends[p] + 1 - at for p, at in self._newer.items()}).items()
         found = sorted(self._found, key=lambda each: (each.message.timestamp_ns, each.partition, each.message.number))
         older = {partition: number for partition, number in self._older.items() if number >= 1}
-        return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes))
+        unread = sum(max(0, count) for partition, count in left if partition not in self._ended)
+        return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes), unread)
 
 
 # ---------------------------------------------------------------- what a message says

@@ -21,6 +21,7 @@ from nsq_ha.admin.browsing import (
     LogStart,
     MessageFilter,
     decoded,
+    going_on,
     with_plugin,
 )
 from nsq_ha.admin.words import counted
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]
+
+NOT_YET: Final = 3
+"""The exit code of a look that ended before it found anything, or all was looked at."""
+
+_TOLD: Final = 10.0
+"""Seconds between two reports of how far ``--follow`` is behind."""
 
 _AGAIN: Final = 1.0
 """Seconds between two looks with ``--follow``."""
@@ -105,15 +112,23 @@ def browse(
     The latest messages may be shown some seconds late, when nsqd has flushed them. Bytes that are no UTF-8 come
     damaged; `tail --from` has them whole.
 
+    A look ends after 8 seconds, or 5,000 messages, and then says how to go on: exit code 3 if it had found none.
+
     Only for a partitioned cluster: a plain (upstream) one shows a message only to a consumer, which takes it away.
     """
     if start is not None and around is not None:
         raise click.UsageError("give --from or --around, not both")
     place = start if start is not None else around
-    begin = LATEST if place is None else _start(position(place, time.time()), is_alone=len(partitions) == 1)
+    begin = LATEST if place is None else going_on(place)
+    begin = begin or _start(position(place or "", time.time()), is_alone=len(partitions) == 1)
     show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
     work = _browse(cluster, topic, begin, show, count=count, is_around=around is not None, follow=follow, key=key)
-    run(work(frozenset(partitions), MessageFilter(**wanted)), stopped=0 if follow else None)
+    try:
+        which = MessageFilter(**wanted)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    if run(work(frozenset(partitions), which), stopped=0 if follow else None):
+        raise click.exceptions.Exit(NOT_YET)
 
 
 def _start(where: StartFrom, *, is_alone: bool) -> LogStart:
@@ -144,7 +159,7 @@ def _browse(
     follow: bool,
     key: str | None,
 ) -> Callable[[frozenset[int], MessageFilter], Any]:
-    async def work(partitions: frozenset[int], wanted: MessageFilter) -> int:
+    async def work(partitions: frozenset[int], wanted: MessageFilter) -> bool:
         await require_topic(cluster, topic)
 
         async def look(admin: AdminClient, start: LogStart, count: int = count) -> LogLook:
@@ -159,26 +174,31 @@ def _browse(
                 before = await look(
                     admin, LogStart("numbers", numbers=after.older, is_backward=True), max(1, count // 2)
                 )
+            looks = [each for each in (before, after) if each is not None]
             shown = sorted(
-                (*(before.messages if before else ()), *after.messages), key=lambda each: each.message.timestamp_ns
+                (found for each in looks for found in each.messages), key=lambda each: each.message.timestamp_ns
             )
             for each in shown:
                 show(topic, each)
-            _tell(
-                topic,
-                after.notes,
-                (before.read if before else 0) + after.read,
-                len(shown),
-                is_all=wanted == MessageFilter(),
-            )
-            newer = after.newer
+            is_all = wanted == MessageFilter()
+            _tell(topic, after.notes, sum(each.read for each in looks), len(shown), is_all=is_all)
+            is_cut = len(shown) < count and not is_all and any(each.left for each in looks)
+            if is_cut and not follow:
+                backward = before or (after if start.is_backward else None)
+                on = [LogStart("numbers", numbers=backward.older, is_backward=True)] if backward is not None else []
+                on += [LogStart("numbers", numbers=after.newer)] if backward is not after else []
+                click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
+            newer, told, behind = after.newer, -_TOLD, 0
             while follow:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(0.0 if behind else _AGAIN)
                 next_look = await look(admin, LogStart("numbers", numbers=newer), MAX_COUNT)
                 for each in next_look.messages:
                     show(topic, each)
-                newer = {**newer, **next_look.newer}
-        return 0
+                newer, behind = {**newer, **next_look.newer}, next_look.left
+                if behind and time.monotonic() - told >= _TOLD:
+                    told = time.monotonic()
+                    click.echo(f"warning: {counted(behind, 'message')} of {topic} behind", err=True)
+            return is_cut and not shown
 
     return work
 

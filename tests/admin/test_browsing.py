@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from nsq_ha.admin import PartitionDescription, StoredMessage, TopicDescription, browsing
-from nsq_ha.admin.browsing import LATEST, LogLook, LogStart, MessageFilter, browse, decoded
+from nsq_ha.admin.browsing import LATEST, LogLook, LogStart, MessageFilter, browse, decoded, going_on
 from nsq_ha.errors import ConfigError, TransportError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import partition
@@ -95,6 +95,25 @@ async def test_a_filter_reads_on_until_enough_were_found(monkeypatch: pytest.Mon
     assert seen(found) == [(0, n) for n in (980, 981, 982, 983, 984, 985, 986, 987, 988, 989)][-len(found.messages) :]
     none = await look(Cluster((1, 1000)), count=3, wanted=MessageFilter("absent"))
     assert (none.messages, none.read <= 52, none.older) == ((), True, {0: 1000 - none.read})
+
+
+async def test_a_look_says_how_many_it_did_not_reach() -> None:
+    assert [(await look(Cluster((1, 9)), start, count=4)).left for start in (LATEST, LogStart("oldest"))] == [5, 5]
+    assert (await look(Cluster((7, 9)), count=4)).left == 0
+    assert (await look(Cluster((1, 9), unflushed=2), LogStart("oldest"), count=9)).left == 0
+    backward = LogStart("numbers", numbers={1: 7, 0: 5}, is_backward=True)
+    assert (str(backward), going_on("older:0:5,1:7")) == ("older:0:5,1:7", backward)
+    assert going_on("newer:0:5") == LogStart("numbers", numbers={0: 5})
+    assert [going_on(text) for text in ("older:", "older:0", "0:5", "beginning", "newer:0:5,")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"header": "=y"}, "header must be a name, or name=value"), ({"trace_id": 2**64}, "trace id must be 0..18446744")],
+)
+def test_what_no_message_can_have_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        MessageFilter(**options)
 
 
 async def test_what_cannot_be_read_is_said() -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import sync
+from nsq_ha.admin import browsing
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
@@ -61,6 +62,21 @@ def test_it_shows_stored_messages_and_touches_no_channel(cluster: DevCluster, in
     none = invoke("browse", filled, "--contains", "absent")
     assert (none.stdout, none.stderr) == ("", f"looked at 10 messages of {filled}, 0 of them match\n")
     assert json.loads(invoke("topic", "describe", filled).stdout)["depth"] == {}
+
+
+def test_a_look_that_ends_early_says_how_to_go_on(invoke: Invoke, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended with exit code 0 after 8 s, and nobody knew that there was more."""
+    monkeypatch.setattr(browsing, "MAX_SCANNED", 4)
+    only, place, found = ("browse", filled, "--contains", '"n":1'), "", None
+    for _ in range(3):
+        found = invoke(*only, *(("--from", place) if place else ()), "-n", "2")
+        if found.stdout:
+            break
+        assert (found.exit_code, "go on with --from older:" in found.stderr) == (3, True)
+        place = found.stderr.strip().rpartition(" ")[2]
+    assert found is not None
+    assert bodies(found) == [1]
+    assert invoke("browse", filled, "--header", "=y").exit_code == 2
 
 
 def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, cast
 
-from nsq_ha.admin.browsing import FORMS, LATEST, LogStart, MessageFilter, decoded
+from nsq_ha.admin.browsing import FORMS, LATEST, LogStart, MessageFilter, decoded, going_on
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
@@ -26,8 +26,7 @@ COUNT: Final = 20
 _NO_PLUGINS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType({})
 _MAX_BODY: Final = 20_000
 _FIRST: Final = 160
-_DIGITS: Final = re.compile(r"[0-9]{1,18}")
-_AT: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
+_DIGITS: Final = re.compile(r"[0-9]{1,20}")
 _AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -45,7 +44,7 @@ def wanted_of(given: Mapping[str, str]) -> MessageFilter:
     """Return which messages a form asks for.
 
     Raises:
-        ConfigError: The trace id is no number.
+        ConfigError: The header has no name, or the trace id is none.
     """
     trace = _number(given, "trace")
     return MessageFilter(
@@ -74,10 +73,8 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
         ConfigError: It is no place.
     """
     for name in ("older", "newer"):
-        if name in given:
-            places = [_AT.fullmatch(each) for each in given[name].split(",")[:1024]]
-            numbers = {int(each[1]): int(each[2]) for each in places if each is not None}
-            return LogStart("numbers", numbers=numbers, is_backward=name == "older")
+        if name in given and (place := going_on(f"{name}:{given[name]}")) is not None:
+            return place
     text = given.get("from", "").strip()
     if text in ("", "latest"):
         return LATEST
@@ -103,7 +100,7 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     if not text:
         return None
     if not _DIGITS.fullmatch(text):
-        raise ConfigError(f"{name} must be a whole number of at most 18 digits")
+        raise ConfigError(f"{name} must be a whole number of at most 20 digits")
     return int(text)
 
 
@@ -169,10 +166,13 @@ def _found(board: Board, look: LogLook, show: Callable[[str], str]) -> Html:
     said = (
         f"{figures.count(len(look.messages))} shown, the newest first; {figures.count(look.read)} were read for that."
     )
+    none = (
+        f"No message matches yet: {look.left:,} were not looked at, so go on." if look.left else "No message matches."
+    )
     return join(
         notes,
         tag("p", said, class_="soft", role="status", id="result"),
-        tag("div", rows, class_="messages", id="messages") if rows else tag("p", "No message matches.", class_="empty"),
+        tag("div", rows, class_="messages", id="messages") if rows else tag("p", none, class_="empty"),
         tag("p", _more(given, look, "older", "Older"), " ", _more(given, look, "newer", "Newer"), class_="buttons"),
     )
 
@@ -183,7 +183,7 @@ def _more(given: Mapping[str, str], look: LogLook, name: str, label: str) -> Htm
     if not numbers:
         return None
     kept = {key: value for key, value in given.items() if key not in ("older", "newer", "from", "follow")}
-    place = ",".join(f"{partition}:{number}" for partition, number in sorted(numbers.items()))
+    _, _, place = str(LogStart("numbers", numbers=numbers)).partition(":")
     return tag("a", label, href=path("messages") + query(**kept, **{name: place}), class_="button")
 
 
