@@ -61,10 +61,10 @@ def dashboard(cluster: ClusterAccess, *, history: float, token_file: Path | None
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     chosen = DashboardOptions(token=_token(token_file), history=history * 60, **options)
-    if chosen.token is None and chosen.needs_token:
+    is_new = chosen.token is None and chosen.needs_token
+    if is_new:
         chosen = dataclasses.replace(chosen, token=new_token())
-        click.echo(f"token: {chosen.token}", err=True)
-    run(_serve(cluster, chosen), stopped=0)
+    run(_serve(cluster, chosen, shows_token=is_new), stopped=0)
 
 
 def _token(file: Path | None) -> str | None:
@@ -76,9 +76,14 @@ def _token(file: Path | None) -> str | None:
         raise click.ClickException(f"the file {file} with the token cannot be read: {error}") from error
 
 
-async def _serve(cluster: ClusterAccess, options: DashboardOptions) -> int:
+async def _serve(cluster: ClusterAccess, options: DashboardOptions, *, shows_token: bool) -> int:
     from nsq_ha.dashboard import serve
 
+    def started(url: str) -> None:
+        if shows_token:  # not before all options are known to be right
+            click.echo(f"token: {options.token}", err=True)
+        click.echo(f"dashboard: {url}")
+
     async with cluster.admin() as admin:
-        await serve(admin, options, started=lambda url: click.echo(f"dashboard: {url}"))
+        await serve(admin, options, started=started)
     return 0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from nsq_ha import Batch, Consumer, Message
-    from nsq_ha.admin import TopicDescription
+    from nsq_ha.admin import PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.cli.views import FoundTopic
     from nsq_ha.options.keywords import ConsumerOptions
@@ -297,7 +297,7 @@ async def scan(
         start: Where to begin on a partitioned cluster. None for the oldest message.
 
     Raises:
-        ConfigError: The cluster is a plain one, and ``channel`` is missing.
+        ConfigError: The cluster is a plain one, and ``channel`` is missing, or an nsqd does not have it.
     """
     if found.meta is not None:
         async for message in _scan_log(cluster, topic, start or StartFrom.beginning()):
@@ -308,8 +308,14 @@ async def scan(
             f"give --channel: a plain cluster keeps messages of {topic!r} only in its channels, and another channel"
             f" would take those that wait for the first one"
         )
-    reading = reading_options((), None, _IN_FLIGHT)
-    expected = await depth_of(cluster, topic, channel)
+    described = await cluster.ask(lambda admin: admin.describe(topic), topic)
+    if without := [each.leader for each in described.partitions if channel not in _channels(each)]:
+        nsqd = without[0].address if without[0] is not None else "unknown"
+        known = ", ".join(sorted(described.depth)) or "none"
+        raise ConfigError(
+            f"topic {topic!r} has no channel {channel!r} at nsqd {nsqd}, and reading would create it; it has {known}"
+        )
+    expected, reading = described.depth.get(channel), reading_options((), None, _IN_FLIGHT)
     count = 0
     async with (
         cluster.consumer(topic, channel, **reading) as consumer,
@@ -324,6 +330,10 @@ async def scan(
     if count < _IN_FLIGHT:
         return
     click.echo(f"warning: only the first {_IN_FLIGHT:,} messages of the channel were read", err=True)
+
+
+def _channels(entry: PartitionDescription) -> list[str]:
+    return [each.name for each in entry.stats.channels] if entry.stats else []
 
 
 async def _scan_log(cluster: ClusterAccess, topic: str, start: StartFrom) -> AsyncGenerator[Message, None]:

@@ -32,6 +32,7 @@ from nsq_ha.identity import is_upstream_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsq_ha import Consumer
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
@@ -102,6 +103,7 @@ async def _print(
 ) -> int:
     printed = 0
     consumer = cluster.consumer(topic, chosen.channel or own_channel("tail"), **chosen.options())
+    _want(consumer, chosen.count)
     async with consumer, losses_reported(consumer, kind):
         while printed != chosen.count:
             try:
@@ -117,9 +119,16 @@ async def _print(
             except BaseException:
                 message.requeue(0)
                 raise
-            message.finish()
             printed += 1
+            _want(consumer, None if chosen.count is None else chosen.count - printed)
+            message.finish()
     return printed
+
+
+def _want(consumer: Consumer, count: int | None) -> None:
+    """Ask for no more than is printed: the others would go back to the channel, each with one attempt more."""
+    if count is not None and count < consumer.max_in_flight:
+        consumer.set_max_in_flight(count)
 
 
 def _check_consume(channel: str | None, *, consume: bool) -> None:

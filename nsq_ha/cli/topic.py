@@ -252,11 +252,12 @@ def create(name: str, cluster: ClusterAccess, as_json: bool | None, **options: A
     """
     view = _change(cluster, None, f"creating {name}", lambda admin: _create(admin, name, **options))
     if view.is_plain:
-        nsqds = list(_leaders(view).values())
+        found = run(cluster.ask(lambda admin: admin.describe(name), name))  # the view has all that may create it
         if wants_json(as_json):
-            print_json({"topic": name, "nsqds": nsqds})
+            print_json({"topic": name, "nsqds": [_leader(entry) for entry in found.partitions]})
         else:
-            print_table(["nsqd to publish to"], [(nsqd,) for nsqd in nsqds], title=f"created {name}")
+            click.echo(f"created {name}")
+            _print_plain(found)
     else:
         _print_leaders(view, f"created {name}", as_json=as_json)
 

@@ -150,7 +150,11 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     refused = invoke("dead-letters", "list", dead, lookupd=lookupd)
     assert refused.exit_code == 1
     assert "give --channel: a plain cluster keeps messages" in refused.stderr
-    letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
+    mistyped = invoke("dead-letters", "list", dead, "--channel", "look", lookupd=lookupd)
+    assert (mistyped.exit_code, "no channel 'look' at nsqd" in mistyped.stderr) == (1, True)
+    assert invoke("channel", "list", dead, lookupd=lookupd).stdout == ""
+    assert invoke("dead-letters", "list", f"{dead}x", "--channel", "look", lookupd=lookupd).exit_code == 1
+    assert invoke("channel", "create", dead, "look", lookupd=lookupd).exit_code == 0
     found = letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
     assert sorted(each["body"] for each in found) == ["k2", "v1"]
     replay = ("dead-letters", "replay", dead, "--channel", "look", "--yes")

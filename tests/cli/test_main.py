@@ -215,3 +215,9 @@ def test_ctrl_c_while_it_loads_ends_with_130(module: str, arguments: list[str]) 
     code = INTERRUPTED.format(module=module, arguments=arguments)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_a_token_is_shown_when_the_options_are_right(invoke: Invoke) -> None:
+    refused = invoke("dashboard", "--admin", "--port", "0", "--decode", "math:pi")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "Error: 'math:pi' is no function\n"

@@ -312,3 +312,16 @@ def test_idle_is_no_end_while_a_partition_cannot_be_read(invoke: Invoke, tmp_pat
             assert (
                 "Error: stopped after the idle time, although not all partitions of source can be read" in result.stderr
             )
+
+
+def test_what_is_not_wanted_is_not_taken(invoke: Invoke, name: str) -> None:
+    """A whole window was taken and put back, with an attempt more for each."""
+    with DevCluster(plain=True, nsqlookupds=1, nsqds=1) as plain:
+        (lookupd,) = plain.lookupd
+        assert invoke("pub", name, stdin="\n".join(map(str, range(20))), lookupd=lookupd).exit_code == 0
+        assert invoke("channel", "create", name, "c", lookupd=lookupd).exit_code == 0
+        taken = ("tail", name, "--channel", "c", "--consume")
+        first = invoke(*taken, "-n", "2", "--json", lookupd=lookupd)
+        rest = invoke(*taken, "-n", "18", "--json", lookupd=lookupd)
+    attempts = [json.loads(line)["attempts"] for found in (first, rest) for line in found.stdout.splitlines()]
+    assert attempts == [1] * 20
