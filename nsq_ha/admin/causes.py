@@ -44,9 +44,6 @@ SLOW: Final = 1.0
 _TIMES_SLOWER: Final = 10
 """How many times as long as that of the others a slow answer takes."""
 
-_UNBROKEN: Final = 30.0
-"""Seconds between two looks up to which the time of a loss is known well enough."""
-
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
 """Parts of what an nsqd says that cannot write."""
 
@@ -86,10 +83,7 @@ class Incident:
 def incidents(reading: Reading) -> tuple[Incident, ...]:
     """Return what is wrong now, the worst first."""
     if not reading.is_fresh:
-        why = reading.errors["nsqds"]
-        remedy = "check the addresses of the nsqlookupds, and whether they run"
-        cause = "the cluster does not answer"
-        return (Incident(trouble="unanswered", subject="cluster", cause=cause, detail=why, remedy=remedy),)
+        return (_unanswered(reading),)
     missing = list(_missing(reading))
     explained = frozenset(p for each in missing for p in each.unled)
     if missing and (left := unled(reading).keys() - explained):  # its followers are too few to write, so nobody leads
@@ -101,7 +95,8 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
         missing.remove(first)
         missing.append(replace(first, effects=effects, unled=first.unled | left, is_bad=True))
         explained |= left
-    found = [*missing, *_present(reading), *_lookupds(reading)]
+    found = [_unanswered(reading)] if reading.unanswered else []
+    found += [*missing, *_present(reading), *_lookupds(reading)]
     found += _rest(reading, explained, is_explained=bool(found))
     return tuple(sorted(found, key=lambda each: (not each.is_bad, not each.unled, -len(each.unled), each.since or 0.0)))
 
@@ -111,9 +106,8 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
     if reading.is_plain or not reading.is_fresh:
         return {}
     found: dict[TopicPartition, str] = {}
-    lost = (each.led for each in reading.remembered.nsqds.values() if each.lost is not None and each.replaced is None)
-    known = {partition for led in lost for partition in led if partition[0] in reading.listed}
-    for partition in sorted(reading.holders.keys() | reading.leaders.keys() | known):
+    lost = {partition for each in reading.remembered.unled.values() for partition in each.led}
+    for partition in sorted(reading.leaders.keys() | lost):
         leader = reading.leaders.get(partition)
         if leader is None:
             before = reading.former.get(partition)
@@ -125,16 +119,31 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
 
 def expected(reading: Reading) -> tuple[int, int]:
     """Return how many nsqds answer, and how many there should be."""
-    missing = {each.subject for each in incidents(reading) if each.trouble in ("gone", "cut") and each.is_bad}
+    missing = {each.subject for each in incidents(reading) if each.trouble == "gone" and each.is_bad}
     return len(reading.nodes) - len(reading.silent), len(reading.nodes.keys() | missing)
 
 
-def incomplete(reading: Reading) -> frozenset[str]:
-    """Return the topics whose figures lack a part now, since nobody serves it."""
+def incomplete(reading: Reading, empty: Collection[TopicPartition] = ()) -> frozenset[str]:
+    """Return the topics whose figures lack a part now, since nobody serves it; ``empty`` ones have no messages."""
     if not reading.is_plain:
-        return frozenset(topic for topic, _ in unled(reading))
+        return frozenset(topic for topic, number in unled(reading) if (topic, number) not in empty)
     silent = reading.silent.keys()
     return frozenset(topic for address in silent for topic in reading.nsqds[address].topics)
+
+
+def _unanswered(reading: Reading) -> Incident:
+    """Return the incident that no nsqlookupd, or nobody, answers."""
+    known = max(reading.remembered.lookupds.values(), key=lambda each: each.seen, default=None)
+    who, effects = "no nsqlookupd answers", ("clients that start find nothing; those that run know their nsqds",)
+    return Incident(
+        trouble="unanswered",
+        subject="cluster",
+        cause=_seen(who if reading.unanswered else "the cluster does not answer", known, reading.at),
+        since=None if known is None else known.since,
+        effects=effects if reading.unanswered else (),
+        detail=reading.unanswered or reading.errors["nsqds"],
+        remedy="check the addresses of the nsqlookupds, and whether they run",
+    )
 
 
 # ---------------------------------------------------------------- nsqds that are missing
@@ -142,30 +151,31 @@ def incomplete(reading: Reading) -> frozenset[str]:
 
 def _missing(reading: Reading) -> Iterator[Incident]:
     named = {address for each in reading.replicas.values() for address in (*each.in_sync, *each.behind)}
-    known = {address for address, each in reading.remembered.nsqds.items() if each.lost is not None}
-    lost = {*reading.silent, *((named | known) - reading.nodes.keys())} - {
-        address for address, said in reading.absent.items() if not said.error
-    }
+    known = {address: each.since for address, each in reading.remembered.nsqds.items() if each.lost is not None}
+    lost = {*reading.silent, *((named | known.keys()) - reading.nodes.keys())}
     without = unled(reading)
     for address in sorted(lost):
         yield _lost(reading, address, lost, without)
-    for address, said in sorted(reading.absent.items()):
-        if not said.error and address not in reading.nodes:
-            yield Incident(
-                trouble="cut",
-                subject=address,
-                cause=f"nsqd {address} is cut off: it answers here, but no nsqlookupd lists it",
-                since=_since(reading.remembered.nsqds.get(address)),
-                effects=("clients do not find what it has",),
-                remedy="check its connections to the nsqlookupds' TCP ports, and to etcd",
-            )
+    listed = {address for each in reading.lookupds for address in each.nsqds}
+    cut = [a for a, said in sorted(reading.absent.items()) if not said.error and a not in listed]
+    if cut and not reading.unanswered:
+        many = f"{len(cut):,} nsqds answer, but no nsqlookupd lists them: {some(cut, 3)}"
+        ways = "the ways to the nsqlookupds' TCP ports" + ("" if reading.is_plain else ", and to etcd")
+        yield Incident(
+            trouble="cut",
+            subject=cut[0] if len(cut) == 1 else "cluster",
+            cause=f"nsqd {cut[0]} answers, but no nsqlookupd lists it" if len(cut) == 1 else many,
+            since=min((since for each in cut if (since := known.get(each))), default=None),
+            effects=("clients do not find what is there",),
+            remedy=f"if an nsqlookupd has just started, wait half a minute until they register; else check {ways}",
+        )
 
 
 def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[TopicPartition, str]) -> Incident:
     known = reading.remembered.nsqds.get(address, Sighting(0.0))
     led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
     gone = led & without.keys()
-    effects = _after_loss(led - gone, known)
+    effects = _after_loss(sum(reading.leaders.get(each, address) != address for each in led), known)
     kept = {partition for partition in gone if reading.leaders.get(partition) == address}
     if kept:  # perhaps only those who ask here cannot reach it
         effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
@@ -182,8 +192,8 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
     return Incident(
         trouble=trouble,
         subject=address,
-        cause=_how(address, said, known, is_listed=is_listed, at=reading.at),
-        since=_since(known),
+        cause=_seen(f"nsqd {address} {_how(said, is_listed=is_listed)}", known, reading.at),
+        since=known.since,
         effects=tuple(effects),
         remedy=_remedy(address, said, is_listed=is_listed),
         detail=said.error if said is not None else "",
@@ -192,14 +202,17 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
     )
 
 
-def _how(address: str, said: NodeStats | None, known: Sighting, *, is_listed: bool, at: float) -> str:
+def _how(said: NodeStats | None, *, is_listed: bool) -> str:
     if said is not None and said.hangs:
-        return f"nsqd {address} hangs or is cut off: it lets requests wait"
-    if is_listed:
-        return f"nsqd {address} does not answer"
-    if known.seen and _since(known) is None:
-        return f"nsqd {address} gone, last seen {span(at - known.seen)} ago"
-    return f"nsqd {address} gone"
+        return "hangs or is cut off"
+    return "does not answer" if is_listed else "gone"
+
+
+def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen") -> str:
+    """Return a cause with all that is known of its time, unless ``since`` says it."""
+    if known is None or not known.seen or known.since is not None:
+        return cause
+    return f"{cause}, last {done} {span(at - known.seen)} ago"
 
 
 def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
@@ -210,19 +223,11 @@ def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
     return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
 
 
-def _since(known: Sighting | None) -> float | None:
-    """Return when a loss began, if looks were frequent enough to know it."""
-    if known is None or known.lost is None:
-        return None
-    return known.seen if known.lost - known.seen <= _UNBROKEN else None
-
-
-def _after_loss(moved: Iterable[TopicPartition], known: Sighting) -> list[str]:
-    count = len(list(moved))
-    if not count:
+def _after_loss(moved: int, known: Sighting) -> list[str]:
+    if not moved:
         return []
-    took = f" after {span(known.replaced - known.seen)}" if known.replaced and _since(known) is not None else ""
-    return [f"{counted(count, 'partition')} led by others{took}"]
+    took = f" after {span(known.replaced - known.seen)}" if known.replaced and known.since is not None else ""
+    return [f"{counted(moved, 'partition')} led by others{took}"]
 
 
 def _writes(
@@ -318,11 +323,11 @@ def _lookupds(reading: Reading) -> Iterator[Incident]:
         yield Incident(
             trouble="lookupd",
             subject=url,
-            cause=f"nsqlookupd {url} {'does not answer' if error else 'gone'}",
-            since=_since(known.get(url)),
+            cause=_seen(f"nsqlookupd {url} {'does not answer' if error else 'gone'}", known.get(url), reading.at),
+            since=known[url].since if url in known else None,
             effects=(f"{counted(left, 'nsqlookupd')} left to look topics up at",),
-            remedy="start it, or open its HTTP port; if it was removed for good, take it out of lookupd"
-            + ("" if error else f", and run nsq-ha node forget {url}"),
+            remedy="start it, or open its HTTP port; if it was removed for good, take it out of lookupd, and run"
+            f" nsq-ha node forget {url}",
             detail=error,
         )
     if not reading.cluster.is_plain and not any(each.leads and not each.error for each in reading.lookupds):
@@ -359,11 +364,19 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
     """Yield what no other incident explains."""
     left = {each: why for each, why in unled(reading).items() if each not in explained}
     if left:
-        names = some((f"{topic}-{number}" for topic, number in left), 3)
+        names = [f"{topic}-{number}" for topic, number in left]
+        known = [each for name, each in reading.remembered.unled.items() if name in names and each.seen]
+        first = min(known, key=lambda each: each.seen, default=None)
         yield Incident(
             trouble="leaderless",
             subject="cluster",
-            cause=f"{counted(len(left), 'partition')} {_have(len(left))} no leader: {names}",
+            cause=_seen(
+                f"{counted(len(left), 'partition')} {_have(len(left))} no leader: {some(names, 3)}",
+                first,
+                reading.at,
+                "led",
+            ),
+            since=None if first is None else first.since,
             remedy="wait half a minute; if it stays, start the nsqds that hold it, and look at the nsqlookupds' logs",
             unled=frozenset(left),
         )

@@ -154,7 +154,7 @@ def _nsqds_answer(facts: Facts) -> _Outcome:
     if missing:
         status: Status = "failed" if any(each.is_bad for each in missing) else "warning"
         names = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
-        names += [f"{each.subject} ({each.trouble})" for each in missing if each.trouble != "silent"]
+        names += [f"{each.subject} ({each.detail or each.cause})" for each in missing if each.trouble != "silent"]
         return status, f"no answer from {some(names)}", missing[0].remedy
     ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
     if ill:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsq_ha.admin.cluster import ClusterAdmin
+from nsq_ha.admin.description import ClusterStats
 from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.admin.statistics import StatsAdmin
 from nsq_ha.admin.topics import TopicAdmin
@@ -50,6 +51,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             LookupUnavailableError: No nsqlookupd answers, and there was no look before.
         """
         clock = asyncio.get_running_loop().time
+        self._leading.servers.know(() if before is None else before.remembered.lookupds)
         began, old, errors, names = clock(), before or Reading(time.time()), dict[str, str](), list(topics)
 
         async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
@@ -88,8 +90,6 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             clock=time.monotonic(),
             memory=old.remembered,
         )
-        if not found.is_fresh:
-            return found
         try:
             async with asyncio.timeout(max(0.1, timeout - (clock() - began))):
                 return await self._with_missing(found)
@@ -98,10 +98,19 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
 
     async def _with_missing(self, reading: Reading) -> Reading:
         """Return a reading with what can be known of nsqds that are missing, or not in sync."""
-        unlisted = [each for address, each in reading.memory.nsqds.items() if address not in reading.nodes]
-        asked = self._ask_nsqds([each.node for each in unlisted if each.node is not None])
-        is_missing = bool(unlisted or reading.silent or reading.stable is False)
+        unlisted = [
+            each.node
+            for address, each in reading.memory.nsqds.items()
+            if each.node is not None and (address not in reading.nodes or not reading.is_fresh)
+        ]
+        asked = self._ask_nsqds(unlisted)
+        is_missing = reading.is_fresh and bool(unlisted or reading.silent or reading.stable is False)
         replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else _nothing(), asked)
+        if not reading.is_fresh:  # those that are known may answer, though nobody says where they are
+            if all(each.error for each in absent):
+                return reading
+            errors = {part: text for part, text in reading.errors.items() if part != "nsqds"}
+            reading = replace(reading, stats=ClusterStats(()), errors=errors)
         return replace(reading, absent={each.node.address: each for each in absent}, replicas=replicas)
 
     async def _replicas(self, reading: Reading) -> Mapping[TopicPartition, Replicas]:

@@ -18,21 +18,25 @@ MAX_SERVERS: Final = 500
 MAX_LED: Final = 5000
 """Partitions that are remembered of one nsqd."""
 
+UNBROKEN: Final = 10.0
+"""Seconds between two looks up to which the time of what happened between them is known well enough."""
+
 TopicPartition = tuple[str, int]
 """A topic and a partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """A server when it last answered.
+    """A server when it last answered, or a partition when it last had a leader.
 
     Attributes:
-        seen: When that was, in Unix seconds.
+        seen: When that was, in Unix seconds; 0 if it is not known.
         node: Its addresses. None for an nsqlookupd.
-        led: The partitions that it led.
+        led: The partitions that it led, or the partition.
         waiting: Messages that waited there, on a plain cluster.
         lost: When a look first found no answer. None while it answers.
-        replaced: When all of ``led`` had other leaders. None before.
+        moved: How many of ``led`` had other leaders at the last look.
+        replaced: When the last of these had moved. None if none did, or nobody looked then.
     """
 
     seen: float
@@ -40,20 +44,30 @@ class Sighting:
     led: frozenset[TopicPartition] = frozenset()
     waiting: int = 0
     lost: float | None = None
+    moved: int = 0
     replaced: float | None = None
+
+    @property
+    def since(self) -> float | None:
+        """When the loss began. None without one, or if looks were too far apart to know it."""
+        return self.seen if self.lost is not None and self.lost - self.seen <= UNBROKEN else None
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The servers that belong to a cluster.
+    """The servers that belong to a cluster, and the partitions that nobody leads.
 
     Attributes:
         nsqds: By the address of their TCP.
         lookupds: By URL.
+        unled: The partitions without a leader, by topic and number, such as ``orders-0``.
+        at: When the last look ended, in Unix seconds.
     """
 
     nsqds: Mapping[str, Sighting] = field(default_factory=dict)
     lookupds: Mapping[str, Sighting] = field(default_factory=dict)
+    unled: Mapping[str, Sighting] = field(default_factory=dict)
+    at: float = 0.0
 
     def after(
         self,
@@ -61,6 +75,9 @@ class Memory:
         nsqds: Mapping[str, Sighting],
         lookupds: Collection[str],
         leaders: Mapping[TopicPartition, str],
+        *,
+        partitions: Collection[TopicPartition] = (),
+        topics: Collection[str] = (),
     ) -> Memory:
         """Return what is known after a look.
 
@@ -72,30 +89,39 @@ class Memory:
             nsqds: Those that answered.
             lookupds: Those that answered.
             leaders: Who leads each partition now.
+            partitions: Those that an nsqd holds.
+            topics: Those that there are.
         """
         old = self if not nsqds or not self.nsqds or nsqds.keys() & self.nsqds.keys() else Memory()
         found: dict[str, Sighting] = {}
         for address, known in old.nsqds.items():
             if address not in nsqds and at - known.seen <= KEPT:
-                found[address] = _missed(known, address, at, leaders)
+                found[address] = _missed(known, address, at, old.at, leaders)
         urls = {url: replace(each, lost=each.lost or at) for url, each in old.lookupds.items() if url not in lookupds}
         found |= nsqds
         urls = {url: each for url, each in urls.items() if at - each.seen <= KEPT} | dict.fromkeys(
             lookupds, Sighting(at)
         )
-        return Memory(_newest(found), _newest(urls))
+        # One that nobody holds is not seen either: the only nsqd that has it may be gone, or not have opened it yet.
+        led = {part for each in (*old.nsqds.values(), *old.unled.values()) for part in each.led if part[0] in topics}
+        unled = sorted(({*partitions} | led) - leaders.keys())[:MAX_LED]
+        names = {f"{topic}-{number}": frozenset({(topic, number)}) for topic, number in unled}
+        lost = {name: old.unled.get(name) or Sighting(old.at, led=led, lost=at) for name, led in names.items()}
+        return Memory(_newest(found), _newest(urls), lost, at)
 
     def without(self, name: str) -> Memory:
         """Return what is known without a server: an address or a URL."""
         nsqds = {address: each for address, each in self.nsqds.items() if address != name}
-        return Memory(nsqds, {url: each for url, each in self.lookupds.items() if url != name})
+        return replace(self, nsqds=nsqds, lookupds={url: each for url, each in self.lookupds.items() if url != name})
 
 
-def _missed(known: Sighting, address: str, at: float, leaders: Mapping[TopicPartition, str]) -> Sighting:
+def _missed(known: Sighting, address: str, at: float, looked: float, leaders: Mapping[TopicPartition, str]) -> Sighting:
+    """Return an nsqd that does not answer; ``looked`` is the time of the look before."""
+    moved = sum(leaders.get(each, address) != address for each in known.led)
     replaced = known.replaced
-    if replaced is None and known.led and all(leaders.get(each, address) != address for each in known.led):
-        replaced = at
-    return replace(known, lost=known.lost or at, replaced=replaced)
+    if moved > known.moved:
+        replaced = at if at - looked <= UNBROKEN else None
+    return replace(known, lost=known.lost or at, moved=moved, replaced=replaced)
 
 
 def _newest(servers: Mapping[str, Sighting]) -> Mapping[str, Sighting]:

@@ -47,7 +47,7 @@ class Rates(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """The figures of a channel, of a channel in one part of its topic, or of a topic without channels.
+    """The figures of a channel, of a channel in one part of its topic, or of what waits in no channel.
 
     Attributes:
         topic: The topic.
@@ -113,12 +113,14 @@ class NsqdView(NamedTuple):
         listed: What the nsqlookupds list. None if they do not list it now.
         leads: The partitions that it leads, by topic; none on a plain cluster.
         follows: The partitions that it follows, by topic.
+        is_cut: It answers, but no nsqlookupd lists it.
     """
 
     said: NodeStats
     listed: NodeInfo | None
     leads: Mapping[str, Sequence[int]]
     follows: Mapping[str, Sequence[int]]
+    is_cut: bool = False
 
     @property
     def address(self) -> str:
@@ -127,10 +129,10 @@ class NsqdView(NamedTuple):
 
     @property
     def health(self) -> str:
-        """``OK``, ``silent``, ``gone`` if the nsqlookupds do not list it either, or what is wrong."""
-        if self.said.error and self.listed is None:
-            return "gone"
-        return "silent" if self.said.error else self.said.health or "unknown"
+        """``OK``, or what is wrong: such as ``hangs``, ``silent``, ``gone`` if it is not listed either."""
+        if self.said.error:
+            return "hangs" if self.said.hangs else "silent" if self.listed is not None else "gone"
+        return "not listed" if self.is_cut else self.said.health or "unknown"
 
     @property
     def version(self) -> str:
@@ -231,25 +233,33 @@ class Reading:
         """Whether the nsqds were asked; if not, their figures are those of an earlier look."""
         return "nsqds" not in self.errors
 
+    @property
+    def unanswered(self) -> str:
+        """Why no nsqlookupd answers; empty if one does."""
+        return self.errors["cluster"] if {"cluster", "topics", "nodes"} <= self.errors.keys() else ""
+
     def require(self) -> None:
-        """Do nothing if the nsqlookupds and nsqds were asked.
+        """Do nothing if the nsqlookupds were asked, or at least the nsqds that are known.
 
         Raises:
             LookupUnavailableError: They were not; the text says why.
         """
-        for part in ("nsqds", "cluster", "topics", "nodes"):
+        for part in ("nsqds",) if self.unanswered else ("nsqds", "cluster", "topics", "nodes"):
             if part in self.errors:
                 raise LookupUnavailableError(self.errors[part])
 
     @property
     def is_plain(self) -> bool:
         """Whether the cluster is a plain one, without partitions and leaders."""
-        return any(node.node.is_plain for node in self.stats.nodes) if self.cluster is None else self.cluster.is_plain
+        return (
+            any(node.node.is_plain for node in self.nodes.values()) if self.cluster is None else self.cluster.is_plain
+        )
 
     @property
     def lookupds(self) -> Sequence[LookupdState]:
         """The nsqlookupds; none before they answer."""
-        return () if self.cluster is None else self.cluster.lookupds
+        known = () if self.cluster is None else self.cluster.lookupds
+        return [replace(each, error=self.unanswered) for each in known] if self.unanswered else known
 
     @property
     def stable(self) -> bool | None:
@@ -274,17 +284,19 @@ class Reading:
         answering = {
             address: Sighting(self.at, node.node, frozenset(led.get(address, ())[:MAX_LED]), _waiting(node))
             for address, node in self.nodes.items()
-            if not node.error
+            if not node.error and address not in self.absent
         }
         lookupds = [each.url for each in self.lookupds if not each.error] if "cluster" not in self.errors else []
-        return self.memory.after(self.at, answering, lookupds, self.leaders)
+        held = () if self.is_plain else self.holders.keys()
+        return self.memory.after(self.at, answering, lookupds, self.leaders, partitions=held, topics=self.names)
 
     # ------------------------------------------------------------ nsqds and partitions
 
     @cached_property
     def nodes(self) -> Mapping[str, NodeStats]:
-        """What each nsqd says, by address."""
-        return {node.node.address: node for node in self.stats.nodes}
+        """What each nsqd says, by address: those that are listed, and those that answer though they are not."""
+        unlisted = {address: node for address, node in self.absent.items() if not node.error}
+        return {node.node.address: node for node in self.stats.nodes} | unlisted
 
     @cached_property
     def silent(self) -> Mapping[str, str]:
@@ -308,12 +320,13 @@ class Reading:
         """
         if self.is_plain:
             return {}
-        before = self.former
+        before = {part: address for address, each in self.memory.nsqds.items() for part in each.led} | dict(self.former)
         leaders: dict[TopicPartition, str] = {}
         for address, node in self.nodes.items():
             for entry in node.partitions:
                 partition = (entry.topic, entry.partition)
-                if entry.is_leader and not (partition in leaders and leaders[partition] == before.get(partition)):
+                is_taken = leaders.get(partition, "") == before.get(partition) or address in self.absent
+                if entry.is_leader and not (partition in leaders and is_taken):
                     leaders[partition] = address
         return leaders | {p: nsqd for p, nsqd in before.items() if p not in leaders and nsqd in self.silent}
 
@@ -344,7 +357,7 @@ class Reading:
             for entry in node.partitions if not self.is_plain else ():
                 if self.leaders.get((entry.topic, entry.partition)) != address:
                     follows.setdefault(entry.topic, []).append(entry.partition)
-            found[address] = NsqdView(node, info, leads, follows)
+            found[address] = NsqdView(node, info, leads, follows, is_cut=address in self.absent and not self.unanswered)
         gone = (NsqdView(node, None, {}, {}) for address, node in self.absent.items() if address not in found)
         return found | {each.address: each for each in gone}
 
@@ -388,11 +401,10 @@ class Reading:
 
     @cached_property
     def rows(self) -> Sequence[FigureRow]:
-        """The figures of each channel over all its parts, and of each topic without channels, by topic and channel."""
+        """The figures of each channel over all its parts, and of what waits in no channel, by topic and channel."""
         rows: list[FigureRow] = []
         for topic in self.topics.values():
-            unrouted = sum(entry.unrouted for entry in topic.partitions)
-            row = FigureRow(topic=topic.topic, messages=topic.messages, unrouted=unrouted)
+            row = FigureRow(topic=topic.topic, messages=topic.messages, unrouted=sum(map(_unrouted, topic.partitions)))
             rows += self._rows(row, topic.channels, (topic.topic, None, None))
         return rows
 
@@ -403,7 +415,7 @@ class Reading:
         for entry in (entry for topic in self.topics.values() for entry in topic.partitions):
             topic, partition, _ = part = self._part(entry)
             row = FigureRow(
-                topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages, unrouted=entry.unrouted
+                topic=topic, partition=partition, nsqd=entry.nsqd, messages=entry.messages, unrouted=_unrouted(entry)
             )
             rows += self._rows(row, entry.channels, part)
         return rows
@@ -458,7 +470,7 @@ class Reading:
 
     def _rows(self, row: FigureRow, channels: Iterable[ChannelStats], part: Part) -> list[FigureRow]:
         row = replace(row, in_rate=self.published.get(part))
-        return [
+        found = [
             # A plain nsqd never says how old a message is: 0 s for an empty channel would look like a figure.
             replace(
                 row,
@@ -467,7 +479,13 @@ class Reading:
                 rates=self.rates.get((part, each.name)),
             )
             for each in channels
-        ] or [row]
+        ]
+        return [*found, row] if row.unrouted or not found else found
+
+
+def _unrouted(entry: PartitionStats) -> int:
+    """Return how many messages wait at a plain nsqd for a channel; for a moment, each new one does."""
+    return entry.unrouted if entry.paused or not entry.channels else 0
 
 
 def _waiting(node: NodeStats) -> int:

@@ -18,10 +18,10 @@ from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
 from nsq_ha.cli.reading import taken_from
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import recall, remember
+from nsq_ha.cli.seen import look
 from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import new_client
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, TopicNotFoundError
+from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -70,20 +70,16 @@ def doctor(cluster: ClusterAccess, as_json: bool | None, *, topic: str | None, t
     Exit code 1 if a check failed; a warning is no failure.
     """
     statuses: list[str] = []
-    causes: list[str] = []
 
     def report(finding: Finding) -> None:
-        # What is wrong fails a check, too, and is counted once.
-        (causes if finding.check == "incident" else statuses).append(finding.status)
+        statuses.append(finding.status)
         print_json(asdict(finding)) if wants_json(as_json) else _print(finding)
 
     run(_examine(cluster, topic, timeout, report))
     failed, warned = statuses.count("failed"), statuses.count("warning")
     if not wants_json(as_json):
-        click.echo(
-            f"\n{failed} failed, {counted(warned, 'warning')}" if failed or warned or causes else "\nall is well"
-        )
-    if failed or "failed" in causes:
+        click.echo(f"\n{failed} failed, {counted(warned, 'warning')}" if failed or warned else "\nall is well")
+    if failed:
         raise click.exceptions.Exit(1)
 
 
@@ -117,13 +113,13 @@ async def _examine(
         facts = await gather(cluster, topic)
     except TopicNotFoundError as error:
         raise TopicNotFoundError.named(topic or "") from error
-    except LookupUnavailableError as error:
-        remedy = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
-        report(Finding("nsqlookupds answer", "failed", str(error), remedy))
-        return
+    reading = facts.reading
     for each in facts.incidents:
-        text = each.sentence(facts.reading.at)
-        report(Finding("incident", "failed" if each.is_bad else "warning", text, each.remedy))
+        report(Finding("incident", "failed" if each.is_bad else "warning", each.sentence(reading.at), each.remedy))
+    if reading.unanswered or not reading.is_fresh:
+        remedy = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
+        report(Finding("nsqlookupds answer", "failed", reading.unanswered or reading.errors["nsqds"], remedy))
+        return
     for finding in findings_of(facts):
         report(finding)
     report(certificates(cluster, time.time()))
@@ -143,13 +139,12 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
     """Ask all servers.
 
     Raises:
-        LookupUnavailableError: No nsqlookupd answers.
         TopicNotFoundError: ``topic`` does not exist.
     """
     async with cluster.admin() as admin:
-        reading = await admin.look(recall(cluster.lookupd))
-        reading.require()
-        remember(cluster.lookupd, reading)
+        reading = await look(cluster, admin)
+        if reading.unanswered or not reading.is_fresh:
+            return Facts(reading=reading)
         names = [topic] if topic is not None else sorted(reading.listed)
         chosen = names[:MOST_TOPICS]
         described = await _limited(_described(admin, name, strict=topic is not None) for name in chosen)

@@ -13,7 +13,7 @@ from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_rows, say
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import keep, recall, remember
+from nsq_ha.cli.seen import keep, look, recall
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,9 +107,8 @@ def _report(nsqds: Iterable[NsqdView]) -> None:
 
 
 async def _look(admin: AdminClient, cluster: ClusterAccess) -> Reading:
-    reading = await admin.look(recall(cluster.lookupd))
+    reading = await look(cluster, admin)
     reading.require()
-    remember(cluster.lookupd, reading)
     return reading
 
 

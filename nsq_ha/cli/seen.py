@@ -19,6 +19,9 @@ from nsq_ha.admin.reading import Reading
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nsq_ha.admin import AdminClient
+    from nsq_ha.cli.cluster import ClusterAccess
+
 _FILE: Final = "seen.json"
 _MAX_BYTES: Final = 4 * 1024 * 1024
 _MAX_CLUSTERS: Final = 20
@@ -42,6 +45,13 @@ def recall(lookupd: Iterable[str]) -> Reading:
     """Return a reading that only has the memory of the cluster at these nsqlookupds; an empty one for a new one."""
     known = next((each for each in _load() if {*lookupd} & {*each.lookupds}), None)
     return Reading(0.0) if known is None else Reading(0.0, memory=known.memory)
+
+
+async def look(cluster: ClusterAccess, admin: AdminClient) -> Reading:
+    """Look at a cluster once, by what is known of it, and write down what is known then."""
+    reading = await admin.look(recall(cluster.lookupd))
+    remember(cluster.lookupd, reading)
+    return reading
 
 
 def remember(lookupd: Iterable[str], reading: Reading) -> None:

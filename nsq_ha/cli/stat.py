@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from nsq_ha.admin.memory import Sighting
-from nsq_ha.admin.reading import Reading
-from nsq_ha.admin.words import span
+from nsq_ha.admin.causes import incidents
 from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, clean, print_rows, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import recall
-from nsq_ha.errors import NsqError, TopicNotFoundError
+from nsq_ha.cli.seen import recall, remember
+from nsq_ha.errors import LookupUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, ClusterStats, PartitionStats
-    from nsq_ha.admin.memory import Memory
-    from nsq_ha.admin.reading import FigureRow
+    from nsq_ha.admin import ChannelStats, ClientStats, PartitionStats
+    from nsq_ha.admin.reading import FigureRow, Reading
     from nsq_ha.cli.cluster import ClusterAccess
 
 
@@ -57,94 +52,77 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> Non
     """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
 
     A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
-    1 if an nsqd did not answer, since what it leads is then missing; not with --watch, which goes on.
+    1 if figures are missing, since an nsqd or leader is; not with --watch, which goes on.
     """
     chosen = StatOptions(as_json=wants_json(as_json), **options)  # type: ignore[arg-type]  # click's names and types
     if chosen.count is not None and not chosen.watch:
         raise click.UsageError("--count needs --watch")
     if chosen.clients and chosen.watch:
         raise click.UsageError("give --clients or --watch, not both")
-    silent = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None, has_end=chosen.count is not None)
-    if silent and not chosen.watch:
+    lacks = run(_stat(cluster, chosen), stopped=0 if chosen.watch else None, has_end=chosen.count is not None)
+    if lacks and not chosen.watch:
         raise click.exceptions.Exit(1)
 
 
-async def _stat(cluster: ClusterAccess, options: StatOptions) -> int:
-    memory = recall(cluster.lookupd).memory
+async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
+    before, done = recall(cluster.lookupd), 0
     async with cluster.admin() as admin:
-        if options.clients:
-            found = await _read(admin, options)
-            silent = report_silence(found, memory, options.topic)
-            _require_channel(found, options)
-            _print_clients(found, as_json=options.as_json)
-            return silent
-        state = await admin.cluster()
-        before: Reading | None = None
-        done = 0
         while True:
             began = time.monotonic()
-            silent = 0
+            reading, lacks = await admin.look(before, clients=options.clients), False
             try:
-                found = await _read(admin, options)
-            except NsqError as error:
-                if before is None:
+                reading.require()
+            except LookupUnavailableError as error:
+                if not done:
                     raise
                 click.echo(f"warning: {clean(str(error))}", err=True)
             else:
-                silent = report_silence(found, memory, options.topic)
-                _require_channel(found, options)
-                earlier = None if before is None else before.kept
-                before = Reading(time.time(), stats=found, cluster=state, earlier=earlier, clock=began)
-                rows = before.parts if options.by_partition else before.rows
-                having = {row.topic for row in rows if row.channel is not None or options.channel is None}
-                _print([row for row in rows if row.topic in having], options)
+                if options.topic not in (None, *reading.names):
+                    raise TopicNotFoundError.named(options.topic or "")
+                remember(cluster.lookupd, reading)
+                lacks = tell_lacking(reading, options.topic)
+                show = _print_clients if options.clients else _print_rows
+                show(reading, options)
+                before = reading
             done += 1
             if not options.watch or done == options.count:
-                return silent
+                return lacks
             await asyncio.sleep(max(0.0, began + options.interval - time.monotonic()))
 
 
-async def _read(admin: AdminClient, options: StatOptions) -> ClusterStats:
-    try:
-        return await admin.stats(options.topic, channel=options.channel, clients=options.clients)
-    except TopicNotFoundError as error:
-        raise TopicNotFoundError.named(options.topic or "") from error
+def tell_lacking(reading: Reading, topic: str | None) -> bool:
+    """Say why figures are missing; return whether some are. On a partitioned cluster, others have what moved."""
+    is_plain = reading.is_plain
+    found = [
+        each
+        for each in incidents(reading)
+        if each.trouble in ("unanswered", "silent")
+        or (is_plain and each.trouble == "gone")
+        or any(topic in (None, name) for name, _ in each.unled)
+    ]
+    for each in found:
+        missing = "" if each.trouble == "unanswered" else ": what is there is missing here"
+        click.echo(f"warning: {clean(each.sentence(reading.at))}{missing}; see nsq-ha doctor", err=True)
+    return bool(found)
 
 
-def _require_channel(found: ClusterStats, options: StatOptions) -> None:
+def _chosen(options: StatOptions, topic: str, channel: str) -> bool:
+    return options.topic in (None, topic) and options.channel in (None, channel)
+
+
+def _require(found: bool, options: StatOptions) -> None:
     """Refuse a channel that there is not; with ``--watch``, which may wait for it, warn.
 
     Raises:
         click.ClickException: No topic that was asked for has it.
     """
-    if options.channel is None or any(each.channels for topic in found.topics for each in topic.partitions):
+    if options.channel is None or found:
         return
     name = clean(options.channel)
     text = f"no topic has a channel {name!r}" if options.topic is None else f"{options.topic} has no channel {name!r}"
     if not options.watch:
         raise click.ClickException(text)
     click.echo(f"warning: {text}", err=True)
-
-
-def report_silence(found: ClusterStats, memory: Memory, topic: str | None) -> int:
-    """Name the nsqds whose figures are missing, those that the nsqlookupds have forgotten, too; return how many."""
-    for node in found.silent:
-        click.echo(f"warning: nsqd {clean(node.node.address)} does not answer: {clean(node.error)}", err=True)
-    at, gone = time.time(), 0
-    now = {each.node.address: Sighting(at, each.node) for each in found.nodes if not each.error}
-    counted = {(each.topic, entry.partition) for each in found.topics for entry in each.partitions}
-    topics = {each.topic for each in found.topics} if topic is None else {topic}
-    listed = {each.node.address for each in found.nodes}
-    for address, known in memory.after(at, now, (), {}).nsqds.items():
-        # On a partitioned cluster, others have what it led, unless nobody leads it.
-        missing = known.node is not None and known.node.is_plain
-        missing = missing or any(part[0] in topics and part not in counted for part in known.led)
-        if address in listed or not missing:
-            continue
-        gone += 1
-        text = f"nsqd {clean(address)} is gone, last seen {span(at - known.seen)} ago: what it has is missing here"
-        click.echo(f"warning: {text}; see nsq-ha node list", err=True)
-    return len(found.silent) + gone
 
 
 _COUNTS: Final = ("in_flight", "deferred", "requeued", "timed_out", "clients")
@@ -170,7 +148,9 @@ def _as_dict(row: FigureRow) -> dict[str, object]:
     }
 
 
-def _print(rows: Sequence[FigureRow], options: StatOptions) -> None:
+def _print_rows(reading: Reading, options: StatOptions) -> None:
+    rows = [r for r in (reading.parts if options.by_partition else reading.rows) if _chosen(options, r.topic, r.name)]
+    _require(bool(rows), options)
     now = datetime.now(UTC)
     at = {"at": now.isoformat(timespec="milliseconds")} if options.watch else {}
     print_rows(
@@ -190,24 +170,25 @@ class _Connection(NamedTuple):
     client: ClientStats
 
 
-def _print_clients(found: ClusterStats, *, as_json: bool) -> None:
-    connections = [
-        _Connection(entry, channel, client)
-        for topic in found.topics
+def _print_clients(reading: Reading, options: StatOptions) -> None:
+    channels = [
+        (entry, channel)
+        for topic in reading.topics.values()
         for entry in topic.partitions
         for channel in entry.channels
-        for client in channel.connections
+        if _chosen(options, entry.topic, channel.name)
     ]
-    plain = {each.node.address for each in found.nodes if each.node.is_plain}
+    _require(bool(channels), options)
+    connections = [_Connection(*place, client) for place in channels for client in place[1].connections]
 
     def as_dict(each: _Connection) -> dict[str, object]:
         entry = each.entry
-        number = None if entry.nsqd in plain else entry.partition
+        number = None if reading.is_plain else entry.partition
         place = {"topic": entry.topic, "channel": each.channel.name, "partition": number, "nsqd": entry.nsqd}
         return place | dataclasses.asdict(each.client)
 
     columns = _client_columns(time.time())
-    print_rows(connections, as_dict, columns, as_json=as_json, empty="no connection consumes")
+    print_rows(connections, as_dict, columns, as_json=options.as_json, empty="no connection consumes")
 
 
 def _client_columns(now: float) -> list[FigureColumn]:

@@ -184,22 +184,22 @@ class Changing:
         return name, target
 
     async def _do(self, name: str, target: ActionTarget, address: str) -> Page:
-        action, failure = ACTIONS[name], ""
+        action, failure = ACTIONS[name], None
         level: Level = "warning"
         try:
             await action.run(self._admin, target)
         except NsqError as error:
-            failure, level = str(error), "bad"
-        text = f"an operator tried this: {action.label}. It failed: {failure}" if failure else action.done
+            failure, level = error, "bad"
+        text = action.done if failure is None else f"an operator tried this: {action.label}. It failed: {failure}"
         log.warning("%s: %s", target.subject, text)
         self._history.tell(ClusterEvent(time.time(), "operator", level, target.subject, text[:MAX_TEXT], target.topic))
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        entry = {"at": at, "from": address, "action": name, **dataclasses.asdict(target), "failure": failure}
+        entry = {"at": at, "from": address, "action": name, **dataclasses.asdict(target), "failure": str(failure or "")}
         try:
             await asyncio.to_thread(_append, self._change_log, json.dumps(entry) + "\n")
         except OSError as error:
             log.error("the change log %s cannot be written: %s", self._change_log, error)  # noqa: TRY400 - no bug
-        return change.outcome(target, failure or action.done, is_done=not failure)
+        return change.outcome(name, target, failure)
 
 
 def _append(path: Path | None, line: str) -> None:

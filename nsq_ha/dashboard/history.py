@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -21,7 +21,7 @@ from nsq_ha.admin.words import some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from nsq_ha.admin.causes import Incident, Trouble
     from nsq_ha.admin.memory import TopicPartition
@@ -84,6 +84,7 @@ class History:
         self._series: dict[Key, array[float]] = {}
         self._written: dict[Key, int] = {}
         self._former: dict[TopicPartition, str] = {}
+        self._empty: set[TopicPartition] = set()
         self._times = array("d", [_NAN]) * self.capacity
         self._count = 0
 
@@ -92,9 +93,15 @@ class History:
         before, self.latest = self.latest, reading
         events = [] if before is None else changes(before, reading, self._former)
         if reading.is_fresh:
-            partitions = reading.holders.keys() | reading.leaders.keys()
+            names = set(reading.names)
             known = self._former | dict(reading.leaders)
-            self._former = {partition: nsqd for partition, nsqd in known.items() if partition in partitions}
+            self._former = {partition: nsqd for partition, nsqd in known.items() if partition[0] in names}
+            led = {
+                (each.topic, each.partition): each.messages for t in reading.topics.values() for each in t.partitions
+            }
+            self._empty = {each for each in self._empty - led.keys() if each in known} | {
+                p for p, n in led.items() if not n
+            }
         moved = frozenset(each.subject for each in events if each.kind == "leader")
         main, alike = folded([*events, *self._follow(reading, moved)])
         self.events.extend(main)
@@ -191,7 +198,7 @@ class History:
         self._times[position] = reading.at
         self._count += 1
         if reading.is_fresh:
-            for key, value in _values(reading):
+            for key, value in _values(reading, self._empty):
                 found = self._ring(key)
                 if found is not None:
                     found[position] = value
@@ -220,9 +227,9 @@ class History:
         return [*ring[position:], *ring[:position]]
 
 
-def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
+def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tuple[Key, float]]:
     """Yield the figures of a reading; those of the whole cluster first, so that they always have a place."""
-    lacking = incomplete(reading)
+    lacking = incomplete(reading, empty)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
     if not lacking:
@@ -306,7 +313,7 @@ def changes(before: Reading, after: Reading, former: Mapping[TopicPartition, str
     return [
         *_leaders(before, after, former or {}),
         *_nodes(before, after),
-        *_topics(before, after),
+        *_topics(before, after, former or {}),
         *_channels(before, after),
     ]
 
@@ -350,7 +357,7 @@ def _nodes(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
                 )
 
 
-def _topics(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
+def _topics(before: Reading, after: Reading, former: Mapping[TopicPartition, str]) -> Iterator[ClusterEvent]:
     if {"topics", "nsqds"} & {*before.errors, *after.errors}:
         return
     old, new = set(before.names), set(after.names)
@@ -358,8 +365,9 @@ def _topics(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
         yield ClusterEvent(after.at, "topic", "info", name, "the topic was created", name, "created")
     for name in sorted(old - new):
         yield ClusterEvent(after.at, "topic", "warning", name, "the topic was deleted", name, "deleted")
+    known = Counter(topic for topic, _ in former.keys() | before.holders.keys())  # those of nsqds that are gone, too
     for name in sorted(old & new):
-        was, now = len(before.partitions(name)), len(after.partitions(name))
+        was, now = known[name], len(after.partitions(name))
         if not after.is_plain and 0 < was < now:
             yield ClusterEvent(after.at, "topic", "info", name, f"it has {now} partitions, {was} before", name)
 

@@ -533,6 +533,11 @@ class Servers:
         if self._on_event is not None:
             self._on_event(event)
 
+    def know(self, urls: Iterable[str]) -> None:
+        """Ask these, too, which were known before; one that fails, and that none lists, is forgotten."""
+        for url in [url for url in urls if self._find(url) is None][:MAX_LEARNT]:
+            self._add(url, configured=False)
+
     def _add(self, url: str, *, configured: bool) -> Server:
         client = LookupClient(url, timeout=self._timeout, client=self.http)
         server = Server(url, client, configured=configured, now=self._loop.time())

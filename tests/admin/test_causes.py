@@ -11,6 +11,8 @@ from nsq_ha.admin import LookupdState, NodeStats
 from nsq_ha.admin.causes import expected, incidents, incomplete
 from nsq_ha.admin.memory import KEPT, MAX_SERVERS, Memory, Sighting
 from nsq_ha.admin.reading import Reading, Replicas
+from nsq_ha.engine.answers import TopicInfo
+from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import channel, node, partition, reading
 
@@ -55,13 +57,13 @@ def lookupds(*errors: str, leads: int = 0) -> tuple[LookupdState, ...]:
 
 
 TWO_LOOKUPDS = reading(100.0, node(1), lookupds=lookupds("", ""))
-HANGING = "nsqd n:1 hangs or is cut off: it lets requests wait for 4 s"
+HANGING = "nsqd n:1 hangs or is cut off for 4 s"
 GONE_FOR_4 = "nsqd n:1 gone for 4 s; 14 partitions led by others after 4 s"
 UNSTABLE = (
     "the cluster is unstable: a node joins or leaves, or replicas are copied; until then topics cannot be expanded, and"
     " leaders not moved"
 )
-CUT_OFF = "nsqd n:1 is cut off: it answers here, but no nsqlookupd lists it for 4 s; clients do not find what it has"
+CUT_OFF = "nsqd n:1 answers, but no nsqlookupd lists it for 4 s; clients do not find what is there"
 HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l1:4161", False, "", (A,)))
 
 
@@ -165,6 +167,77 @@ def test_what_waits_at_a_plain_nsqd_is_named() -> None:
     silent = reading(107.0, plain(1, error="refused"), plain(2), before=one, is_plain=True)
     assert said(silent) == ["nsqd n:1 does not answer for 7 s; 1,234 messages waited there"]
     assert incomplete(silent) == frozenset()  # it is not known what it has
+
+
+BOTH = reading(100.0, plain(1, 5), plain(2, 7), is_plain=True)
+NO_ANSWER = dict.fromkeys(("cluster", "nodes", "topics"), "refused")
+
+
+def test_nsqlookupds_that_have_forgotten_all_are_one_cause_and_no_topic_is_gone() -> None:
+    """After a restart two nsqds were cut off each by itself, and the topics gone: charts fell to 0."""
+    now = dataclasses.replace(
+        reading(102.0, before=BOTH, is_plain=True), absent={A: plain(1, 5), B: plain(2, 7)}, listed={}
+    )
+    many = "2 nsqds answer, but no nsqlookupd lists them: n:1; n:2 for 2 s; clients do not find what is there"
+    assert (said(now), now.names, expected(now)) == ([many], ["orders"], (2, 2))
+    assert [each.depth for each in now.rows] == [12]
+    assert {each.health for each in now.nsqds.values()} == {"not listed"}
+    assert "etcd" not in incidents(now)[0].remedy
+
+
+def test_what_waits_where_a_plain_topic_has_no_channel_is_counted() -> None:
+    two = [partition("orders", 0, channel("billing", depth=5)), partition("orders")]
+    two[1] = dataclasses.replace(two[1], unrouted=7)
+    nodes = [dataclasses.replace(plain(port + 1), partitions=(each,)) for port, each in enumerate(two)]
+    now = reading(1.0, *nodes, is_plain=True)
+    assert [[(row.name, row.depth) for row in rows] for rows in (now.rows, now.parts)] == [
+        [("billing", 5), ("", 7)]
+    ] * 2
+
+
+def test_without_nsqlookupds_the_nsqds_that_are_known_are_shown() -> None:
+    absent = {A: plain(1, 5), B: plain(2, error="refused")}
+    now = dataclasses.replace(reading(102.0, before=BOTH, is_plain=True, errors=NO_ANSWER), absent=absent)
+    now.require()
+    assert said(now) == [
+        "no nsqlookupd answers for 2 s; clients that start find nothing; those that run know their nsqds",
+        "nsqd n:2 gone for 2 s; 7 messages waited there",
+    ]
+    assert ([each.depth for each in now.rows], [each.error for each in now.lookupds]) == ([5], ["refused"])
+    nobody = dataclasses.replace(now, errors=NO_ANSWER | {"nsqds": "refused"}, at=200.0)
+    assert said(nobody)[0].startswith("no nsqlookupd answers, last seen 100 s ago; clients")
+    with pytest.raises(LookupUnavailableError, match="refused"):
+        nobody.require()
+
+
+def test_a_partition_stays_without_leader_though_its_nsqd_is_back() -> None:
+    """It led only as "unstable": the nsqd that returned did not hold the partition yet, and nobody else did."""
+    names = {"orders": TopicInfo("orders")}
+    gone = after(102.0, node(2), before=reading(100.0, node(1, partition("orders")), node(2)), listed=names)
+    back = after(104.0, node(1), node(2), before=gone, listed=names)
+    assert said(back) == ["1 partition has no leader: orders-0 for 4 s"]
+    later = after(300.0, node(1, partition("orders", is_leader=False)), node(2), before=back, listed=names)
+    assert said(later) == ["1 partition has no leader: orders-0 for 3 min"]
+    assert said(after(302.0, node(1), node(2), before=later)) == []  # the topic was deleted
+    asleep = reading(100.0, node(1, partition("orders")))
+    unseen = after(900.0, node(1, partition("orders", is_leader=False)), before=asleep)
+    assert said(unseen) == ["1 partition has no leader: orders-0, last led 13 min ago"]
+
+
+def test_partitions_that_moved_are_counted_though_others_have_no_leader() -> None:
+    """One partition without another replica kept "led by others after" from ever being said."""
+    before = reading(100.0, node(1, *LED[:3]), node(2, *FOLLOWED[:2]))
+    lost = after(102.0, node(2, *FOLLOWED[:2]), before=before)
+    now = after(104.0, node(2, *LED[:2]), before=lost, listed={TOPICS[2]: TopicInfo(TOPICS[2])})
+    text = "nsqd n:1 gone for 4 s; 2 partitions led by others after 4 s; 1 partition has no leader"
+    assert said(now) == [text]
+    unwatched = after(140.0, node(2, *LED[:2]), before=lost)
+    assert said(unwatched) == ["nsqd n:1 gone for 40 s; 2 partitions led by others"]
+
+
+def test_a_silent_nsqd_was_last_seen_when_somebody_looked() -> None:
+    now = after(160.0, node(1, error="refused"), node(2, *LED), node(3, *FOLLOWED))
+    assert said(now) == ["nsqd n:1 does not answer, last seen 60 s ago; 14 partitions led by others"]
 
 
 def test_partitions_that_nobody_leads_since_a_follower_died_follow_from_its_death() -> None:

@@ -256,6 +256,27 @@ def test_a_sum_that_lacks_a_partition_is_a_gap() -> None:
         assert (first, math.isnan(gap), last) == (10, True, 10)
 
 
+def test_a_partial_answer_is_no_change_of_the_topic() -> None:
+    """After a freeze it "had 2 partitions, 1 before"."""
+    kept = History(10)
+    parts = [partition("a", number) for number in range(3)]
+    kept.add(reading(1, node(1, parts[0]), node(2, parts[1])))
+    kept.add(reading(2, node(1, parts[0]), node(2, error="no answer"), before=kept.latest))
+    kept.add(reading(3, node(1, parts[0]), before=kept.latest))
+    kept.add(reading(4, node(1, parts[0]), node(2, parts[1]), before=kept.latest))
+    assert not any(event.kind == "topic" for event in kept.events)
+    kept.add(reading(5, node(1, parts[0]), node(2, *parts[1:]), before=kept.latest))
+    assert [event.text for event in kept.events if event.kind == "topic"] == ["it has 3 partitions, 2 before"]
+
+
+def test_a_partition_without_messages_blanks_no_chart() -> None:
+    kept, full = History(10), partition("a", 0, channel("c", depth=5))
+    kept.add(reading(1, node(1, full), node(2, partition("b", 0, messages=0))))
+    for at in (2, 3):
+        kept.add(reading(at, node(1, full), node(2, error="no answer"), before=kept.latest))
+    assert kept.series("cluster", "depth") == [5, 5, 5]
+
+
 def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SERIES", 20)
     monkeypatch.setattr(module, "MAX_PERIODS", 5)

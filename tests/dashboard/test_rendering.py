@@ -16,6 +16,7 @@ import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
 from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
 from nsq_ha.dashboard import figures
+from nsq_ha.dashboard.actions import ActionTarget
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
@@ -30,6 +31,7 @@ from nsq_ha.dashboard.pages.topics import topic_page, topics
 from nsq_ha.dashboard.pages.ui import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.search import Answer
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
+from nsq_ha.errors import ChangeIncompleteError, NsqError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
 
@@ -273,6 +275,8 @@ def test_a_partition_without_a_leader_is_missing_in_the_figures() -> None:
     board = Board(kept, 1.0)
     for page in (topic_page(board, "a"), channel_page(board, "a", "c")):
         assert "No leader answers for partition 1: its figures are missing here." in page.content
+    assert "<dt>waiting</dt><dd>0</dd></div>" in topic_page(board, "a").content
+    assert topic_page(board, "a").content.count('class="tile warning"') == 4
 
 
 def test_what_is_missing_is_said() -> None:
@@ -440,3 +444,35 @@ def test_pages_around_changes() -> None:
     assert "Sign out" in change.sign_control(is_signed_in=True, key="k")
     for page in (change.sign_in(), change.failure("a", HOSTILE, 404)):
         assert parsed(page.content).names.count("script") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "failure", "title", "back"),
+    [
+        ("pause", ActionTarget("a", "c"), None, "Done", "/topics/a/c"),
+        ("delete-channel", ActionTarget("a", "c"), None, "Done", "/topics/a"),
+        ("delete-topic", ActionTarget("a"), None, "Done", "/topics"),
+        ("delete-topic", ActionTarget("a"), NsqError("refused"), "Not done", "/topics/a"),
+        (
+            "pause",
+            ActionTarget("a", "c"),
+            ChangeIncompleteError("x", done=("nsqd n:1",)),
+            "Done in part",
+            "/topics/a/c",
+        ),
+        ("pause", ActionTarget("a", "c"), ChangeIncompleteError("x"), "Not done yet", "/topics/a/c"),
+    ],
+)
+def test_an_outcome_leads_back_to_what_is_still_there(
+    name: str, target: ActionTarget, failure: NsqError | None, title: str, back: str
+) -> None:
+    page = change.outcome(name, target, failure)
+    assert (page.title, f'href="{back}"' in page.content) == (title, True)
+
+
+def test_a_question_names_what_it_is_about() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150, partition("a", 0, channel("c")))))
+    board = Board(kept, 1.0, may_change=True)
+    targets = [("create-topic", ActionTarget("")), ("pause", ActionTarget("a", "c"))]
+    assert [change.confirm(board, *each, "k").title for each in targets] == ["Create topic?", "Pause: a/c?"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsq_ha.dashboard.actions import ACTIONS
+from nsq_ha.dashboard.actions import ACTIONS, ActionTarget
 from nsq_ha.dashboard.markup import Html, join, path, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Page
+from nsq_ha.errors import ChangeIncompleteError
 
 if TYPE_CHECKING:
-    from nsq_ha.dashboard.actions import Action, ActionTarget
+    from nsq_ha.dashboard.actions import Action
     from nsq_ha.dashboard.pages.ui import Board
+    from nsq_ha.errors import NsqError
 
 
 def sign_in(problem: str = "") -> Page:
@@ -90,7 +92,7 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         fields,
         tag(
             "div",
-            tag("button", f"{action.label} {target.subject}", class_="danger" if action.is_lossy else None),
+            tag("button", action.label, class_="danger" if action.is_lossy else None),
             tag("a", "Cancel", href=back, class_="button"),
             class_="buttons",
         ),
@@ -98,7 +100,7 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         action=path("act", name),
         class_="confirm",
     )
-    title = f"{action.label} {target.subject}?"
+    title = f"{action.label}: {target.subject}?" if target.topic else f"{action.label}?"
     loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
     content = join(tag("h1", title), _problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
@@ -122,15 +124,23 @@ def _now(board: Board, target: ActionTarget) -> Html | None:
     )
 
 
-def outcome(target: ActionTarget, text: str, *, is_done: bool) -> Page:
-    """Return the page that says what became of a change."""
-    title = "Done" if is_done else "Not done, or not everywhere"
+def outcome(name: str, target: ActionTarget, failure: NsqError | None) -> Page:
+    """Return the page that says what became of a change; ``failure`` is None if it is done."""
+    action, back = ACTIONS[name], target
+    if failure is None and name in ("delete-topic", "delete-channel"):
+        back = ActionTarget(target.topic if target.channel else "")
+    title = "Done" if failure is None else "Not done"
+    if isinstance(failure, ChangeIncompleteError):
+        title = "Done in part" if failure.done else "Not done yet"
+    text, level = (action.done, "good") if failure is None else (str(failure), "bad")
     content = join(
-        tag("h1", title),
-        tag("p", f"{target.subject}: {text}.", class_=f"banner {'good' if is_done else 'bad'}", role="status"),
-        tag("p", tag("a", f"Back to {target.subject}", href=_back(target), class_="button", autofocus=True)),
+        tag("h1", f"{action.label}: {title.lower()}"),
+        tag("p", f"{target.subject}: {text}.", class_=f"banner {level}", role="status"),
+        tag(
+            "p", tag("a", f"Back to {back.subject or 'the topics'}", href=_back(back), class_="button", autofocus=True)
+        ),
     )
-    return Page(title, content, 200 if is_done else 502)
+    return Page(title, content, 200 if failure is None else 502)
 
 
 def going_on(action: Action, target: ActionTarget) -> Page:

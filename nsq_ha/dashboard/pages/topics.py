@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.admin.causes import unled
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
@@ -131,16 +132,18 @@ def topic_page(board: Board, name: str) -> Page:
         for channel in sorted(channels, key=lambda c: -c.depth)[:6]
     ]
     events = history.events_of(name)[::-1]
+    missing = incomplete(board, name)
+    level = "warning" if missing is not None else ""
     content = join(
         ui.crumbs(("Topics", ("topics",))),
         tag("p", flags(board, name)),
-        incomplete(board, name),
+        missing,
         ui.buttons(board, possible(reading, *_CHANGES), topic=name),
         ui.tiles(
-            ("published", figures.rate(history.last("topic", name, "published")), ""),
-            ("messages so far", figures.short(topic.messages if topic else None), ""),
-            ("waiting", figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), ""),
-            ("in flight", figures.short(sum(c.in_flight for c in channels)), ""),
+            ("published", figures.rate(history.last("topic", name, "published")), level),
+            ("messages so far", figures.short(topic.messages if topic else None), level),
+            ("waiting", figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), level),
+            ("in flight", figures.short(sum(c.in_flight for c in channels)), level),
         ),
         ui.charts(
             board,
@@ -176,9 +179,7 @@ def incomplete(board: Board, name: str) -> Html | None:
             f"{silent} of {len(reading.nodes)} nsqds do not answer: what they have is missing here." if silent else ""
         )
     else:
-        topic = reading.topics.get(name)
-        known = {entry.partition for entry in topic.partitions} if topic else set()
-        gone = [str(each) for each in reading.partitions(name) if each not in known]
+        gone = [str(number) for topic, number in unled(reading) if topic == name]
         text = f"No leader answers for partition {', '.join(gone)}: its figures are missing here." if gone else ""
     return tag("p", text, class_="banner warning", id="incomplete") if text else None
 
