@@ -68,3 +68,14 @@ def test_licence_and_what_it_brings_are_those_of_the_package(package: str) -> No
     assert licence in said
     named = {name_of(name) for name in brings.split(", ") if name}
     assert brought(package, always=True) <= named <= brought(package, always=False)
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence", "words"),
+    [
+        ("README.md", "The core needs {} small packages", {6: "six", 7: "seven", 8: "eight"}),
+        ("README.zh-CN.md", "核心只依赖{}个小型软件包", {6: "六", 7: "七", 8: "八"}),
+    ],
+)
+def test_the_front_page_counts_them(page: str, sentence: str, words: dict[int, str]) -> None:
+    assert sentence.format(words[len(PROJECT["dependencies"])]) in (ROOT / page).read_text("utf-8")
