@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
+
+from msgspec.structs import replace
 
 from fuzz import seeds
 from fuzz.target import Target, pieces
@@ -67,6 +70,8 @@ def _again(command: commands.Command) -> None:
     except ConfigError:
         return  # a server reads names and ids that it refuses later
     read = _read([encoded], magic=False, extended=True)
+    if isinstance(command, commands.SubAdvanced) and command.start is not None:
+        command = replace(command, start=re.sub(r":(-?)0+(?=[0-9])", r":\1", command.start))  # as it is written
     assert read[-1] == command, read
     if isinstance(command, commands.Identify):
         _identified(command.body)
