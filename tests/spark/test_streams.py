@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
+@pytest.mark.slow
 def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path) -> None:
     topic = dev_cluster.create_topic("bytes", 2)
     spread(publish, topic, numbered(1000))
@@ -34,6 +35,7 @@ def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish:
     assert stream.values() == numbered(1000)
 
 
+@pytest.mark.slow
 def test_partitions_that_are_added_are_read_within_a_minute_and_without_a_restart(
     spark: SparkSession, dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, tmp_path: Path
 ) -> None:
@@ -64,6 +66,7 @@ def test_partitions_that_are_added_are_read_within_a_minute_and_without_a_restar
     assert stream.values() == numbered(60)
 
 
+@pytest.mark.slow
 def test_the_partition_of_a_key_is_that_of_the_producer(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("hello",), ("订单-1",), (None,)], "k string")
     numbers = frame.select(
@@ -154,6 +157,7 @@ def test_ranges_are_cut_and_filters_narrow_them(spark: SparkSession, dev_cluster
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
+@pytest.mark.slow
 def test_topics_by_pattern_and_partitions_by_assignment(
     spark: SparkSession, dev_cluster: DevCluster, publish: Publish
 ) -> None:
@@ -166,6 +170,7 @@ def test_topics_by_pattern_and_partitions_by_assignment(
     assert source.option("assign", '{"another_c": [0]}').load().count() == 0
 
 
+@pytest.mark.slow
 def test_a_plain_nsqd_is_streamed_through_a_spool(
     spark: SparkSession, dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, tmp_path: Path
 ) -> None:

@@ -145,6 +145,7 @@ def sick_report(spark: SparkSession, sick: Path, folder: Path) -> TraceReport:
     return trace_report(spark, [str(sick.parent / "s*.jsonl")], f"file://{folder}/out/deep", ORDERED)
 
 
+@pytest.mark.slow
 def test_a_healthy_log(spark: SparkSession, healthy_report: TraceReport, folder: Path) -> None:
     report = healthy_report
     assert report.is_ok
@@ -187,6 +188,7 @@ def test_what_is_wrong_is_found_with_its_ids(sick_report: TraceReport) -> None:
     assert report.bad_lines == 1
 
 
+@pytest.mark.slow
 def test_a_leader_changes_when_publishes_are_acknowledged_not_when_they_are_called(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -279,6 +281,7 @@ def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_lives_by_day_grow_with_the_logs_and_count_each_event_once(spark: SparkSession, tmp_path: Path) -> None:
     logs, table = tmp_path / "logs [1]", tmp_path / "lives"
     logs.mkdir()
@@ -328,6 +331,7 @@ def test_a_report_through_connect_cannot_write_single_files() -> None:
         write_file(cast("SparkSession", object()), "s3a://b/report", b"")
 
 
+@pytest.mark.slow
 def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(spark), "stop", lambda _: None)  # the session is the other tests'
     arguments = ["trace", "report", str(sick), "--grace", "1", "--ordered", "flights", "--out", str(tmp_path / "out")]
@@ -345,6 +349,7 @@ def test_the_command(sick: Path, spark: SparkSession, tmp_path: Path, monkeypatc
     assert (missing.exit_code, "there is no file" in missing.output) == (2, True)
 
 
+@pytest.mark.slow
 def test_an_empty_log(spark: SparkSession, tmp_path: Path) -> None:
     report = trace_report(spark, [write(tmp_path / "empty", ["nothing"])], tmp_path / "out")
     assert (report.is_ok, report.events, report.begin_ns) == (False, 0, None)
@@ -377,6 +382,7 @@ def opened(page: Any, report: dict[str, Any], path: Path, title: str = "") -> li
     return heard
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_shows_latency_leaders_and_anomalies(
     healthy_report: TraceReport,
