@@ -76,7 +76,7 @@ async def publish(cluster: ClusterUnderTest, topic: str, partition: int, bodies:
     return await asyncio.to_thread(is_fresh, cluster, topic, partition)
 
 
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": "110"}, {"maxBytesPerTrigger": "4000"}], ids=str)
 async def test_queries_right_after_publishes_read_each_message_once(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, limit: dict[str, str]

@@ -55,6 +55,7 @@ def chosen(group: str, client: str) -> list[Case]:
     return [case for case in cases if FULL or zlib.crc32(case.name.encode()) % second == first or case.extended]
 
 
+@pytest.mark.few(every=4)
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("group", GROUPS)
 def test_no_case_costs_too_much(group: str, client: str) -> None:

@@ -118,7 +118,7 @@ async def nsqds_http(stage: Stage) -> AsyncIterator[Fake]:
     await http.stop()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("path", ["/lookup", "/listlookup", "/channels", "/stats", "/channel/create"])
 async def test_answers_of_http(stage: Stage, nsqds_http: Fake, said: Said, path: str) -> None:
     lookup: Any = lookup_body(dict.fromkeys(range(2), stage.nsqd.port)) | {"channels": ["billing"]}

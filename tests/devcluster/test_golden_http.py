@@ -151,6 +151,7 @@ def follower_dead(stage: Stage) -> None:
 LEADERSHIP = {"move_leader": moved, "writes_disabled": disabled, "one_replica_down": follower_dead}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("name", "exchange"), exchanges("lookup_leadership"))
 def test_lookup_while_leaders_move(name: str, exchange: dict[str, Any]) -> None:
     with DevCluster() as cluster:

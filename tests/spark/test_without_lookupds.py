@@ -90,6 +90,7 @@ def reader_of(given: dict[str, str]) -> NsqStreamReader:
     return NsqStreamReader(ReadOptions.parse(given, "stream"), Projection(StructType([VALUE, PARTITION])))
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("more", [{}, {"topic": "", "subscribePattern": "{topic}.*"}], ids=["topic", "pattern"])
 def test_a_stream_reads_on_and_warns_once(
@@ -132,6 +133,7 @@ def test_a_stream_reads_on_and_warns_once(
     assert warned[0].startswith("no nsqlookupd answers, going on with the leaders known so far: ")
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("quick")
 def test_micro_batches_are_written_on(
     lonely: DevCluster, silence: Callable[[], None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

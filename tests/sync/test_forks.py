@@ -210,6 +210,7 @@ def work():
 """
 
 
+@pytest.mark.slow
 def test_a_fork_waits_until_the_loop_holds_no_lock(cluster: DevCluster, topic: str) -> None:
     ended = run(
         cluster,

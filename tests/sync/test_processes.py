@@ -123,6 +123,7 @@ def test_the_end_of_the_program_waits_no_longer_than_close_timeout(programs: Pro
     assert "Traceback" not in ended.complaints
 
 
+@pytest.mark.slow
 def test_handlers_of_atexit_may_still_publish(programs: Programs) -> None:
     ended = programs.run("""
         import atexit

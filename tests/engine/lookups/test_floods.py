@@ -47,6 +47,7 @@ def without_gc() -> Iterator[None]:
     gc.enable()
 
 
+@pytest.mark.few(every=5)
 @pytest.mark.usefixtures("without_gc")
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
