@@ -9,10 +9,12 @@ as ``PythonMicroBatchStream...@28231755``, which a source in Python cannot chang
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from nsq_ha.spark.checkpoint import TopicPartition
 
 log: Final = logging.getLogger("nsq_ha.spark")
+
+_MOST_ENDS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,9 @@ class StreamLag:
         rows: Number of rows of the micro-batch, of all sources.
         row_bytes: Bytes of the log for each row of the micro-batch. None if it read nothing.
         partitions: Each partition of ``format("nsq")`` that the query reads, sorted.
+        behind_seconds: Age of the oldest message that the query has not read, at least: the time since a report in
+            which the log already held it. 0 if it has caught up. None in the result of :func:`lag_of`, which knows one
+            report only.
     """
 
     query_name: str | None
@@ -76,6 +83,7 @@ class StreamLag:
     rows: int
     row_bytes: float | None
     partitions: tuple[PartitionLag, ...]
+    behind_seconds: float | None = None
 
     @property
     def source_name(self) -> str:
@@ -179,6 +187,8 @@ class LagListener(StreamingQueryListener):
 
     def __init__(self, report: Callable[[StreamLag], object] | None = None) -> None:
         self._report = report or _log
+        # Times of reports and ends of the log that the query has not reached, by query and partition.
+        self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
         """Do nothing: there is no progress yet."""
@@ -188,12 +198,28 @@ class LagListener(StreamingQueryListener):
         try:
             lag = lag_of(event.progress)
             if lag is not None:
-                self._report(lag)
+                self._report(dataclasses.replace(lag, behind_seconds=self._age(lag)))
         except Exception:
             log.exception("the lag of query %s could not be reported", event.progress.id)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Do nothing: the last progress was reported."""
+        """Forget the query; its last progress was reported."""
+        self._ends = {place: ends for place, ends in self._ends.items() if place[0] != str(event.id)}
+
+    def _age(self, lag: StreamLag) -> float:
+        """Remember where the logs end, and return the age of the oldest message that was not read."""
+        now = datetime.fromisoformat(lag.timestamp).timestamp()
+        oldest = now
+        for part in lag.partitions:
+            place = lag.query_id, part.topic, part.partition
+            ends = [(at, end) for at, end in self._ends.get(place, ()) if end > part.read_to]
+            if part.log_end > (ends[-1][1] if ends else part.read_to):
+                ends.append((now, part.log_end))
+            if len(ends) > _MOST_ENDS:
+                del ends[1::2]
+            self._ends[place] = ends
+            oldest = min([oldest, *(at for at, _ in ends[:1])])
+        return now - oldest
 
 
 def _log(lag: StreamLag) -> None:

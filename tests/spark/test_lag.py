@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
 
+from nsq_ha.spark import lag as lag_module
 from nsq_ha.spark.lag import LagListener, PartitionLag, StreamLag, lag_of
 
 START = {"@planned": 100, "orders": {"0": 0, "1": 1000}}
@@ -122,6 +123,38 @@ def test_a_listener_reports_each_batch() -> None:
     listener.onQueryProgress(event(reported(source())))
     listener.onQueryProgress(event(reported()))
     assert [lag.behind_bytes for lag in lags] == [2000]
+
+
+def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None:
+    lags: list[StreamLag] = []
+    listener = LagListener(lags.append)
+
+    def report(second: int, read_to: int, log_end: int) -> None:
+        each = reported(source(END, {"@planned": 1, "orders": {"0": read_to}}, {"orders": {"0": log_end}}))
+        listener.onQueryProgress(event({**each, "timestamp": f"2013-01-01T10:15:{second:02}.500Z"}))
+
+    for second, read_to, log_end in [(0, 100, 300), (10, 200, 300), (20, 300, 900), (30, 400, 950), (35, 900, 950)]:
+        report(second, read_to, log_end)
+    report(40, 950, 950)
+    assert [lag.behind_seconds for lag in lags] == [0, 10, 0, 10, 5, 0]
+    for second in range(50):
+        report(second, 950, 1000 + second)
+    assert lags[-1].behind_seconds == 49
+
+
+def test_a_listener_keeps_little_of_a_query_that_stays_behind_and_nothing_of_one_that_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lag_module, "_MOST_ENDS", 8)
+    lags: list[StreamLag] = []
+    listener = LagListener(lags.append)
+    for second in range(60):
+        each = reported(source(END, END, {"orders": {"0": 600, "1": 2000 + second}}))
+        listener.onQueryProgress(event({**each, "timestamp": f"2013-01-01T10:15:{second:02}.000Z"}))
+    assert lags[-1].behind_seconds == 59
+    assert sum(len(ends) for ends in listener._ends.values()) <= 8  # noqa: SLF001
+    listener.onQueryTerminated(cast("QueryTerminatedEvent", SimpleNamespace(id=lags[-1].query_id)))
+    assert not listener._ends  # noqa: SLF001
 
 
 def test_an_error_of_the_function_is_logged(caplog: pytest.LogCaptureFixture) -> None:
