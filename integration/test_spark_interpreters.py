@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import os
 import re
 import shlex
@@ -77,12 +78,16 @@ async def test_a_session_of_ones_own_in_an_environment_that_is_not_activated(
     assert ran.stdout.split()[-1:] == [str(COUNT)], ran.stderr[-6000:]
 
 
+def packages() -> Path:
+    """Return where this interpreter has its packages."""
+    return next(path for path in map(Path, sys.path) if (path / "pyspark").is_dir())
+
+
 def packed(folder: Path) -> None:
     """Make ``environment`` and its archive, small: it borrows the packages of this interpreter."""
     venv.create(folder / "environment", symlinks=True)
-    (packages,) = (folder / "environment" / "lib").glob("python3*/site-packages")
-    mine = next(path for path in map(Path, sys.path) if (path / "pyspark").is_dir())
-    (packages / "borrowed.pth").write_text(f"{ROOT}\n{mine}\n")
+    (place,) = (folder / "environment" / "lib").glob("python3*/site-packages")
+    (place / "borrowed.pth").write_text(f"{ROOT}\n{packages()}\n")
     with tarfile.open(folder / "environment.tar.gz", "w:gz") as archive:
         for each in (folder / "environment").iterdir():
             archive.add(each, each.name)
@@ -91,22 +96,65 @@ def packed(folder: Path) -> None:
         (folder / "environment" / "bin" / path.name).symlink_to(path)
 
 
-@pytest.mark.slow
-async def test_the_line_that_submits_to_a_cluster(
-    cluster: ClusterUnderTest, stocked: str, elsewhere: dict[str, str], tmp_path: Path
-) -> None:
-    folder = tmp_path / "submitted"
-    folder.mkdir()
-    await asyncio.to_thread(packed, folder)
+def with_pyarrow(folder: Path) -> None:
+    """Make ``worker``, an environment with nothing but pyarrow and numpy."""
+    venv.create(folder / "worker", symlinks=True)
+    (place,) = (folder / "worker" / "lib").glob("python3*/site-packages")
+    for pattern in ("pyarrow*", "numpy*"):
+        for path in packages().glob(pattern):
+            (place / path.name).symlink_to(path)
+
+
+def installed(folder: Path) -> None:
+    """Make ``packages`` as ``pip install --target`` does, out of what is installed here."""
+    target = folder / "packages"
+    shutil.copytree(ROOT / "nsq_ha", target / "nsq_ha", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "pyspark_nsq", target / "pyspark_nsq")
+    for name in needed("nsq_ha"):
+        for file in importlib.metadata.files(name) or ():
+            if ".." not in file.parts and "__pycache__" not in file.parts:
+                (target / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file.locate(), target / file)
+
+
+def needed(name: str) -> set[str]:
+    """Return the distributions that one needs without an extra, and those that they need."""
+    asked = [each for each in importlib.metadata.requires(name) or () if "extra ==" not in each]
+    found = {match.group() for each in asked if (match := re.match(r"[\w.-]+", each))}
+    # Some are for other versions of Python.
+    names = {each for each in found if any(importlib.metadata.distributions(name=each))}
+    return names.union(*(needed(each) for each in names))
+
+
+def program_of(cluster: ClusterUnderTest, topic: str) -> str:
+    """Return the page's program, for this cluster and topic."""
     program = block("spark-cluster.md", "python", 'appName("pipeline")')
     for documented, real in (
         ("lookup-1.example:4161", ",".join(cluster.lookupd)),
-        ('topic="orders"', f'topic="{stocked}"'),
+        ('topic="orders"', f'topic="{topic}"'),
     ):
         assert documented in program
         program = program.replace(documented, real)
-    (folder / "pipeline.py").write_text(f"{program}\n\nmain()\n")
-    lines = [line.removeprefix("$ ") for line in block("spark-cluster.md", "console", "--archives").splitlines()]
+    return f"{program}\n\nmain()\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("holding", ["--archives environment", "--archives packages"])
+async def test_the_lines_that_submit_to_a_cluster(
+    cluster: ClusterUnderTest, stocked: str, elsewhere: dict[str, str], tmp_path: Path, holding: str
+) -> None:
+    folder = tmp_path / "submitted"
+    folder.mkdir()
+    (folder / "pipeline.py").write_text(program_of(cluster, stocked))
+    await asyncio.to_thread(packed, folder)
+    lines = [line.removeprefix("$ ") for line in block("spark-cluster.md", "console", holding).splitlines()]
+    if "packages" in holding:
+        await asyncio.to_thread(with_pyarrow, folder)
+        await asyncio.to_thread(installed, folder)
+        assert lines[0] == "pip install --target packages nsq_ha"
+        # This Spark brings its own copy of pyspark, as one that was unpacked does.
+        lines[0] = f"export PYSPARK_PYTHON={folder / 'worker' / 'bin' / 'python'} SPARK_HOME={spark_home()}"
+        lines[1] = lines[1].replace("python ", f"{sys.executable} ", 1)
 
     def submit() -> subprocess.CompletedProcess[str]:
         servers = {**elsewhere, "SPARK_HOME": str(spark_home()), "SPARK_NO_DAEMONIZE": "1"}
