@@ -40,11 +40,12 @@ class Job:
         self.topic = topic
         self.folder = folder
         self.options = {"topic": topic, "fetchTimeout": "2s", **options}
+        self.sink: dict[str, str] | None = None
         folder.mkdir(exist_ok=True)
 
     def start(self, spark: SparkSession, *, now: bool) -> StreamingQuery:
         """Run it here."""
-        return begin(spark, self.options, str(self.folder), now=now)
+        return begin(spark, self.options, str(self.folder), now=now, sink=self.sink)
 
     def drain(self, spark: SparkSession) -> list[dict[str, Any]]:
         """Read what there is now, here; gives the progress of each batch that had rows."""
@@ -96,6 +97,13 @@ class Job:
     def planned(self) -> int:
         """Micro-batches that were begun."""
         return _batches(self.folder / "checkpoint" / "offsets")
+
+    def forget(self) -> None:
+        """Have the checkpoint not know that its last micro-batch is done, as after a driver that died just then."""
+        folder = self.folder / "checkpoint" / "commits"
+        last = str(self.commits - 1)
+        (folder / last).unlink()
+        (folder / f".{last}.crc").unlink(missing_ok=True)
 
     def ends(self) -> list[dict[str, int]]:
         """Return where each micro-batch ends, by partition, in their order; Spark deletes the files of old ones."""
@@ -156,7 +164,7 @@ def begun(streams: str, log: Path) -> subprocess.Popen[bytes]:
 @contextlib.contextmanager
 def running(*jobs: Job) -> Iterator[Callable[[Callable[[], bool]], None]]:
     """Run jobs in a program of its own, which is killed at the end with all its processes; gives a way to wait."""
-    asked = [{"options": job.options, "folder": str(job.folder)} for job in jobs]
+    asked = [{"options": job.options, "folder": str(job.folder), "sink": job.sink} for job in jobs]
     log = jobs[0].folder / "log"
     said_before = len(log.read_text()) if log.exists() else 0
     process = begun(json.dumps(asked), log)

@@ -12,15 +12,16 @@ import pytest
 from integration.exactness import scenario as drawn
 from integration.exactness.kept import Kept
 from integration.exactness.log import log_of
-from integration.exactness.scenario import draw
+from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.table import page, summary
 from integration.exactness.verdict import Row, Verdict, judge
+from integration.exactness.writing import judge_sink
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.sync import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 LOG: list[Row] = [
@@ -119,7 +120,48 @@ def test_the_log_is_what_the_leader_stored_and_never_another_message() -> None:
             list(log_of(server.hostname, server.port, "t", 0, 6))
 
 
-def test_the_tables_show_each_run_and_what_was_wrong() -> None:
+BODIES = [b"000 0000000x", b"001 0000001", b"000 0000002", b"000 0000002"]
+WRITTEN_ROWS: list[Row] = [(0, 0, BODIES[0]), (0, 50, BODIES[2]), (0, 100, BODIES[3]), (1, 0, BODIES[1])]
+
+
+def test_what_is_published_again_is_no_fault_of_a_sink_and_equal_bodies_are_rows_of_their_own() -> None:
+    again: Row = (0, 150, BODIES[0])
+    assert judge_sink(BODIES, [*WRITTEN_ROWS, again], WRITTEN_ROWS) == Verdict()
+
+
+@pytest.mark.parametrize(
+    ("kept", "wrong"),
+    [
+        (WRITTEN_ROWS[:-1], Verdict(lost=1, missing=1, disordered=1)),
+        ([WRITTEN_ROWS[0], *WRITTEN_ROWS[2:]], Verdict(lost=1, disordered=1)),
+        ([*WRITTEN_ROWS, (1, 50, BODIES[1])], Verdict(repeated=1, disordered=1)),
+        ([*WRITTEN_ROWS, (1, 50, b"001 other")], Verdict(foreign=1, repeated=1, disordered=1)),
+        ([(0, 0, BODIES[2]), (0, 50, BODIES[0]), *WRITTEN_ROWS[2:]], Verdict(disordered=1)),
+    ],
+    ids=["missing", "too few of a body", "too many of a body", "of no source", "another order"],
+)
+def test_each_kind_of_wrong_row_of_a_sink_is_found(kept: list[Row], wrong: Verdict) -> None:
+    verdict = judge_sink(BODIES, kept, kept)
+    assert verdict.examples
+    assert dataclasses.replace(verdict, examples=()) == wrong
+
+
+def test_a_seed_gives_the_same_writes_and_thirty_have_every_value_often() -> None:
+    runs = draw_sinks(30, 5)
+    assert runs == draw_sinks(30, 5)
+    assert runs != draw_sinks(30, 6)
+    for name, values in (("kind", drawn.KINDS), ("fault", drawn.TROUBLES), ("source", drawn.SOURCES)):
+        counted = collections.Counter(getattr(run, name) for run in runs)
+        assert set(counted) == set(values)
+        assert min(counted.values()) >= 7
+    assert all(run.way == "batches" for run in runs if run.source == "parquet")
+    assert {run.way for run in runs} == set(drawn.WAYS)
+
+
+@pytest.mark.parametrize("draws", [draw, draw_sinks])
+def test_the_tables_show_each_run_and_what_was_wrong(
+    draws: Callable[[int, int], list[Scenario] | list[SinkScenario]],
+) -> None:
     kept = [
         {
             "scenario": dataclasses.asdict(run),
@@ -129,9 +171,16 @@ def test_the_tables_show_each_run_and_what_was_wrong() -> None:
             "load": run.number / 2,
             **dict.fromkeys(("acknowledged", "stored", "rows", "batches"), 1000),
         }
-        for run in draw(8, 3)
+        for run in draws(8, 3)
     ]
-    about = {"seed": 3, "cluster": "real", "server": "4 nsqds, version 1", "pyspark": "4.3.0", "machine": "2 cores"}
+    about = {
+        "seed": 3,
+        "side": "sink" if draws is draw_sinks else "source",
+        "cluster": "real",
+        "server": "4 nsqds, version 1",
+        "pyspark": "4.3.0",
+        "machine": "2 cores",
+    }
     lines = page({"runs": kept, **about}).splitlines()
     assert lines[0].startswith("4 of 8 runs were exact")
     assert "commit `abc1234`; 2 cores, with a load average of 0.5 to 4.0 when" in lines[0]

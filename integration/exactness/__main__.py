@@ -1,9 +1,10 @@
-"""``python -m integration.exactness [--runs N] [--seed N] [--only N ...] [--json FILE]``.
+"""``python -m integration.exactness [--sink] [--runs N] [--seed N] [--only N ...] [--json FILE]``.
 
 Each run draws a topic, a query and a fault, publishes numbered messages while the query runs and the fault happens, and
 compares: each message whose publish succeeded must be a row, the rows must be the messages of the log by partition,
 offset and body, each once, and in order within their partition. The log is asked for message by message, by number,
-so that nothing of the reader has a part in it.
+so that nothing of the reader has a part in it. With ``--sink`` the rows go on to a topic, from another one or from
+Parquet files, and what that topic holds is compared after ``drop_repeats``: see ``writing``.
 
 The cluster is the one of the contract suite (``NSQ_HA_TEST_LOOKUPD``; without it an embedded one). To kill a leader
 takes ``NSQ_HA_TEST_NODE_COMMAND``, a command that gets ``kill`` or ``start`` and the TCP address of an nsqd; without it
@@ -29,12 +30,15 @@ from benchmarks import record
 from integration.cluster import real_cluster
 from integration.exactness.kept import Kept
 from integration.exactness.playing import Result, obstacle, play
-from integration.exactness.scenario import Scenario, draw
+from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.table import summary
+from integration.exactness.writing import play_sink
 from nsq_ha.spark.session import local_session
 from tests.support.spark_queries import STARTS, TOO_SLOW
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
     from integration.cluster import ClusterUnderTest
@@ -49,6 +53,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m integration.exactness", description=__doc__)
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--sink", action="store_true", help="rows that are written, instead of rows that are read")
     parser.add_argument("--only", type=int, nargs="*", help="only these of the runs")
     parser.add_argument("--json", type=pathlib.Path, help="keep the results there; runs that it has are not repeated")
     parser.add_argument("--list", action="store_true", help="only tell what would be done")
@@ -103,7 +108,9 @@ async def _server(cluster: ClusterUnderTest) -> str:
     return f"{len(found)} nsqds, version {', '.join(sorted({str(node['version']) for node in found}))}"
 
 
-def _run(scenarios: list[Scenario], cluster: ClusterUnderTest, kept: Kept, *, is_real: bool) -> list[str]:
+def _run(
+    scenarios: Sequence[Scenario | SinkScenario], cluster: ClusterUnderTest, kept: Kept, *, is_real: bool
+) -> list[str]:
     """Play all; return the names of those that broke off."""
     spark = local_session("exactness", threads="2,4", config={"spark.sql.shuffle.partitions": "2"})
     broken = []
@@ -130,13 +137,16 @@ def _run(scenarios: list[Scenario], cluster: ClusterUnderTest, kept: Kept, *, is
     return broken
 
 
-def _played(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSession) -> Result:
+def _played(scenario: Scenario | SinkScenario, cluster: ClusterUnderTest, spark: SparkSession) -> Result:
     """Play one, from the beginning again if Spark did not wait for its Python process."""
     for left in reversed(range(STARTS)):
         with tempfile.TemporaryDirectory(prefix="exact") as folder:
             try:
                 asyncio.run(_whole(cluster))
-                return asyncio.run(play(scenario, cluster, spark, pathlib.Path(folder)))
+                place = cluster, spark, pathlib.Path(folder)
+                if isinstance(scenario, SinkScenario):
+                    return asyncio.run(play_sink(scenario, *place))
+                return asyncio.run(play(scenario, *place))
             except Exception as error:
                 if TOO_SLOW not in str(error) or not left:
                     raise
@@ -148,7 +158,7 @@ def _played(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSession) 
 def main(arguments: list[str] | None = None) -> int:
     """Run; return the exit code."""
     chosen = _arguments(arguments)
-    drawn = draw(chosen.runs, chosen.seed)
+    drawn: Sequence[Scenario | SinkScenario] = (draw_sinks if chosen.sink else draw)(chosen.runs, chosen.seed)
     scenarios = [one for one in drawn if not chosen.only or one.number in chosen.only]
     if chosen.list:
         _say(*(f"{one.number:>3} {one.text}" for one in scenarios))
@@ -161,6 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "real" if is_real else "embedded"
     about = {
         "seed": chosen.seed,
+        "side": "sink" if chosen.sink else "source",
         "drawn": chosen.runs,
         "cluster": kind,
         "server": asyncio.run(_server(cluster)),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Sequence
 
-    from integration.exactness.scenario import Scenario
+    from integration.exactness.scenario import Scenario, SinkScenario
 
 
 class Kept:
@@ -21,14 +22,17 @@ class Kept:
         scenarios: What is drawn now; a run of something else, by an older version of this program, is not kept.
     """
 
-    def __init__(self, path: pathlib.Path | None, about: dict[str, Any], scenarios: list[Scenario]) -> None:
+    def __init__(
+        self, path: pathlib.Path | None, about: dict[str, Any], scenarios: Sequence[Scenario | SinkScenario]
+    ) -> None:
         self._path = path
         self._about = about
         self.runs: dict[int, dict[str, Any]] = {}
         if path is not None and path.exists():
             found = json.loads(path.read_text())
             if {name: found.get(name) for name in about} == about:
-                drawn = [dataclasses.asdict(one) for one in scenarios]
+                # As JSON has it, where a tuple is a list.
+                drawn = [json.loads(json.dumps(dataclasses.asdict(one))) for one in scenarios]
                 self.runs = {run["scenario"]["number"]: run for run in found["runs"] if run["scenario"] in drawn}
 
     def keep(self, run: dict[str, Any]) -> None:

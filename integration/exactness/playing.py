@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from integration.cluster import NODE_VARIABLE, TopicOptions, replace_leader
 from integration.exactness.log import log_of
-from integration.exactness.scenario import PARTITIONS, Scenario
+from integration.exactness.scenario import PARTITIONS, Scenario, SinkScenario
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writer import Writer
 from integration.holding import run_held, running_held
@@ -49,7 +49,7 @@ class Result:
         seconds: For all.
     """
 
-    scenario: Scenario
+    scenario: Scenario | SinkScenario
     verdict: Verdict
     acknowledged: int
     stored: int
@@ -59,7 +59,7 @@ class Result:
     seconds: float
 
 
-def obstacle(scenario: Scenario, cluster: ClusterUnderTest, *, is_real: bool) -> str:
+def obstacle(scenario: Scenario | SinkScenario, cluster: ClusterUnderTest, *, is_real: bool) -> str:
     """Say why a scenario cannot be played; empty if it can."""
     if scenario.fault == "leader" and is_real and not os.environ.get(NODE_VARIABLE):
         return f"killing a leader needs {NODE_VARIABLE}"
@@ -81,12 +81,12 @@ async def play(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSessio
     async with Writer(scenario, topic, cluster.lookupd) as writer:
         await writer.write(scenario.messages, scenario.lot)
         async with writer.writing():
-            await asyncio.to_thread(_trouble(scenario), job, spark, cluster)
+            await asyncio.to_thread(trouble(scenario), job, spark, cluster)
         await writer.write(scenario.fresh, 1)
         fresh = await asyncio.to_thread(_is_fresh, cluster, topic)
         await asyncio.to_thread(job.drain, spark)
         acknowledged = writer.acknowledged
-    log = await asyncio.to_thread(_log, cluster, topic)
+    log = await asyncio.to_thread(whole_log, cluster, topic)
     batches = job.batches()
     return Result(
         scenario=scenario,
@@ -106,6 +106,12 @@ async def play(scenario: Scenario, cluster: ClusterUnderTest, spark: SparkSessio
 def _nothing(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
     """Let a query come to its end while messages are published; another one goes on behind it."""
     job.drain(spark)
+
+
+def _repeat(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
+    """Let a query come to its end, and forget that its last micro-batch is done: the next one repeats it."""
+    job.drain(spark)
+    job.forget()
 
 
 def _kill_workers(job: Job, spark: SparkSession, cluster: ClusterUnderTest) -> None:
@@ -169,11 +175,13 @@ def _kill_leader(job: Job, spark: SparkSession, cluster: ClusterUnderTest, *, af
         wait(lambda: job.commits >= done + 3)
 
 
-def _trouble(scenario: Scenario) -> Callable[[Job, SparkSession, ClusterUnderTest], None]:
+def trouble(scenario: Scenario | SinkScenario) -> Callable[[Job, SparkSession, ClusterUnderTest], None]:
     """Return what runs the first query of a scenario."""
     driver = _kill_driver_early if scenario.early else _kill_driver_late
     leader = _kill_leader_early if scenario.early else _kill_leader_late
-    return {"none": _nothing, "worker": _kill_workers, "driver": driver, "leader": leader}[scenario.fault]
+    return {"none": _nothing, "repeat": _repeat, "worker": _kill_workers, "driver": driver, "leader": leader}[
+        scenario.fault
+    ]
 
 
 # ---------------------------------------------------------------- the log
@@ -187,7 +195,7 @@ def _is_fresh(cluster: ClusterUnderTest, topic: str) -> bool:
         return any(asked.stored(topic, each, leaders[each], "count", newest[each]) is None for each in newest)
 
 
-def _log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
+def whole_log(cluster: ClusterUnderTest, topic: str) -> list[Row]:
     """Ask the leaders for each message by its number: nothing of the reader under test has a part in that."""
     leaders, newest = _extents(cluster, topic)
     return [

@@ -126,3 +126,77 @@ def _cut(name: str, chance: random.Random) -> dict[str, str]:
     if name == "minPartitions":
         return {name: str(chance.randrange(3, 7))}
     return {name: str(chance.randrange(150, 1000))} if name == "maxRecordsPerPartition" else {}
+
+
+# ---------------------------------------------------------------- writes
+
+SOURCES: Final = ("nsq", "nsq", "parquet")
+"""Where the rows come from that are written."""
+TROUBLES: Final = ("repeat", "worker", "driver", "leader")
+"""What is killed in the middle of a query that writes; ``repeat``: a micro-batch that was done is done again."""
+WAYS: Final = ("stream", "batches")
+"""How a query writes: by the sink for streams, or each micro-batch by ``foreachBatch``, scattered and then sorted."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SinkScenario:
+    """One run that writes to a topic.
+
+    Attributes:
+        number: Its number, from 1.
+        source: Where the rows come from.
+        way: How the query writes.
+        kind: Kind of the topic that is written to.
+        fault: What is killed.
+        limit: Messages, or files, of a micro-batch.
+        lot: Messages published at a time to one partition of the source.
+        largest: Largest body in bytes.
+        messages: Messages that are there at the beginning.
+        early: Whether a driver or leader is killed in the first micro-batch, and not in a later one.
+        tasks: Among how many tasks ``foreachBatch`` scatters the rows, in the query with the fault and in the next one.
+        seed: For the sizes of bodies.
+    """
+
+    number: int
+    source: str
+    way: str
+    kind: str
+    fault: str
+    limit: int
+    lot: int
+    largest: int
+    messages: int
+    early: bool
+    tasks: tuple[int, int]
+    seed: str
+
+    @property
+    def text(self) -> str:
+        """What it does, in one line."""
+        scattered = f", {self.tasks[0]} then {self.tasks[1]} tasks" if self.way == "batches" else ""
+        return f"{self.source} to {self.kind}, by {self.way}{scattered}, killed: {self.fault}, {self.limit} a batch"
+
+
+def draw_sinks(runs: int, seed: int) -> list[SinkScenario]:
+    """Draw scenarios of writes; the same numbers give the same ones."""
+    chance = random.Random(f"sink {seed}")
+    sources, ways, kinds, faults = (_dealt(values, runs, chance) for values in (SOURCES, WAYS, KINDS, TROUBLES))
+    lots, sizes = (_dealt(values, runs, chance) for values in (LOTS, SIZES))
+    return [
+        SinkScenario(
+            number=at + 1,
+            source=sources[at],
+            # What files hold is sorted before it is written, and only a micro-batch can be.
+            way="batches" if sources[at] == "parquet" else ways[at],
+            kind=kinds[at],
+            fault=faults[at],
+            limit=chance.randrange(3, 20) if sources[at] == "parquet" else chance.randrange(300, 1200),
+            lot=lots[at],
+            largest=sizes[at],
+            messages=chance.randrange(1500, 4000),
+            early=chance.random() < 0.5,
+            tasks=(chance.randrange(1, 4), chance.randrange(4, 7)),
+            seed=f"{seed}/{at + 1}",
+        )
+        for at in range(runs)
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 Row = tuple[int, int, bytes]
@@ -62,16 +62,22 @@ def judge(
     missing, foreign = list((stored - found).elements()), list((found - stored).elements())
     repeated = [place for place, count in places.items() for _ in range(count - 1)]
     disordered = list(_disordered(batches, cut=cut))
-    kinds: dict[str, Sequence[tuple[object, ...]]] = {
-        "lost": lost,
-        "missing": missing,
-        "foreign": foreign,
-        "repeated": repeated,
-        "disordered": disordered,
-    }
+    return described(
+        {
+            "lost": lost,
+            "missing": missing,
+            "foreign": foreign,
+            "repeated": repeated,
+            "disordered": disordered,
+        }
+    )
+
+
+def described(kinds: Mapping[str, Sequence[object]]) -> Verdict:
+    """Return the verdict about what is wrong, by kind."""
+    counts = {name: len(each) for name, each in kinds.items()}
     return Verdict(
-        **{name: len(each) for name, each in kinds.items()},
-        examples=tuple(f"{name}: {_short(one)}" for name, each in kinds.items() for one in each[:SHOWN]),
+        **counts, examples=tuple(f"{name}: {_short(one)}" for name, each in kinds.items() for one in each[:SHOWN])
     )
 
 
@@ -92,5 +98,5 @@ def _disordered(batches: Sequence[Sequence[Sequence[Row]]], *, cut: bool) -> Ite
         ended = reached
 
 
-def _short(one: tuple[object, ...]) -> str:
-    return ", ".join(repr(part)[:24] for part in one)
+def _short(one: object) -> str:
+    return ", ".join(repr(part)[:24] for part in (one if isinstance(one, tuple) else (one,)))

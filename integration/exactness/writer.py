@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, Self
 
-from integration.exactness.scenario import PARTITIONS, Scenario
+from integration.exactness.scenario import PARTITIONS, Scenario, SinkScenario
 from nsq_ha import OutgoingMessage, Producer, Receipt
 
 AT_ONCE: Final = 2_000_000
@@ -31,7 +31,7 @@ class Writer:
         acknowledged: Partition and body of each message whose publish succeeded.
     """
 
-    def __init__(self, scenario: Scenario, topic: str, lookupd: Sequence[str]) -> None:
+    def __init__(self, scenario: Scenario | SinkScenario, topic: str, lookupd: Sequence[str]) -> None:
         self.acknowledged: list[tuple[int, bytes]] = []
         self._scenario = scenario
         self._topic = topic
