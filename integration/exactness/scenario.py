@@ -190,10 +190,11 @@ def draw_sinks(runs: int, seed: int) -> list[SinkScenario]:
             way="batches" if sources[at] == "parquet" else ways[at],
             kind=kinds[at],
             fault=faults[at],
-            limit=chance.randrange(3, 20) if sources[at] == "parquet" else chance.randrange(300, 1200),
+            limit=chance.randrange(2, 6) if sources[at] == "parquet" else chance.randrange(200, 600),
             lot=lots[at],
             largest=sizes[at],
-            messages=chance.randrange(1500, 4000),
+            # A micro-batch that writes starts Python several times.
+            messages=chance.randrange(800, 1600),
             early=chance.random() < 0.5,
             tasks=(chance.randrange(1, 4), chance.randrange(4, 7)),
             seed=f"{seed}/{at + 1}",
