@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
+import pyarrow as pa
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.gob import decode_uint
@@ -102,7 +102,8 @@ class BulkLink:
             raise RemoteProtocolError(f"{self._where} sent a message of {size} bytes")
         arrived = self._buffer[start : start + size]
         self._buffer = self._buffer[start + size :]
-        message = np.empty(size, np.uint8).data
+        # From a pool: numpy would get these megabytes as new pages, and clearing them costs as much as the rest.
+        message = memoryview(pa.allocate_buffer(size)).cast("B")
         message[: len(arrived)] = arrived
         at = len(arrived)
         while at < size:
