@@ -398,8 +398,10 @@ class ConsumerPace:
         self.limited_seconds += waited
         self._queue.wake()
 
-    def _ask(self) -> None:
+    def _ask(self, waited: float) -> None:
         self._ask_later = None
+        if self._queue.is_awaited:  # the message waited at its nsqd
+            self.limited_seconds += waited
         self.share()
 
     def _cancel(self) -> None:
@@ -462,7 +464,7 @@ class ConsumerPace:
             return waiting
         later = rate.soon(now, self.msg_timeout)
         if later and self._ask_later is None:
-            self._ask_later = asyncio.get_running_loop().call_later(later, self._ask)
+            self._ask_later = asyncio.get_running_loop().call_later(later, self._ask, later)
         return int(not later)
 
     def _measure(self, now: float, waiting: int, in_hand: int) -> None:

@@ -63,6 +63,11 @@ class MessageQueue:
 
     # -- tasks that wait
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a task waits for the next message."""
+        return any(not waiter.done() for waiter in self._waiters)
+
     def arrival(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """Return a future of ``loop`` that the next :meth:`wake` or :meth:`wake_now` completes; then check again.
 

@@ -97,6 +97,7 @@ async def test_a_rate_of_less_than_one_in_the_message_timeout_asks_just_before_t
             assert now() - waiting_since <= TIMEOUT / 2 + 0.1
             await eventually(lambda: peer.ready == 0)
         assert handed[3][0] - handed[0][0] == pytest.approx(20, rel=0.02)
+        assert consumer.stats().limited_seconds == pytest.approx(20, rel=0.15)  # what waits at the nsqd counts, too
         await stop([feeding])
     await running
 
