@@ -37,6 +37,9 @@ TAG_KEY: Final = "##client_dispatch_tag"
 """The header that has a message's tag."""
 
 _AT_ONCE: Final = 8
+_BATCH: Final = 64
+"""Messages that are read together while a filter looks for one."""
+
 _MAX_JSON: Final = 256 * 1024
 _PLACE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
 
@@ -219,7 +222,8 @@ class _Reader:
         self._admin, self._topic, self._wanted = admin, topic, wanted
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._found: list[Browsed] = []
-        self._count = 0
+        self._is_filtered = wanted != MessageFilter()
+        self._count = self._unread = 0
         known = {each.partition: each.stats for each in described.partitions}
         if only - known.keys():
             raise ConfigError(f"topic {topic!r} has no partition {min(only - known.keys())}; it has {len(known)}")
@@ -283,7 +287,7 @@ class _Reader:
             left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
             if not left:
                 return
-            missing = count - len(self._found) if self._wanted == MessageFilter() else count
+            missing = max(count, _BATCH) if self._is_filtered else count - len(self._found)
             each = max(1, min(missing, MAX_SCANNED - self._count) // len(left))
             places = [
                 (p, number)
@@ -302,6 +306,7 @@ class _Reader:
                     at[p] = 0 if is_backward else number
                     continue
                 at[p] = number + step
+                self._unread += stored is None
                 if stored is not None:
                     if is_backward and p not in seen:
                         self._newer[p] = number + 1  # those after it are not flushed yet
@@ -324,6 +329,8 @@ class _Reader:
         left = (self._older if is_backward else {p: self._ends[p] + 1 - at for p, at in self._newer.items()}).items()
         found = sorted(self._found, key=lambda each: (each.message.timestamp_ns, each.partition, each.message.number))
         older = {partition: number for partition, number in self._older.items() if number >= 1}
+        if self._unread and self._is_filtered:
+            self.notes.append(f"{self._unread:,} cannot be read: they are not flushed yet, or were cleaned up")
         unread = sum(max(0, count) for partition, count in left if partition not in self._ended)
         return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes), unread)
 

@@ -17,7 +17,6 @@ from nsq_ha.admin.browsing import (
     LATEST,
     MAX_COUNT,
     Browsed,
-    LogLook,
     LogStart,
     MessageFilter,
     decoded,
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha import StartFrom
-    from nsq_ha.admin import AdminClient
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]
@@ -122,12 +120,12 @@ def browse(
     begin = LATEST if place is None else going_on(place)
     begin = begin or _start(position(place or "", time.time()), is_alone=len(partitions) == 1)
     show = functools.partial(_print_json if wants_json(as_json) else _print_text, decode=decode)
-    work = _browse(cluster, topic, begin, show, count=count, is_around=around is not None, follow=follow, key=key)
     try:
-        which = MessageFilter(**wanted)
+        which = {"partitions": partitions, "key": key, "wanted": MessageFilter(**wanted)}
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    if run(work(frozenset(partitions), which), stopped=0 if follow else None):
+    work = _browse(cluster, topic, begin, show, which, count=count, is_around=around is not None, follow=follow)
+    if run(work, stopped=0 if follow else None):
         raise click.exceptions.Exit(NOT_YET)
 
 
@@ -148,59 +146,51 @@ def _start(where: StartFrom, *, is_alone: bool) -> LogStart:
     return LATEST if str(where) == "end" or where.kind == "special" else LogStart("oldest")
 
 
-def _browse(
+async def _browse(
     cluster: ClusterAccess,
     topic: str,
     start: LogStart,
     show: Callable[[str, Browsed], None],
+    which: dict[str, Any],
     *,
     count: int,
     is_around: bool,
     follow: bool,
-    key: str | None,
-) -> Callable[[frozenset[int], MessageFilter], Any]:
-    async def work(partitions: frozenset[int], wanted: MessageFilter) -> bool:
-        await require_topic(cluster, topic)
-
-        async def look(admin: AdminClient, start: LogStart, count: int = count) -> LogLook:
-            return await browsing.browse(
-                admin, topic, start, count=count, partitions=partitions, key=key, wanted=wanted
+) -> bool:
+    """Show messages; return whether the look ended before it found any, or all was looked at."""
+    await require_topic(cluster, topic)
+    async with cluster.admin() as admin:
+        half = max(1, count // 2) if is_around else count
+        looks = [await browsing.browse(admin, topic, start, count=half, **which)]
+        newer = looks[0].newer
+        if is_around and looks[0].older:
+            before = LogStart("numbers", numbers=looks[0].older, is_backward=True)
+            looks.append(await browsing.browse(admin, topic, before, count=half, **which))
+        shown = sorted((each for look in looks for each in look.messages), key=lambda each: each.message.timestamp_ns)
+        for each in shown:
+            show(topic, each)
+        is_all = which["wanted"] == MessageFilter()
+        _tell(topic, looks[0].notes, sum(each.read for each in looks), len(shown), is_all=is_all)
+        is_cut = len(shown) < count and not is_all and any(each.left for each in looks)
+        if is_cut and not follow:
+            on = (
+                [LogStart("numbers", numbers=looks[-1].older, is_backward=True)]
+                if looks[1:] or start.is_backward
+                else []
             )
-
-        async with cluster.admin() as admin:
-            after = await look(admin, start, max(1, count // 2) if is_around else count)
-            before = None
-            if is_around and after.older:
-                before = await look(
-                    admin, LogStart("numbers", numbers=after.older, is_backward=True), max(1, count // 2)
-                )
-            looks = [each for each in (before, after) if each is not None]
-            shown = sorted(
-                (found for each in looks for found in each.messages), key=lambda each: each.message.timestamp_ns
-            )
-            for each in shown:
+            on += [] if start.is_backward else [LogStart("numbers", numbers=newer)]
+            click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
+        told, behind = -_TOLD, 0
+        while follow:
+            await asyncio.sleep(0.0 if behind else _AGAIN)
+            look = await browsing.browse(admin, topic, LogStart("numbers", numbers=newer), count=MAX_COUNT, **which)
+            for each in look.messages:
                 show(topic, each)
-            is_all = wanted == MessageFilter()
-            _tell(topic, after.notes, sum(each.read for each in looks), len(shown), is_all=is_all)
-            is_cut = len(shown) < count and not is_all and any(each.left for each in looks)
-            if is_cut and not follow:
-                backward = before or (after if start.is_backward else None)
-                on = [LogStart("numbers", numbers=backward.older, is_backward=True)] if backward is not None else []
-                on += [LogStart("numbers", numbers=after.newer)] if backward is not after else []
-                click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
-            newer, told, behind = after.newer, -_TOLD, 0
-            while follow:
-                await asyncio.sleep(0.0 if behind else _AGAIN)
-                next_look = await look(admin, LogStart("numbers", numbers=newer), MAX_COUNT)
-                for each in next_look.messages:
-                    show(topic, each)
-                newer, behind = {**newer, **next_look.newer}, next_look.left
-                if behind and time.monotonic() - told >= _TOLD:
-                    told = time.monotonic()
-                    click.echo(f"warning: {counted(behind, 'message')} of {topic} behind", err=True)
-            return is_cut and not shown
-
-    return work
+            newer, behind = {**newer, **look.newer}, look.left
+            if behind and time.monotonic() - told >= _TOLD:
+                told = time.monotonic()
+                click.echo(f"warning: {counted(behind, 'message')} of {topic} behind", err=True)
+        return is_cut and not shown
 
 
 def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: bool) -> None:

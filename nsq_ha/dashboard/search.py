@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.checks import check_topic
-from nsq_ha.dashboard.figures import moment
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient, StoredMessage
@@ -29,14 +29,10 @@ if TYPE_CHECKING:
 LIMIT: Final = 8.0
 """Seconds for a whole search."""
 
-MAX_SCANNED: Final = 2000
-"""Latest messages of a topic that are looked at for a trace id, as many of each partition."""
-
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 """The end of each trace log that is read."""
 
 MAX_STEPS: Final = 500
-_AT_ONCE: Final = 8
 _BITS: Final = 50
 """Bits of an internal id below those of the partition."""
 
@@ -153,7 +149,7 @@ async def search(
         trace_logs: Files with lines of :mod:`nsq_ha.tracelog`.
         limit: Seconds after which what was found so far is returned.
     """
-    hunt = _Hunt(admin, reading, query)
+    hunt = _Hunt(admin, reading, query, limit * 0.9)
     steps: tuple[TraceStep, ...] = ()
     try:
         async with asyncio.timeout(limit):
@@ -171,68 +167,12 @@ async def search(
             f"These lines are of {len(nsqds)} nsqds. Plain nsqds may give equal ids: each nsqd's lines are a message of"
             " its own."
         )
-    if hunt.scan is not None:
-        hunt.notes.extend(hunt.scan.notes(query, is_found=bool(hunt.found)))
     hunt.notes.append(
         f"Read the last {MAX_LOG_BYTES // 2**20} MB of {len(trace_logs)} trace log(s)."
         if trace_logs
         else "No trace log is read: start the dashboard with --trace-log FILE to see deliveries, requeues and finishes."
     )
     return Answer(tuple(hunt.found), steps, tuple(hunt.notes))
-
-
-class Scan:
-    """How far a search by trace id looked into the logs of the partitions.
-
-    Args:
-        lengths: Number of messages of each partition, by partition.
-        each: How many of the latest ones of each are looked at.
-
-    Attributes:
-        failed: Why messages could not be read.
-    """
-
-    def __init__(self, lengths: Mapping[int, int], each: int) -> None:
-        self.failed: list[str] = []
-        self._lengths = lengths
-        self._each = each
-        self._read = 0
-        self._unread = 0
-        self._oldest: dict[int, int] = {}
-
-    def places(self) -> Iterator[tuple[int, int]]:
-        """Yield partitions and numbers of messages, the latest of each partition first."""
-        for back in range(self._each):
-            for partition, length in self._lengths.items():
-                if length > back:
-                    yield partition, length - back
-
-    def saw(self, partition: int, stored: StoredMessage | None) -> None:
-        """Note a message that was looked at. None for one that the server cannot read."""
-        if stored is None:
-            self._unread += 1
-            return
-        self._read += 1
-        self._oldest[partition] = min(stored.timestamp_ns, self._oldest.get(partition, stored.timestamp_ns))
-
-    def notes(self, query: Query, *, is_found: bool) -> list[str]:
-        """Return what was searched, and what to do about the rest."""
-        whole = sum(self._lengths.values())
-        if self._read == whole:
-            return [f"Looked at all {whole:,} messages of the topic."] if whole else ["The topic holds no messages."]
-        back = f", back to {moment(max(self._oldest.values()) / 1e9)}" if self._oldest else ""
-        seen = f"Looked at {self._read:,} messages, the latest of each partition first{back}"
-        notes = [f"{seen}, since the server has no search by trace id."]
-        if self._unread:
-            notes.append(f"{self._unread:,} cannot be read: they are not flushed yet, or were cleaned up.")
-        if self.failed:
-            notes.append(f"{len(self.failed):,} were not read: {self.failed[0]}")
-        if not is_found:
-            notes.append(
-                f"To search all messages, run: nsq-ha trace {query.trace_id} --trace-id --topic {query.topic}"
-                " (add --from -1h for those of the last hour)"
-            )
-        return notes
 
 
 class _Hunt:
@@ -242,20 +182,20 @@ class _Hunt:
         admin: Asks the cluster.
         reading: Its newest state.
         query: What to search for.
+        limit: Seconds for a look through the logs.
 
     Attributes:
         found: The messages so far.
         notes: What it could not see.
-        scan: How far it looked for a trace id. None if it did not.
     """
 
-    def __init__(self, admin: AdminClient, reading: Reading, query: Query) -> None:
+    def __init__(self, admin: AdminClient, reading: Reading, query: Query, limit: float) -> None:
         self.found: list[FoundMessage] = []
         self.notes: list[str] = []
-        self.scan: Scan | None = None
         self._admin = admin
         self._reading = reading
         self._query = query
+        self._limit = limit
 
     async def run(self, steps: Sequence[TraceStep]) -> None:
         """Search; the lines of trace logs name messages with the trace id."""
@@ -291,32 +231,21 @@ class _Hunt:
             self.notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
 
     async def _scan(self, trace_id: int) -> None:
-        """Look at the latest messages of each partition for a trace id, the latest of all partitions first."""
+        """Look at the latest messages of each partition for a trace id."""
         topic = self._query.topic
-        described = await self._admin.describe(topic)
-        lengths = {each.partition: each.stats.messages for each in described.partitions if each.stats is not None}
-        scan = self.scan = Scan(lengths, min(MAX_SCANNED, max(1, MAX_SCANNED // max(1, len(lengths)))))
-        missing = [f"{topic}-{each.partition}" for each in described.partitions if each.stats is None]
-        if missing:
-            self.notes.append(f"Not searched, since no leader answers: {', '.join(missing)}.")
-        slots = asyncio.Semaphore(_AT_ONCE)
-
-        async def look(partition: int, number: int) -> None:
-            async with slots:
-                if self.found:
-                    return
-                try:
-                    stored = await self._admin.find_message(topic, partition=partition, number=number)
-                except NsqError as error:
-                    scan.failed.append(str(error))
-                    return
-                scan.saw(partition, stored)
-                if stored is not None and stored.trace_id == trace_id:
-                    self._add(stored, partition)
-
-        async with asyncio.TaskGroup() as group:
-            for partition, number in scan.places():
-                group.create_task(look(partition, number))
+        look = await browse(self._admin, topic, count=1, wanted=MessageFilter(trace_id=trace_id), limit=self._limit)
+        for each in look.messages:
+            self._add(each.message, each.partition)
+        why = "the latest of each partition first, since the server has no search by trace id"
+        self.notes.append(
+            f"Looked at {look.read:,} messages, {why}." if look.left else f"Looked at all {look.read:,} messages."
+        )
+        self.notes += [f"{note}." for note in look.notes]
+        if look.left and not self.found:
+            self.notes.append(
+                f"To search all messages, run: nsq-ha trace {trace_id} --trace-id --topic {topic}"
+                " (add --from -1h for those of the last hour)"
+            )
 
     def _add(self, stored: StoredMessage | None, partition: int | None) -> None:
         if stored is not None:

@@ -100,6 +100,8 @@ async def test_a_filter_reads_on_until_enough_were_found(monkeypatch: pytest.Mon
 async def test_a_look_says_how_many_it_did_not_reach() -> None:
     assert [(await look(Cluster((1, 9)), start, count=4)).left for start in (LATEST, LogStart("oldest"))] == [5, 5]
     assert (await look(Cluster((7, 9)), count=4)).left == 0
+    unread = await look(Cluster((1, 9), unflushed=2), count=4, wanted=MessageFilter("m"))
+    assert unread.notes == ("2 cannot be read: they are not flushed yet, or were cleaned up",)
     assert (await look(Cluster((1, 9), unflushed=2), LogStart("oldest"), count=9)).left == 0
     backward = LogStart("numbers", numbers={1: 7, 0: 5}, is_backward=True)
     assert (str(backward), going_on("older:0:5,1:7")) == ("older:0:5,1:7", backward)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.admin import AdminClient, StoredMessage
+from nsq_ha.admin import AdminClient, browsing
 from nsq_ha.admin.reading import Reading
-from nsq_ha.dashboard.search import Query, Scan, fates, query_of, search, steps_of
+from nsq_ha.dashboard.search import Query, fates, query_of, search, steps_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NsqError
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -123,43 +123,7 @@ def test_fates_go_by_the_position_of_each_channel() -> None:
     assert fates(now, "a", 7, 5) == fates(now, "b", 0, 5) == ()
 
 
-def stored(number: int, at: int) -> StoredMessage:
-    return StoredMessage(
-        internal_id=number, trace_id=0, timestamp_ns=at * 10**9, offset=0, number=number, body="", headers=""
-    )
-
-
-def test_a_scan_takes_the_latest_of_all_partitions_first() -> None:
-    assert list(Scan({0: 3, 1: 1, 2: 0}, each=2).places()) == [(0, 3), (1, 1), (0, 2)]
-
-
-def test_a_scan_says_how_far_it_looked_and_what_to_do() -> None:
-    wanted = Query("orders", trace_id=7)
-    scan = Scan({0: 900, 1: 900}, each=2)
-    for place, number, at in ((0, 900, 50), (1, 900, 40), (0, 899, 30)):
-        scan.saw(place, stored(number, at))
-    scan.saw(1, None)
-    scan.failed.append("nsqd n:1: cannot connect")
-    text = scan.notes(wanted, is_found=False)
-    assert text[0].startswith(
-        "Looked at 3 messages, the latest of each partition first, back to 1970-01-01 00:00:40 UTC"
-    )
-    assert text[1].startswith("1 cannot be read")
-    assert text[2] == "1 were not read: nsqd n:1: cannot connect"
-    assert "nsq-ha trace 7 --trace-id --topic orders" in text[3]
-    assert len(scan.notes(wanted, is_found=True)) == 3
-
-
-def test_a_scan_of_a_whole_topic_has_no_more_to_search() -> None:
-    wanted = Query("orders", trace_id=7)
-    scan = Scan({0: 1, 1: 0}, each=2)
-    assert scan.notes(wanted, is_found=False)[0].startswith("Looked at 0 messages")
-    scan.saw(0, stored(1, 50))
-    assert scan.notes(wanted, is_found=False) == ["Looked at all 1 messages of the topic."]
-    assert Scan({}, each=2).notes(wanted, is_found=False) == ["The topic holds no messages."]
-
-
-async def test_every_message_of_a_batch_is_found() -> None:
+async def test_every_message_of_a_batch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with DevCluster(time_scale=0.02) as cluster:
         cluster.create_topic("orders", 2, 3, extended=True, sync_every=1)
         async with AdminClient(cluster.lookupd) as admin, Producer(lookupd=cluster.lookupd) as producer:
@@ -179,7 +143,11 @@ async def test_every_message_of_a_batch_is_found() -> None:
             assert [found.message.body for found in answer.found] == ["7"]
             answer = await search(admin, Reading(0.0), Query("orders", trace_id=7), (), limit=LIMIT)
             assert answer.found == ()
-            assert answer.notes[0] == "Looked at all 9 messages of the topic."
+            assert answer.notes[0] == "Looked at all 9 messages."
+            monkeypatch.setattr(browsing, "MAX_SCANNED", 4)
+            answer = await search(admin, Reading(0.0), Query("orders", trace_id=7), (), limit=LIMIT)
+            assert answer.notes[0].startswith("Looked at 4 messages, the latest of each partition first")
+            assert "nsq-ha trace 7 --trace-id --topic orders" in answer.notes[1]
 
 
 async def test_equal_ids_of_plain_nsqds_are_named_as_such(tmp_path: Path) -> None:
