@@ -20,7 +20,7 @@ from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, wa
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.reading import own_channel, reading_options, taken_by_a_new_channel
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import nsqds_of_topic, require_topic
+from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, PublishError
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ def _figures(side: Measured) -> dict[str, Any]:
 
 async def _bench(cluster: ClusterAccess, topic: str, options: BenchOptions, *, yes: bool) -> Result:
     found = await require_topic(cluster, topic)
-    _refuse_others(cluster, await nsqds_of_topic(cluster, topic), yes=yes)
+    nsqds = await cluster.ask(lambda admin: admin.nodes())
+    _refuse_others(cluster, [each.node.address for each in nsqds], yes=yes)
     if options.consume and (reason := await taken_by_a_new_channel(cluster, topic, even_none=False)):
         raise ConfigError(f"{reason}, and this would take them away: use a topic of its own, or --no-consume")
     is_ordered = found.meta is not None and found.meta.ordered

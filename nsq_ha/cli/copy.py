@@ -140,7 +140,7 @@ def _named(message: Message) -> str:
 )
 @click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, help="Channel to read.")
 @selection_options("Copy", "where the channel is; a new channel starts with new messages")
-@click.option("--rate", type=Number(0, min_open=True), help="Copy at most this many messages per second.")
+@click.option("--rate", type=Number(0.001, 1_000_000), help="Copy at most this many messages per second.")
 @click.option("--key-field", metavar="FIELD", help="Use this field of each body's JSON object as sharding key.")
 @click.option("--body-only", is_flag=True, help="Leave out headers, tags and trace ids.")
 @click.option("--ignore-order", is_flag=True, help="Copy from an ordered topic to one that cannot keep the order.")
@@ -199,13 +199,13 @@ async def _copy(
     # The target gets bodies as they are stored, unless the headers that say how they are compressed are left out.
     reading["decompress"] = route.body_only
     reading["auto_touch"] = True
+    if options.rate is not None:
+        reading["max_rate"] = options.rate
     consumer = cluster.consumer(source, chosen.channel or CHANNEL_OF_COPIES, **reading)
     producer = to.producer() if options.timeout is None else to.producer(publish_timeout=options.timeout)
     async with producer, consumer, losses_reported(consumer, kind):
         total = await chosen.total(cluster, consumer)
         most = min(chosen.max_in_flight or _MOST, _MOST, chosen.count or _MOST)
-        if options.rate is not None:
-            most = max(1, min(most, int(options.rate / 10)))
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, options, progress)
@@ -243,7 +243,6 @@ class Copier:
         self._options = options
         self._progress = progress
         self._began = time.monotonic()
-        self._next = self._began
 
     async def run(self, intake: Intake) -> None:
         """Copy all that comes.
@@ -255,19 +254,8 @@ class Copier:
         If cancelled, it waits a short time for answers. Messages without one may be stored, and are copied again.
         """
         while (messages := await intake.next()) is not None:
-            await self._pause(len(messages))
             await self.copy(messages)
             intake.go_on()
-
-    async def _pause(self, count: int) -> None:
-        """Wait until the rate allows this many messages."""
-        if self._options.rate is None:
-            return
-        now = time.monotonic()
-        self._next = max(self._next, now)
-        wait = self._next - now
-        self._next += count / self._options.rate
-        await asyncio.sleep(wait)
 
     async def copy(self, messages: Sequence[Message]) -> None:
         """Publish messages, and answer each one as its publish ended.

@@ -163,18 +163,6 @@ async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
 
 
-async def nsqds_of_topic(cluster: ClusterAccess, topic: str) -> tuple[str, ...]:
-    """Return the addresses of the nsqds that any nsqlookupd names for a topic, or would let create it."""
-    found: set[str] = set()
-    for view in await ask_all(cluster, topic):
-        for answer in (view.readable, view.writable):
-            if answer is not None:
-                found |= {
-                    node.address for node in (*answer.partitions.values(), *(answer.nodes or ()), *answer.candidates)
-                }
-    return tuple(sorted(found))
-
-
 async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None) -> bool:
     """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
     loop = asyncio.get_running_loop()
