@@ -127,8 +127,9 @@ def incomplete(reading: Reading, empty: Collection[TopicPartition] = ()) -> froz
     """Return the topics whose figures lack a part now, since nobody serves it; ``empty`` ones have no messages."""
     if not reading.is_plain:
         return frozenset(topic for topic, number in unled(reading) if (topic, number) not in empty)
-    silent = reading.silent.keys()
-    return frozenset(topic for address in silent for topic in reading.nsqds[address].topics)
+    listed = {topic for address in reading.silent for topic in reading.nsqds[address].topics}
+    lost = (each.led for each in reading.remembered.nsqds.values() if each.lost is not None and each.led)
+    return frozenset(listed | {topic for led in lost for topic, _ in led if topic in reading.names})
 
 
 def _unanswered(reading: Reading) -> Incident:
@@ -188,11 +189,12 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
     said = reading.nodes.get(address) or reading.absent.get(address)
     is_listed = address in reading.nodes
     trouble: Trouble = "silent" if is_listed else "gone"
+    how = "hangs or is cut off" if said is not None and said.hangs else "does not answer" if is_listed else "gone"
     matters = bool(effects) or reading.is_plain or is_listed
     return Incident(
         trouble=trouble,
         subject=address,
-        cause=_seen(f"nsqd {address} {_how(said, is_listed=is_listed)}", known, reading.at),
+        cause=_seen(f"nsqd {address} {how}", known, reading.at),
         since=known.since,
         effects=tuple(effects),
         remedy=_remedy(address, said, is_listed=is_listed),
@@ -200,12 +202,6 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
         is_bad=matters,
         unled=frozenset(gone),
     )
-
-
-def _how(said: NodeStats | None, *, is_listed: bool) -> str:
-    if said is not None and said.hangs:
-        return "hangs or is cut off"
-    return "does not answer" if is_listed else "gone"
 
 
 def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen") -> str:

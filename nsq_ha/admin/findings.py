@@ -17,7 +17,7 @@ from nsq_ha.admin.words import counted, some
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nsq_ha.admin.causes import Incident
+    from nsq_ha.admin.causes import Incident, Trouble
     from nsq_ha.admin.description import PartitionDescription, TopicDescription
     from nsq_ha.admin.reading import Reading
 
@@ -91,47 +91,46 @@ def findings_of(facts: Facts) -> Iterator[Finding]:
             yield Finding("nsqds register everywhere", *_registered(facts))
 
 
+def _caused(facts: Facts, *troubles: Trouble) -> _Outcome | None:
+    """Return what incidents of these kinds mean for a check. None if there are none."""
+    found = [each for each in facts.incidents if each.trouble in troubles]
+    if not found:
+        return None
+    text = some(f"{each.cause} ({each.detail})" if each.detail else each.cause for each in found)
+    return "failed" if any(each.is_bad for each in found) else "warning", text, found[0].remedy
+
+
 def _lookupds_answer(facts: Facts) -> _Outcome:
-    lookupds = facts.reading.lookupds
-    silent = [f"{each.url} ({each.error})" for each in lookupds if each.error]
-    known = {each.url for each in lookupds}
-    silent += [
-        f"{each.subject} (gone)" for each in facts.incidents if each.trouble == "lookupd" and each.subject not in known
-    ]
-    if silent:
-        remedy = "start it, or open its HTTP port; if it was removed for good, take it out of lookupd"
-        return "failed", f"no answer from {some(silent)}", remedy
-    if len(lookupds) == 1:
+    count = len(facts.reading.lookupds)
+    if found := _caused(facts, "unanswered", "lookupd"):
+        return found
+    if count == 1:
         text, remedy = "there is only one", "run two or more, and give clients all addresses, so that one may fail"
         return "warning", text, remedy
-    return "ok", f"all {len(lookupds)}"
+    return "ok", f"all {count}"
 
 
 def _one_leads(facts: Facts) -> _Outcome:
-    leaders = [each.url for each in facts.reading.lookupds if each.leads]
-    if not leaders:
-        remedy = "look at the nsqlookupds' logs and at etcd: until one leads, no leader of a partition can change"
-        return "failed", "no nsqlookupd leads", remedy
+    if found := _caused(facts, "leading"):
+        return found
+    leader = next((each.url for each in facts.reading.lookupds if each.leads), "")
     if facts.reading.stable is None:
-        return "warning", f"{leaders[0]} leads, but does not say", "ask again in a minute"
+        return "warning", f"{leader} leads, but does not say", "ask again in a minute"
     if not facts.reading.stable:
         remedy = (
             "start the nsqds that are missing, and wait: after each node that joins or leaves it takes some minutes,"
             " during which topics cannot be expanded and leaders not moved"
         )
         return "warning", "a node joins or leaves, or replicas are missing", remedy
-    return "ok", f"{leaders[0]} leads, and all partitions have their replicas"
+    return "ok", f"{leader} leads, and all partitions have their replicas"
 
 
 def _registered(facts: Facts) -> _Outcome:
     """Check a plain cluster, whose nsqlookupds only know what registers at each."""
-    answering = sorted((each for each in facts.reading.lookupds if not each.error), key=lambda each: each.url)
+    answering = [each for each in facts.reading.lookupds if not each.error]
     everyone = {nsqd for each in answering for nsqd in each.nsqds}
-    missing = [f"{nsqd} at {each.url}" for each in answering for nsqd in sorted(everyone - {*each.nsqds})]
-    if missing:
-        remedy = "start each nsqd with -lookupd-tcp-address for every nsqlookupd"
-        return "warning", f"not registered: {some(missing)}", remedy
-    return "ok", f"{counted(len(everyone), 'nsqd')} at {counted(len(answering), 'nsqlookupd')}"
+    text = f"{counted(len(everyone), 'nsqd')} at {counted(len(answering), 'nsqlookupd')}"
+    return _caused(facts, "disagree") or ("ok", text)
 
 
 def _lookupds_agree(facts: Facts) -> _Outcome:
@@ -147,21 +146,11 @@ def _lookupds_agree(facts: Facts) -> _Outcome:
 
 def _nsqds_answer(facts: Facts) -> _Outcome:
     nodes = facts.reading.stats.nodes
-    missing = [each for each in facts.incidents if each.trouble in MISSING]
-    if not nodes and not missing:
+    if found := _caused(facts, *MISSING) or _caused(facts, "ill", "slow", "behind"):
+        return found
+    if not nodes:
         remedy = "start nsqd, with the addresses of the nsqlookupds"
         return "failed", "the nsqlookupds list no nsqd", remedy
-    if missing:
-        status: Status = "failed" if any(each.is_bad for each in missing) else "warning"
-        names = [f"{node.node.http_url} ({node.error})" for node in nodes if node.error]
-        names += [f"{each.subject} ({each.detail or each.cause})" for each in missing if each.trouble != "silent"]
-        return status, f"no answer from {some(names)}", missing[0].remedy
-    ill = [f"{node.node.address}: {node.health}" for node in nodes if node.health not in ("", "OK")]
-    if ill:
-        return "failed", some(ill), "look at the log of that nsqd, and at its disk"
-    slow = [each for each in facts.incidents if each.trouble in ("slow", "behind")]
-    if slow:
-        return "warning", some(each.sentence(facts.reading.at) for each in slow), slow[0].remedy
     versions = sorted({node.version for node in nodes if node.version})
     if len(versions) > 1:
         return "warning", f"their versions differ: {', '.join(versions)}", "complete the upgrade"

@@ -105,7 +105,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         ]
         asked = self._ask_nsqds(unlisted)
         is_missing = reading.is_fresh and bool(unlisted or reading.silent or reading.stable is False)
-        replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else _nothing(), asked)
+        replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else asyncio.sleep(0, {}), asked)
         if not reading.is_fresh:  # those that are known may answer, though nobody says where they are
             if all(each.error for each in absent):
                 return reading
@@ -143,10 +143,6 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
 
         found = await asyncio.gather(*(ask(*place) for place in sorted(places)))
         return {partition: replicas for each in found for partition, replicas in each.items()}
-
-
-async def _nothing() -> Mapping[TopicPartition, Replicas]:
-    return {}
 
 
 def _addresses(names: Iterable[str]) -> frozenset[str]:

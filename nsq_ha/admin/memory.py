@@ -32,7 +32,7 @@ class Sighting:
     Attributes:
         seen: When that was, in Unix seconds; 0 if it is not known.
         node: Its addresses. None for an nsqlookupd.
-        led: The partitions that it led, or the partition.
+        led: The partitions that it led, or the partition; of a plain nsqd, 0 of each topic of which messages waited.
         waiting: Messages that waited there, on a plain cluster.
         lost: When a look first found no answer. None while it answers.
         moved: How many of ``led`` had other leaders at the last look.

@@ -281,14 +281,21 @@ class Reading:
         led: dict[str, list[TopicPartition]] = {}
         for partition, address in self.leaders.items():
             led.setdefault(address, []).append(partition)
+        for address, node in self.nodes.items() if self.is_plain else ():
+            led[address] = [(entry.topic, 0) for entry in node.partitions if _waiting(entry)]
         answering = {
-            address: Sighting(self.at, node.node, frozenset(led.get(address, ())[:MAX_LED]), _waiting(node))
+            address: Sighting(
+                self.at,
+                node.node,
+                frozenset(led.get(address, ())[:MAX_LED]),
+                sum(map(_waiting, node.partitions)) if self.is_plain else 0,
+            )
             for address, node in self.nodes.items()
             if not node.error and address not in self.absent
         }
         lookupds = [each.url for each in self.lookupds if not each.error] if "cluster" not in self.errors else []
-        held = () if self.is_plain else self.holders.keys()
-        return self.memory.after(self.at, answering, lookupds, self.leaders, partitions=held, topics=self.names)
+        held, topics = ((), ()) if self.is_plain else (self.holders.keys(), self.names)
+        return self.memory.after(self.at, answering, lookupds, self.leaders, partitions=held, topics=topics)
 
     # ------------------------------------------------------------ nsqds and partitions
 
@@ -488,8 +495,6 @@ def _unrouted(entry: PartitionStats) -> int:
     return entry.unrouted if entry.paused or not entry.channels else 0
 
 
-def _waiting(node: NodeStats) -> int:
-    """Return how many messages wait at a plain nsqd, where nobody else has them."""
-    if not node.node.is_plain:
-        return 0
-    return sum(entry.unrouted + sum(channel.depth for channel in entry.channels) for entry in node.partitions)
+def _waiting(entry: PartitionStats) -> int:
+    """Return how many messages of a topic wait at a plain nsqd, where nobody else has them."""
+    return entry.unrouted + sum(channel.depth for channel in entry.channels)

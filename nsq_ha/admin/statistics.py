@@ -176,7 +176,7 @@ class StatsAdmin(AdminBase):
         if leader is not None:
             nsqd = self._leading.nsqd(leader)
             members, entries = await asyncio.gather(
-                _none() if readable.is_plain else nsqd.replicas(topic, number),
+                asyncio.sleep(0, ()) if readable.is_plain else nsqd.replicas(topic, number),
                 nsqd.stats(topic, clients=clients),
                 return_exceptions=True,
             )
@@ -194,10 +194,6 @@ class StatsAdmin(AdminBase):
                 stats = next((dataclasses.replace(e, partition=number, nsqd=leader.address) for e in found), None)
         is_writable = number in writable.leaders
         return PartitionDescription(number, leader, is_writable, replicas=replicas, stats=stats, error=error)
-
-
-async def _none() -> tuple[str, ...]:
-    return ()
 
 
 def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats:

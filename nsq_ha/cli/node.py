@@ -17,7 +17,7 @@ from nsq_ha.cli.seen import keep, look, recall
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from nsq_ha.admin import AdminClient, PartitionStats
     from nsq_ha.admin.reading import NsqdView, Reading
@@ -95,17 +95,6 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _report(nsqds: Iterable[NsqdView]) -> None:
-    """Say what is wrong with nsqds, and exit with 1 if something is."""
-    wrong = [each for each in nsqds if each.health != "OK"]
-    for each in wrong:
-        address = clean(each.address)
-        reason = f"does not answer: {each.said.error}" if each.said.error else f"is not healthy: {each.health}"
-        click.echo(f"warning: nsqd {address} {clean(reason)}", err=True)
-    if wrong:
-        raise click.exceptions.Exit(1)
-
-
 async def _look(admin: AdminClient, cluster: ClusterAccess) -> Reading:
     reading = await look(cluster, admin)
     reading.require()
@@ -175,7 +164,10 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     columns = [column for column in _HELD if column.name not in left_out]
     title = f"{nsqd}: {each.version}, {each.health}"
     print_rows(held_by(each), dict, columns, as_json=as_json, title=title, empty=f"{nsqd} has no topics")
-    _report([each])
+    if each.health != "OK":
+        reason = f"does not answer: {each.said.error}" if each.said.error else f"is not healthy: {each.health}"
+        click.echo(f"warning: nsqd {clean(f'{each.address} {reason}')}", err=True)
+        raise click.exceptions.Exit(1)
 
 
 # ---------------------------------------------------------------- tombstones

@@ -93,7 +93,7 @@ async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Cal
     printed = await _print(topic, cluster, chosen, show, kind)
     if chosen.channel is not None:
         left = await depth_of(cluster, topic, chosen.channel)
-        rest = "" if left is None else f"; {counted(left, 'message')} still wait there"
+        rest = "" if left is None else f"; {counted(left, 'message')} still wait{'s' if left == 1 else ''} there"
         click.echo(f"took {counted(printed, 'message')} out of channel {chosen.channel}{rest}", err=True)
     return printed
 

@@ -157,7 +157,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     ),
     "create-topic": Action(
         "Create topic",
-        "With the usual number of replicas; `nsq-ha topic create` has all settings.",
+        "With the usual number of replicas; nsq-ha topic create has all settings.",
         "an operator created the topic",
         lambda admin, to: admin.create_topic(to.topic, int(to.to), timeout=LONG),
         scope="topic",

@@ -131,10 +131,13 @@ def timeline(name: str, begin: float, end: float, periods: Sequence[Period], mar
     rows = []
     for subject in subjects[:_MAX_ROWS]:
         shapes = [
-            _band(period, (begin, end), (3, _ROW - 6), f"{period.why}: {_lasted(period, end)}", least=2.0)
-            for period in periods
-            if period.subject == subject and (period.ended or end) >= begin
-        ]
+            bar(
+                (each.began, each.ended or end), (begin, end), (3, _ROW - 6), f"{each.why}: {_lasted(each, end)}",
+                f"band {each.trouble}", least=2.0,
+            )
+            for each in periods
+            if each.subject == subject and (each.ended or end) >= begin
+        ]  # fmt: skip
         shapes += [
             _mark(mark.at, (begin, end), _ROW, f"{figures.clock(mark.at)} {mark.text}")
             for mark in marks
@@ -249,13 +252,6 @@ def bar(
     left, right = (_x(at, *window) for at in times)
     width, (y, height) = f"{max(least, right - left):.1f}", edge
     return tag("rect", tag("title", title), x=f"{left:.1f}", y=y, width=width, height=height, class_=kind)
-
-
-def _band(
-    period: Period, window: tuple[float, float], edge: tuple[int, int], title: str, *, least: float = 1.0
-) -> Html:
-    times = (period.began, period.ended or window[1])
-    return bar(times, window, edge, title, f"band {period.trouble}", least=least)
 
 
 def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Html:

@@ -404,7 +404,7 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
     "unanswered": ("cluster", "bad", "it answers again after {}"),
     "gone": ("nsqd", "bad", "it is back, or forgotten, after {}"),
     "silent": ("nsqd", "bad", "it answers again after {}"),
-    "cut": ("nsqd", "bad", "an nsqlookupd lists it again after {}"),
+    "cut": ("nsqd", "bad", "listed again after {}"),
     "ill": ("nsqd", "bad", "it is healthy again after {}"),
     "slow": ("nsqd", "warning", "it is no longer slow, after {}"),
     "behind": ("nsqd", "warning", "it is in sync after {}"),
@@ -420,27 +420,20 @@ _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
 def begins(trouble: Trouble, subject: str, why: str, at: float) -> ClusterEvent:
     """Return the event for a problem that began."""
     kind, level, _ = _TROUBLES[trouble]
+    if trouble != "leaderless":
+        return ClusterEvent(at, kind, level, subject, why)
     text, group = f"nobody serves the partition: {why}", f"nobody serves them: {why}"
-    return ClusterEvent(at, kind, level, subject, *_of(trouble, subject, why, text, group))
+    return ClusterEvent(at, kind, level, subject, text, subject.rpartition("-")[0], group)
 
 
 def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEvent:
     """Return the event for a problem that ended."""
     kind, _, text = _TROUBLES[trouble]
-    lasted = span(at - began)
-    return ClusterEvent(at, kind, "good", subject, *_of(trouble, subject, text.format(lasted), "", "served again"))
-
-
-def _of(trouble: Trouble, subject: str, text: str, of_partition: str, group: str) -> tuple[str, str, str]:
-    """Return the text, the topic and the group of an event."""
+    event = ClusterEvent(at, kind, "good", subject, text.format(span(at - began)))
     if trouble != "leaderless":
-        return text, "", ""
-    return of_partition or text, _topic_of(trouble, subject), group
+        return event
+    return replace(event, topic=subject.rpartition("-")[0], group="served again")
 
 
 def _why(found: Incident) -> str:
     return f"{found.cause}{f': {found.detail}' if found.detail else ''}"[:MAX_TEXT]
-
-
-def _topic_of(trouble: Trouble, subject: str) -> str:
-    return subject.rpartition("-")[0] if trouble == "leaderless" else ""

@@ -166,7 +166,9 @@ def test_what_waits_at_a_plain_nsqd_is_named() -> None:
     assert expected(two) == (1, 2)
     silent = reading(107.0, plain(1, error="refused"), plain(2), before=one, is_plain=True)
     assert said(silent) == ["nsqd n:1 does not answer for 7 s; 1,234 messages waited there"]
-    assert incomplete(silent) == frozenset()  # it is not known what it has
+    assert incomplete(silent) == incomplete(two) == {"orders"}
+    never = reading(107.0, plain(1, error="refused"), plain(2), is_plain=True)
+    assert incomplete(never) == frozenset()  # it is not known what it has
 
 
 BOTH = reading(100.0, plain(1, 5), plain(2, 7), is_plain=True)

@@ -99,7 +99,12 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
 @pytest.mark.parametrize(
     ("check", "changes", "status", "text"),
     [
-        ("nsqlookupds answer", {"cluster": with_lookupds(LOOKUPDS[0], SILENT)}, "failed", "http://b:4161 (refused)"),
+        (
+            "nsqlookupds answer",
+            {"cluster": with_lookupds(LOOKUPDS[0], SILENT)},
+            "failed",
+            "http://b:4161 does not answer (refused)",
+        ),
         ("nsqlookupds answer", {"cluster": with_lookupds(LOOKUPDS[0])}, "warning", "there is only one"),
         ("the cluster is stable", {"cluster": with_lookupds(LOOKUPDS[1])}, "failed", "no nsqlookupd leads"),
         ("the cluster is stable", {"cluster": with_lookupds(*LOOKUPDS, stable=None)}, "warning", "does not say"),
@@ -115,11 +120,21 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
             "nsqds register everywhere",
             {"cluster": dataclasses.replace(PLAIN, lookupds=(HAS_ONE, HAS_NONE))},
             "warning",
-            "10.0.0.1:4150 at http://b:4161",
+            "http://b:4161 does not list nsqd 10.0.0.1:4150",
         ),
         ("nsqds answer", {"stats": ClusterStats(())}, "failed", "list no nsqd"),
-        ("nsqds answer", {"stats": stats(NodeStats(A, error="hangs"))}, "failed", "http://10.0.0.1:4151 (hangs)"),
-        ("nsqds answer", {"stats": stats(NodeStats(A, "1.0", "disk full", 1))}, "failed", "10.0.0.1:4150: disk full"),
+        (
+            "nsqds answer",
+            {"stats": stats(NodeStats(A, error="hangs"))},
+            "failed",
+            "10.0.0.1:4150 does not answer (hangs)",
+        ),
+        (
+            "nsqds answer",
+            {"stats": stats(NodeStats(A, "1.0", "disk full", 1))},
+            "failed",
+            "10.0.0.1:4150 cannot write: its disk is full",
+        ),
         ("nsqds answer", {"stats": stats(NodeStats(A, "1.0"), NodeStats(B, "1.1"))}, "warning", "differ: 1.0, 1.1"),
         ("nsqds can be reached", {"unreachable": {A.address: "refused"}}, "failed", "10.0.0.1:4150 (refused)"),
         ("nsqds can be reached", {"stats": stats(NodeStats(LOCAL))}, "failed", "name 127.0.0.1"),
@@ -328,7 +343,7 @@ def test_a_cluster_with_a_dead_node(invoke: Invoke, name: str) -> None:
         lonely.kill("nsqlookupd-1")
         result = invoke("doctor", "-o", "table", lookupd=",".join(lonely.lookupd))
     assert result.exit_code == 1
-    assert "FAILED  nsqlookupds answer: no answer from http://127.0.0.1:" in result.stdout
+    assert "FAILED  nsqlookupds answer: nsqlookupd http://127.0.0.1:" in result.stdout
     assert "-> start it, or open its HTTP port" in result.stdout
     assert f"\n{result.stdout.count('FAILED')} failed" in result.stdout
 

@@ -269,6 +269,18 @@ def test_a_partial_answer_is_no_change_of_the_topic() -> None:
     assert [event.text for event in kept.events if event.kind == "topic"] == ["it has 3 partitions, 2 before"]
 
 
+def test_what_waits_at_a_plain_nsqd_that_is_gone_is_a_gap() -> None:
+    """The sum fell from 9 to 1, as if the others had been finished."""
+    kept = History(10)
+    one, two = (partition("a", 0, channel("c", depth=depth)) for depth in (1, 8))
+    kept.add(reading(1, node(1, one), node(2, two), is_plain=True))
+    kept.add(reading(3, node(1, one), before=kept.latest, is_plain=True))
+    kept.add(reading(5, node(1, one), node(2, two), before=kept.latest, is_plain=True))
+    for key in (("cluster", "depth"), ("channel", "a", "c", "depth")):
+        first, gap, last = kept.series(*key)
+        assert (first, math.isnan(gap), last) == (9, True, 9)
+
+
 def test_a_partition_without_messages_blanks_no_chart() -> None:
     kept, full = History(10), partition("a", 0, channel("c", depth=5))
     kept.add(reading(1, node(1, full), node(2, partition("b", 0, messages=0))))

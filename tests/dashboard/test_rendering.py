@@ -290,6 +290,12 @@ def test_what_is_missing_is_said() -> None:
         assert "There is no topic" in page.content or "no" in page.content
     kept.add(reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}))
     assert "no nsqlookupd answers" in frame.banner(Board(kept, 60.0))
+    kept.add(
+        reading(3, node(4150), before=kept.latest, errors=dict.fromkeys(("cluster", "nodes", "topics"), "refused"))
+    )
+    board = Board(kept, 3.0)
+    assert "those of the nsqds that are known" in frame.banner(board)
+    assert re.findall("<small>([^<]*)</small>", nodes(board).content)[-1:] == ["refused"]
     kept.add(reading(3, node(4150), errors={"topics": "slow"}))
     assert "topics: slow" in frame.banner(Board(kept, 3.0))
 

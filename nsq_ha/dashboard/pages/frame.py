@@ -88,6 +88,9 @@ def banner(board: Board) -> Html:
         since = reading.at if period is None else period.began
         text = f"The cluster has not answered for {figures.span(board.now - since)}: {reading.errors['nsqds']}."
         return tag("p", text, " The figures below are older than that.", class_="banner bad", role="alert", id="banner")
+    if reading.unanswered:
+        text = "No nsqlookupd answers: the figures are those of the nsqds that are known."
+        return tag("p", text, class_="banner bad", role="alert", id="banner")
     if reading.errors:
         parts = "; ".join(f"{part}: {why}" for part, why in sorted(reading.errors.items()))
         return tag("p", f"Some parts are old or missing. {parts}", class_="banner warning", id="banner")

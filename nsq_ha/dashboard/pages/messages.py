@@ -125,6 +125,21 @@ def messages_page(
 
 def _form(board: Board, forms: Sequence[str]) -> Html:
     given = board.arguments
+    more = [
+        ui.labelled(
+            label, type="text", name=name, value=given.get(name, ""), maxlength=200, autocomplete="off",
+            placeholder=hint or None,
+        )
+        for name, label, hint in _FIELDS
+    ]  # fmt: skip
+    chosen = _form_of(given, forms)
+    more.append(
+        tag(
+            "label",
+            tag("span", "Show bodies as"),
+            tag("select", [tag("option", each, selected=each == chosen) for each in forms], name="as"),
+        )
+    )
     form: list[Html] = [
         ui.labelled(
             "Topic", type="text", name="topic", value=given.get("topic", ""), required=True, maxlength=100,
@@ -134,25 +149,14 @@ def _form(board: Board, forms: Sequence[str]) -> Html:
             "From", type="text", name="from", value=given.get("from", ""), maxlength=40, autocomplete="off",
             placeholder="latest, oldest, -15m, a time or an offset",
         ),
-        *(
-            ui.labelled(
-                label, type="text", name=name, value=given.get(name, ""), maxlength=200, autocomplete="off",
-                placeholder=hint or None,
-            )
-            for name, label, hint in _FIELDS
-        ),
-        tag(
-            "label",
-            tag("span", "Show bodies as"),
-            tag("select", [tag("option", each, selected=each == _form_of(given, forms)) for each in forms], name="as"),
-        ),
-        tag(
-            "label",
-            tag("span", "Follow the latest"),
-            tag("input", type="checkbox", name="follow", value="1", checked=bool(given.get("follow"))),
-        ),
+        tag("label", tag("input", type="checkbox", name="follow", value="1", checked=bool(given.get("follow"))),
+            " Follow the latest"),
+        tag("button", "Show"),
+        # On a phone, fields that are seldom used would fill a screen.
+        tag("details", tag("summary", "Filter"), tag("div", more, class_="search"),
+            open=any(given.get(name) for name, *_ in _FIELDS)),
     ]  # fmt: skip
-    return tag("form", form, tag("button", "Show"), action="/messages", method="get", class_="search", role="search")
+    return tag("form", form, action="/messages", method="get", class_="search", role="search")
 
 
 def _form_of(given: Mapping[str, str], forms: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
-from nsq_ha.dashboard.pages.overview import wrong
+from nsq_ha.dashboard.pages.overview import state_of, wrong
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
@@ -84,22 +84,15 @@ def _lookupds(board: Board) -> Html:
             return join(ui.badge("silent", "bad"), " ", tag("small", lookupd.error))
         return ui.badge("OK", "good")
 
-    kind = (
-        "A plain cluster: its nsqlookupds are independent."
-        if cluster.is_plain
-        else "The cluster is stable."
-        if cluster.stable
-        else "The cluster is unstable: replicas are missing, or a node joins or leaves. Leaders cannot be moved now."
-        if cluster.stable is False
-        else "No leading nsqlookupd answers."
-    )
     columns = (
         TableColumn("nsqlookupd", lambda lookupd: lookupd.url),
         TableColumn("state", state),
         TableColumn("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
     )
-    lookupds = ui.table("lookupds", columns, cluster.lookupds, key=lambda lookupd: lookupd.url, empty="There is none.")
-    return join(tag("p", kind), lookupds)
+    listed = board.reading.lookupds
+    lookupds = ui.table("lookupds", columns, listed, key=lambda lookupd: lookupd.url, empty="There is none.")
+    note = " Leaders cannot be moved now." if cluster.stable is False else ""
+    return join(tag("p", f"The cluster is {state_of(board)[0]}.{note}"), lookupds)
 
 
 def node_page(board: Board, address: str) -> Page:

@@ -49,7 +49,7 @@ def _tiles(board: Board) -> Html:
     unknown = (figures.NONE, "")  # nobody was asked
     facts: list[tuple[str, Child, str]] = [
         ("nsqds that answer", *((f"{answering} of {nodes}", level) if reading.is_fresh else unknown)),
-        ("cluster", *_state(board)),
+        ("cluster", *state_of(board)),
         ("topics", figures.count(len(reading.names)), ""),
     ]
     if not reading.is_plain:
@@ -64,7 +64,8 @@ def _tiles(board: Board) -> Html:
     return ui.tiles(*facts)
 
 
-def _state(board: Board) -> tuple[str, str]:
+def state_of(board: Board) -> tuple[str, str]:
+    """Return the state of the cluster, and how good it is."""
     reading = board.reading
     if not reading.is_fresh:
         return "no answer", "bad"
@@ -72,14 +73,8 @@ def _state(board: Board) -> tuple[str, str]:
         return "unknown", "warning"
     if reading.cluster.is_plain:
         return "plain", ""
-    stable = reading.cluster.stable
-    return (
-        ("stable", "good")
-        if stable
-        else ("no leading nsqlookupd", "bad")
-        if stable is None
-        else ("unstable", "warning")
-    )
+    of = {True: ("stable", "good"), False: ("unstable", "warning"), None: ("without leading nsqlookupd", "bad")}
+    return of[reading.cluster.stable]
 
 
 def wrong(board: Board) -> Html | None:

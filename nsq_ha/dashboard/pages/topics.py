@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.admin.causes import unled
+from nsq_ha.admin.causes import expected, unled
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
@@ -163,7 +163,7 @@ def topic_page(board: Board, name: str) -> Page:
         tag(
             "p",
             None if reading.is_plain else tag("a", "Its messages", href=path("messages") + query(topic=name)),
-            " ",
+            None if reading.is_plain else " · ",
             tag("a", "Search a message of this topic", href=path("search") + query(topic=name)),
         ),
     )
@@ -174,10 +174,9 @@ def incomplete(board: Board, name: str) -> Html | None:
     """Return a warning if the figures of a topic do not have all its parts."""
     reading = board.reading
     if reading.is_plain:
-        silent = len(reading.silent)
-        text = (
-            f"{silent} of {len(reading.nodes)} nsqds do not answer: what they have is missing here." if silent else ""
-        )
+        answering, nsqds = expected(reading)
+        lost = f"{nsqds - answering} of {nsqds} nsqds do not answer: what they have is missing here."
+        text = lost if answering < nsqds else ""
     else:
         gone = [str(number) for topic, number in unled(reading) if topic == name]
         text = f"No leader answers for partition {', '.join(gone)}: its figures are missing here." if gone else ""
