@@ -244,6 +244,25 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
     assert all(option.meaning.endswith(".") for option in documented.values())
 
 
+VALUE = r"(\d[\d,.]*(?: (?:s|KiB|MiB))?)(?! to)\b"
+WRITTEN = re.compile(rf"`(?P<name>\w+)`(?:\s+(?:is|messages|of))?\s+\(?{VALUE}|{VALUE}[^.`()]*\(`(?P<after>\w+)`\)")
+"""An option and its default in a sentence: "`name` (5 s)", "`name` is 5 s" and "5 s of something (`name`)"."""
+
+
+def test_a_default_in_a_sentence_is_that_of_the_option() -> None:
+    defaults = {option.name: option.default for option in reference.options() if option.default != "``None``"}
+    checked = 0
+    for page in PAGES:
+        for found in WRITTEN.finditer(
+            re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+        ):
+            name, value = found["name"] or found["after"], found[2] or found[3]
+            if name in defaults and page.name != "from-pynsq.md":  # that one converts what pynsq is given
+                assert defaults[name].startswith(value), f"{named(page)}: {found[0]!r}, but it is {defaults[name]}"
+                checked += 1
+    assert checked > 10
+
+
 def test_the_options_that_the_page_on_kafka_names_exist() -> None:
     page = (ROOT / "docs" / "explanation" / "kafka.md").read_text()
     named_words = {code.partition("=")[0] for code in re.findall(r"`([a-zA-Z_]+(?:=\w+)?)`", page)}
