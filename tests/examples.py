@@ -325,7 +325,7 @@ class PageRun:
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=LIMIT,
+                timeout=PROCESS_LIMIT,
                 check=False,
             )
             assert ran.returncode == 0, f"{example}: {command}\n{ran.stdout}{ran.stderr}"
