@@ -73,6 +73,8 @@ def test_a_limit_that_fell_takes_back_what_is_granted_and_not_used() -> None:
         (7, (1, 1), (5, 0), (4, 2), Plan({}, {0: 4, 1: 2}, is_raise_due=False)),
         # One of the raises is granted in part.
         (5, (1, 1), (0, 3), (3, 2), Plan({}, {0: 2, 1: 2}, is_raise_due=True)),
+        # There is no room for the raise until what is unanswered elsewhere has been answered.
+        (5, (1, 4), (0, 4), (2, 3), Plan({1: 3}, {}, is_raise_due=True)),
     ],
 )
 def test_what_is_planned(
