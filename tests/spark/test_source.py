@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from docs._ext.reference import spark_options_table
 from nsq_ha.identity import partition_of
 from tests.support.spark_queries import run_to_end
 
@@ -172,4 +171,3 @@ def test_pushdown_without_sparks_own_setting_names_that_setting(
     with pytest.raises(AnalysisException) as caught:
         loaded(source, "source_ordered", pushdown="true").where("partition = 1").count()
     assert "spark.sql.python.filterPushdown.enabled" in str(caught.value)
-    assert "spark.sql.python.filterPushdown.enabled=true" in spark_options_table()
