@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterator, Sequence
-from typing import Final, Self
+from typing import ClassVar, Final, Self
 
 from integration.exactness.scenario import PARTITIONS, Scenario, SinkScenario
 from nsq_ha import OutgoingMessage, Producer, Receipt
@@ -29,7 +29,10 @@ class Writer:
 
     Attributes:
         acknowledged: Partition and body of each message whose publish succeeded.
+        pause: Seconds between two lots while a query runs.
     """
+
+    pause: ClassVar[float] = PAUSE
 
     def __init__(self, scenario: Scenario | SinkScenario, topic: str, lookupd: Sequence[str]) -> None:
         self.acknowledged: list[tuple[int, bytes]] = []
@@ -69,7 +72,7 @@ class Writer:
             while not over.is_set():
                 await self.write(LIVE_LOT * PARTITIONS, min(self._scenario.lot, LIVE_LOT))
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE):
+                    async with asyncio.timeout(self.pause):
                         await over.wait()
 
         task = asyncio.create_task(write())

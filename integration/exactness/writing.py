@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +40,8 @@ APART: Final = 7.0
 
 class KeyedWriter(Writer):
     """Publishes messages with a key, some of which equal the one before of their key: they are still two rows."""
+
+    pause: ClassVar[float] = 1.0  # each message is asked for twice, in the source and where it went
 
     def _next(self) -> OutgoingMessage:
         number, self._number = self._number, self._number + 1
