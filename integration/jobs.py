@@ -41,6 +41,9 @@ class Job:
         self.folder = folder
         self.options = {"topic": topic, "fetchTimeout": "2s", **options}
         self.sink: dict[str, str] | None = None
+        # How much the topic of the sink holds. A task of a sink has given rows on when they are there.
+        self.count: Callable[[], int] = lambda: 1
+        self._counted = 0
         folder.mkdir(exist_ok=True)
 
     def start(self, spark: SparkSession, *, now: bool) -> StreamingQuery:
@@ -58,10 +61,11 @@ class Job:
 
     def is_held(self) -> bool:
         """Tell whether a task waits with the first of its rows; see ``spark_job``."""
-        return (self.folder / "held").exists()
+        return (self.folder / "held").exists() and self.count() > self._counted
 
     def hold(self) -> None:
         """Have the tasks of the next run wait, until they are killed or :meth:`let_go`."""
+        self._counted = self.count() if self.sink is not None else 0
         (self.folder / "hold").touch()
         (self.folder / "held").unlink(missing_ok=True)
 

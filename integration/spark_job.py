@@ -52,7 +52,7 @@ def to_topic(spark: SparkSession, options: Mapping[str, str], folder: str, sink:
     # In a thread in which nothing else was done, Spark looks for the format of a stream's sink in no session.
     spark.createDataFrame([], "nothing int")
     # So that a task has published some rows when it is stopped.
-    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
     key = f.substring(f.col("value").cast("string"), 1, 3).alias("key")
     if "path" in sink:
         files = spark.readStream.schema("number bigint, value binary").option("maxFilesPerTrigger", sink["files"])
@@ -62,7 +62,7 @@ def to_topic(spark: SparkSession, options: Mapping[str, str], folder: str, sink:
         rows = source.select(f.col("offset").alias("number"), "value", row_id().alias("id"), key)
     count = int(sink["partitions"])
     given = {"lookupd": sink["lookupd"], "topic": sink["topic"], "traceIdColumn": "id"}
-    given |= {"batchMessages": "50", "publishTimeout": "120s"}
+    given |= {"batchMessages": "20", "publishTimeout": "120s"}
     if "tasks" not in sink:
         placed = by_partition(rows, count).drop("number")
         return (

@@ -24,6 +24,7 @@ from integration.exactness.writer import Writer
 from integration.jobs import Job
 from integration.replays import of
 from nsq_ha import OutgoingMessage
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.functions import drop_repeats
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ async def play_sink(scenario: SinkScenario, cluster: ClusterUnderTest, spark: Sp
     files = folder / "files"
     job = Job(source, folder / "job", **of(cluster), maxOffsetsPerTrigger=str(scenario.limit), fetchRetries="60")
     job.topic = target
+    job.count = lambda: _count(cluster, target)
     job.sink = {"lookupd": ",".join(cluster.lookupd), "topic": target, "partitions": str(PARTITIONS)}
     if scenario.way == "batches":
         job.sink["tasks"] = str(scenario.tasks[0])
@@ -130,6 +132,12 @@ async def play_sink(scenario: SinkScenario, cluster: ClusterUnderTest, spark: Sp
         fresh=False,
         seconds=time.monotonic() - began,
     )
+
+
+def _count(cluster: ClusterUnderTest, topic: str) -> int:
+    """Return how many messages the leaders of a topic hold."""
+    with BlockingCluster(cluster.lookupd) as asked:
+        return sum(asked.extents(topic, node)[each].messages for each, node in asked.view(topic).leaders.items())
 
 
 def _kept(spark: SparkSession, cluster: ClusterUnderTest, topic: str) -> list[Row]:
