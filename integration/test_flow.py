@@ -29,6 +29,7 @@ def quick_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsq_ha.policy.ready.LONGEST_CHOSEN", 0.3)
 
 
+@pytest.mark.few("partitioned-1", "partitioned-7")
 @pytest.mark.parametrize("most", [1, 2, 7, 30])
 async def test_exactly_max_in_flight_messages_are_out(
     producer: Producer, consume: Consumers, ordinary: str, mark: bytes, most: int
@@ -57,6 +58,7 @@ def topic(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.few("partitioned-ordinary", "plain-ordered")
 @pytest.mark.plain
 async def test_a_consumer_may_start_paused(producer: Producer, consume: Consumers, topic: str, mark: bytes) -> None:
     async with consume(topic, max_in_flight=0) as consumer:

@@ -57,6 +57,7 @@ async def test_what_was_published_is_read_in_order_with_what_receipts_say(
 
 
 # A real cluster refuses to move leaders for minutes after any change of its nodes.
+@pytest.mark.few(1)
 @pytest.mark.timeout(900)
 async def test_a_leader_that_moves_in_the_middle_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
@@ -84,6 +85,7 @@ def facts(rows: Rows) -> list[tuple[object, ...]]:
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.timeout(900)
 async def test_a_sink_that_is_slower_than_the_server_allows_changes_no_row(
     cluster: ClusterUnderTest, producer: Producer, topic: str

@@ -162,7 +162,7 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
 
 
 # In the short form each value once.
-@pytest.mark.few(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "after"), itertools.product(LATER.values(), (20, 50)) if FULL else [(0, 50), (3600, 20)]
 )
