@@ -36,9 +36,11 @@ MAX_SCANNED: Final = 5000
 TAG_KEY: Final = "##client_dispatch_tag"
 """The header that has a message's tag."""
 
-_AT_ONCE: Final = 8
+_AT_ONCE: Final = 4
+"""Requests at the same time; with more, looking for a free connection costs more than it saves."""
+
 _BATCH: Final = 64
-"""Messages that are read together while a filter looks for one."""
+"""Messages of one step."""
 
 _MAX_JSON: Final = 256 * 1024
 _PLACE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
@@ -287,7 +289,8 @@ class _Reader:
             left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
             if not left:
                 return
-            missing = max(count, _BATCH) if self._is_filtered else count - len(self._found)
+            # What was read before the limit ends a step is kept.
+            missing = _BATCH if self._is_filtered else min(_BATCH, count - len(self._found))
             each = max(1, min(missing, MAX_SCANNED - self._count) // len(left))
             places = [
                 (p, number)

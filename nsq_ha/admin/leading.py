@@ -49,7 +49,7 @@ NUDGE_INTERVAL: Final = 7.0
 """Seconds between two requests for another check."""
 
 _LONGEST_PAUSE: Final = 2.0
-_RECENT: Final = 1.0
+_RECENT: Final = 5.0
 """Seconds for which a lookup is used again where a caller reads message after message."""
 _MAX_RECENT: Final = 100
 _ABSENT: Final = ("key not found", "topic is not created")
@@ -211,7 +211,7 @@ class Leading:
         return view
 
     async def recent(self, topic: str) -> TopicView:
-        """Return what :meth:`existing` returned less than a second ago, or ask; for many calls one after the other.
+        """Return what :meth:`existing` returned in the last seconds, or ask; for many calls one after the other.
 
         Raises:
             TopicNotFoundError: The topic does not exist.

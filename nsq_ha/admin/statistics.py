@@ -129,7 +129,7 @@ class StatsAdmin(AdminBase):
 
         Give either ``internal_id``, or ``partition`` with ``offset`` or ``number``. Receipts and consumed messages have
         the id, and with a trace the offset. To read many messages, call it again and again: a leader that was looked
-        up is asked for a second.
+        up is asked for 5 s.
 
         Args:
             topic: The topic.

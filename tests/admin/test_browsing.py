@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,6 +32,7 @@ class Cluster:
     def __init__(self, *logs: tuple[int, int], unflushed: int = 0, is_plain: bool = False) -> None:
         self.logs, self.unflushed, self.is_plain, self.asked = logs, unflushed, is_plain, 0
         self.error = ""
+        self.answers = 10**9
 
     async def describe(self, topic: str) -> TopicDescription:
         view = TopicView(topic, None if self.is_plain else TopicMeta(len(self.logs)), {}, complete=True, exists=True)
@@ -44,6 +46,8 @@ class Cluster:
         self, topic: str, *, partition: int, number: int | None = None, offset: int | None = None
     ) -> StoredMessage | None:
         self.asked += 1
+        if self.asked > self.answers:
+            await asyncio.Event().wait()
         if self.error:
             raise TransportError(self.error)
         first, last = self.logs[partition]
@@ -95,6 +99,15 @@ async def test_a_filter_reads_on_until_enough_were_found(monkeypatch: pytest.Mon
     assert seen(found) == [(0, n) for n in (980, 981, 982, 983, 984, 985, 986, 987, 988, 989)][-len(found.messages) :]
     none = await look(Cluster((1, 1000)), count=3, wanted=MessageFilter("absent"))
     assert (none.messages, none.read <= 52, none.older) == ((), True, {0: 1000 - none.read})
+
+
+async def test_what_was_read_before_the_limit_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where reading was slow, a step was larger than the limit allows: --follow never came further."""
+    monkeypatch.setattr(browsing, "_BATCH", 4)
+    cluster = Cluster((1, 99))
+    cluster.answers = 10
+    found = await look(cluster, LogStart("oldest"), count=90, limit=0.05)
+    assert (len(found.messages), found.newer, found.left) == (8, {0: 9}, 91)
 
 
 async def test_a_look_says_how_many_it_did_not_reach() -> None:
