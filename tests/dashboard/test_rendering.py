@@ -480,5 +480,7 @@ def test_a_question_names_what_it_is_about() -> None:
     kept = History(5)
     kept.add(reading(1, node(4150, partition("a", 0, channel("c")))))
     board = Board(kept, 1.0, may_change=True)
-    targets = [("create-topic", ActionTarget("")), ("pause", ActionTarget("a", "c"))]
-    assert [change.confirm(board, *each, "k").title for each in targets] == ["Create topic?", "Pause: a/c?"]
+    targets = [ActionTarget(""), ActionTarget("a"), ActionTarget("a", "c")]
+    asked = zip(("create-topic", "create-channel", "pause"), targets, strict=True)
+    titles = ["Create topic?", "Create channel for a?", "Pause: a/c?"]
+    assert [change.confirm(board, *each, "k").title for each in asked] == titles

@@ -100,7 +100,8 @@ def confirm(board: Board, name: str, target: ActionTarget, key: str, problem: st
         action=path("act", name),
         class_="confirm",
     )
-    title = f"{action.label}: {target.subject}?" if target.topic else f"{action.label}?"
+    joint = " for" if name == "create-channel" else ":"
+    title = f"{action.label}{joint} {target.subject}?" if target.topic else f"{action.label}?"
     loss = tag("p", "Messages will be lost for good.", class_="banner warning") if action.is_lossy else None
     content = join(tag("h1", title), _problem(problem), tag("p", action.effect), _now(board, target), loss, form)
     return Page(title, content, 400 if problem else 200)
