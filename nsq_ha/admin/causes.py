@@ -176,7 +176,9 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
     known = reading.remembered.nsqds.get(address, Sighting(0.0))
     led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
     gone = led & without.keys()
-    effects = _after_loss(sum(reading.leaders.get(each, address) != address for each in led), known)
+    moved = sum(reading.leaders.get(each, address) != address for each in led)
+    took = f" after {span(known.replaced - known.seen)}" if known.replaced and known.since is not None else ""
+    effects = [f"{counted(moved, 'partition')} led by others{took}"] if moved else []
     kept = {partition for partition in gone if reading.leaders.get(partition) == address}
     if kept:  # perhaps only those who ask here cannot reach it
         effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
@@ -217,13 +219,6 @@ def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
     if is_listed:
         return "start it, or open its HTTP port; with -tls-required=true, give --tls-ca, or use tcp-https there"
     return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
-
-
-def _after_loss(moved: int, known: Sighting) -> list[str]:
-    if not moved:
-        return []
-    took = f" after {span(known.replaced - known.seen)}" if known.replaced and known.since is not None else ""
-    return [f"{counted(moved, 'partition')} led by others{took}"]
 
 
 def _writes(
