@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.functions import by_partition, row_id
-from nsq_ha.spark.session import local_session
+from nsq_ha.spark.session import local_session, register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,8 +49,7 @@ def begin(
 
 def to_topic(spark: SparkSession, options: Mapping[str, str], folder: str, sink: Sink) -> DataStreamWriter:
     """Return what writes rows on to a topic, each key in the order of its numbers."""
-    # In a thread in which nothing else was done, Spark looks for the format of a stream's sink in no session.
-    spark.createDataFrame([], "nothing int")
+    register(spark)  # in this thread
     # So that a task has published some rows when it is stopped.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
     key = f.substring(f.col("value").cast("string"), 1, 3).alias("key")

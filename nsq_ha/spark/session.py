@@ -112,6 +112,9 @@ def register(spark: SparkSession) -> None:
     Connect, where the names cannot be set, call it before each ``load()`` of a
     stream: then each stream has its own map.
 
+    Call it also in another thread that starts a stream with this format as its sink: Spark looks for
+    that in the session of the thread, which may have none, and reports ``DATA_SOURCE_NOT_FOUND``.
+
     Args:
         spark: The session.
 
@@ -124,6 +127,8 @@ def register(spark: SparkSession) -> None:
     if context is not None:
         is_ours = context.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ
         pyspark_private.prepare_workers(context, use_this_python=is_ours)
+        # Makes it the session of this thread.
+        spark.createDataFrame([], "nothing int")
     spark.dataSource.register(NsqDataSource)
 
 

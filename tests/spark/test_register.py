@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,9 @@ class Session:
 
     def register(self, source: object) -> None:
         self.registered.append(source)
+
+    def createDataFrame(self, data: object, schema: str) -> None:  # noqa: N802 - Spark's name
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -88,3 +92,16 @@ def test_starting_a_stream_adds_no_variable_to_what_the_queries_of_a_session_sha
     stream.drain()
     assert stream.values() == numbered(100)
     assert shared() == before
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_a_thread_that_registers_the_format_starts_a_stream_that_writes(spark: SparkSession, tmp_path: Path) -> None:
+    def start() -> None:
+        session.register(spark)
+        rows = spark.readStream.format("rate").load().selectExpr("cast(value as string) as value")
+        writer = rows.writeStream.format("nsq").options(lookupd="http://127.0.0.1:1", topic="t")
+        writer.option("checkpointLocation", str(tmp_path)).start().stop()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(start).exception() is None
