@@ -49,8 +49,9 @@ Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
 
 _Answer = TypeVar("_Answer", bound=msgspec.Struct)
-_Positive = Annotated[int, msgspec.Meta(ge=1)]
-_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_LARGEST = 2**63 - 1  # of nsqd's integers; a float takes it, too
+_Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,8 +158,9 @@ def test_unknown_fields_are_ignored_and_missing_ones_have_defaults() -> None:
         b'{"sample_rate":100}',
         b'{"snappy":true,"deflate":true}',
         b'{"version":7}',
+        b'{"msg_timeout":1' + b"0" * 400 + b"}",
     ],
-    ids=range(21),
+    ids=range(22),
 )
 def test_what_makes_no_sense_is_no_identity(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="answer to IDENTIFY"):
