@@ -1,7 +1,8 @@
-"""Connections for httpx that bound the head of an answer.
+"""Connections for httpx that bound the head of an answer, and its trailers.
 
 h11 parses a head in one turn of the event loop: one of 95 KB takes 95 ms, and thousands of ``100 Continue``, which
-nobody asked for, as much for each read, until the time limit. Its own limit of 100 KiB cannot be changed through httpx.
+nobody asked for, as much for each read, until the time limit. Trailers, which may follow the last chunk, cost as much.
+h11's own limit of 100 KiB cannot be changed through httpx.
 
 This module imports httpcore, so import it only where httpx is needed.
 
@@ -22,33 +23,42 @@ if TYPE_CHECKING:
     from httpcore._backends.base import SOCKET_OPTION  # private, but the type of a public method
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Maximum size of the head of an answer, interim answers included. Those of both servers have less than 1 KiB."""
+"""Maximum size of the head of an answer, interim answers included, and of its trailers. Heads of both servers have less
+than 1 KiB, and no trailers follow."""
 
 _AT_ONCE: Final = 4 * 1024
 """Bytes of a head that are read, and so parsed, in one turn of the event loop."""
 
 _END: Final = re.compile(rb"\n\r?\n")
 _INTERIM: Final = re.compile(rb"HTTP/\S* 1")
+_LAST_CHUNK: Final = re.compile(rb"\n0+[\r; \t]")  # no line of the JSON that Go writes begins like this
+_LONGEST_SIZE: Final = 24
+"""Bytes that may belong to a size of a chunk whose end has not come yet."""
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A connection whose answers have heads of a bounded size."""
+    """A connection whose answers have heads and trailers of a bounded size."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
         self._head = bytearray()
         self._read_bytes = 0
         self._in_head = True
+        self._end = b""
+        self._trailer_bytes = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self._in_head:
-            return await self._stream.read(max_bytes, timeout)
+            data = await self._stream.read(max_bytes, timeout)
+            self._watch(data)
+            return data
         data = await self._stream.read(min(max_bytes, _AT_ONCE), timeout)
         self._read_bytes += len(data)
         self._head += data
         while end := _END.search(self._head):
             if not _INTERIM.match(self._head):
                 self._in_head = False
+                self._watch(self._head[end.end() - 1 :])
                 self._head.clear()
                 return data
             del self._head[: end.end()]
@@ -56,8 +66,21 @@ class _Stream(httpcore.AsyncNetworkStream):
             raise httpcore.RemoteProtocolError(f"the headers are longer than {MAX_HEAD_BYTES} bytes")
         return data
 
+    def _watch(self, body: bytes | bytearray) -> None:
+        """Raise RemoteProtocolError if the trailers of a chunked body are too long."""
+        if self._trailer_bytes:
+            self._trailer_bytes += len(body)
+        else:
+            self._end += body
+            if last := _LAST_CHUNK.search(self._end):
+                self._trailer_bytes = len(self._end) - last.start()
+            self._end = self._end[-_LONGEST_SIZE:]
+        if self._trailer_bytes > MAX_HEAD_BYTES:
+            raise httpcore.RemoteProtocolError(f"the trailers are longer than {MAX_HEAD_BYTES} bytes")
+
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._in_head, self._read_bytes = True, 0
+        self._end, self._trailer_bytes = b"", 0
         self._head.clear()
         await self._stream.write(buffer, timeout)
 
