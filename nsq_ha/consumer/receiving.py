@@ -60,6 +60,7 @@ class Receiver:
         self._floods = FewLines()
         self._requeued = FewLines()
         self._finished = FewLines()
+        self._refusal_lines = FewLines()
 
     def callbacks(self, delivery: Delivery, lost: Callable[[NsqError], None]) -> Callbacks:
         """Return the callbacks for the connection of ``delivery``; ``lost`` is called when it ends."""
@@ -148,7 +149,8 @@ class Receiver:
 
     def _refusals(self, refusals: list[ServerError], delivery: Delivery) -> None:
         for refusal in refusals:
-            log.info("%s: %s", self._name, refusal)
+            if (more := self._refusal_lines.take(self._loop.time())) is not None:
+                log.info("%s: %s%s", self._name, refusal, more)
             if isinstance(refusal, NotInFlightError) and (unfinished := refusal.unfinished) is not None:
                 delivery.fin_refused(unfinished)
             self._refused(refusal, delivery.nsqd)

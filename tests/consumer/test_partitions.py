@@ -35,6 +35,7 @@ from nsq_ha.message import Message
 from nsq_ha.observe import SILENT
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.growth import LedPartition
+from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.protocol import Identity
 from nsq_ha.protocol.messages import DamagedMessage
@@ -812,6 +813,9 @@ async def test_refusals_of_answers_are_logged(caplog: pytest.LogCaptureFixture) 
     assert case.callbacks.refusals is not None
     case.callbacks.refusals([ServerError("E_FIN_FAILED", "FIN of x")])
     assert caplog.messages == ["orders-3: E_FIN_FAILED FIN of x"]
+    case.callbacks.refusals([ServerError("E_FIN_FAILED", "FIN of y")] * 20_000)
+    assert len(caplog.messages) == FEW_LINES
+    assert caplog.messages[-1] == "orders-3: E_FIN_FAILED FIN of y (further ones are counted for 60 s)"
 
 
 async def test_deliveries_of_a_traced_topic_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
