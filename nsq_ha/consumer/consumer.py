@@ -23,6 +23,7 @@ from nsq_ha.consumer.handlers import Batches, Handling, check_batches, check_con
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
+from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
@@ -282,7 +283,8 @@ class Consumer(SingleUseClient):
 
     async def _close_gently(self) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.config.close_timeout
+        began = loop.time()
+        deadline = began + self.config.close_timeout
         try:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -291,7 +293,7 @@ class Consumer(SingleUseClient):
                 log.warning(
                     "%s/%s: closed with messages unanswered: %s", self.topic, self.channel, self._unanswered_by_nsqd()
                 )
-                await self._cut_off()
+                await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
         except asyncio.CancelledError:  # aclose() was cancelled: close without waiting
@@ -302,7 +304,8 @@ class Consumer(SingleUseClient):
         counts: Counter[str] = Counter()
         for subscription in self._subscriptions.values():
             counts[subscription.nsqd] += subscription.unanswered
-        return ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
+        named = ", ".join(f"{count} of {nsqd}" for nsqd, count in sorted(counts.items()) if count)
+        return named or "none, but an nsqd did not answer CLS"
 
     async def _end(self) -> None:
         """End everything, even with messages unanswered; may be called again."""
@@ -320,9 +323,9 @@ class Consumer(SingleUseClient):
         if self._handling is not None:
             self._handling.cancel()
 
-    async def _cut_off(self) -> None:
+    async def _cut_off(self, timeout: float = CUT_OFF_TIMEOUT) -> None:
         """Requeue the messages in flight that a plain nsqd would keep until their timeout."""
-        await asyncio.gather(*(subscription.cut_off() for subscription in self._subscriptions.values()))
+        await asyncio.gather(*(subscription.cut_off(timeout) for subscription in self._subscriptions.values()))
 
     def _left_open(self) -> Callable[[], None] | None:
         """Begin to requeue what a plain nsqd would keep until its timeout; called as the process exits.

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
-_CUT_OFF_TIMEOUT: Final = 1.0
-"""Seconds that an end without a close waits for nsqd to stop sending."""
+CUT_OFF_TIMEOUT: Final = 1.0
+"""Seconds that the end of a consumer waits for nsqd to stop sending, if no close has waited for it as long."""
 
 _STRAGGLE: Final = 0.02
 """Seconds after the answer to CLS in which the one message may come that nsqd was sending meanwhile."""
@@ -261,27 +261,30 @@ class Subscription(Role[Connection]):
                 delivery.flush()
         await self.link.aclose(timeout)
 
-    async def cut_off(self) -> None:
+    async def cut_off(self, timeout: float = CUT_OFF_TIMEOUT) -> None:
         """Requeue what nsqd would keep until its timeout, also what it has sent and is on its way.
 
         Nobody will answer these messages. The next call waits for the first one.
+
+        Args:
+            timeout: Seconds to wait for nsqd to stop sending.
         """
         connection, delivery = self.link.connection, self.delivery
         if self._cut_off is None:
             if connection is None or delivery is None or delivery.is_returned_at_end:
                 return
-            self._cut_off = asyncio.ensure_future(self._requeue_all(connection, delivery))
+            self._cut_off = asyncio.ensure_future(self._requeue_all(connection, delivery, timeout))
         await uninterrupted(self._cut_off)
 
-    async def _requeue_all(self, connection: Connection, delivery: Delivery) -> None:
+    async def _requeue_all(self, connection: Connection, delivery: Delivery, timeout: float) -> None:
         connection.write(encode_ready(0))  # else nsqd would send them here again
         most = max(delivery.in_flight, delivery.ready)
         self._inbox.cut_off(delivery)
         delivery.reject()
         try:
-            async with asyncio.timeout(_CUT_OFF_TIMEOUT):
+            async with asyncio.timeout(timeout):
                 await connection.stop_messages()
-                await asyncio.sleep(_STRAGGLE)
+            await asyncio.sleep(_STRAGGLE)
         except TimeoutError:
             self.log.warning(
                 "%s: %s did not answer CLS in time: up to %d messages may stay in flight until nsqd's message timeout",

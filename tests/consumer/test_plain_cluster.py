@@ -51,6 +51,17 @@ async def test_a_plain_nsqd_is_offered_no_time_below_its_minimum(stage: Stage) -
     assert json.loads(identify.body)["output_buffer_timeout"] == 25
 
 
+async def test_a_silent_nsqd_makes_no_close_longer(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.list_plain(stage.nsqd)
+    loop = asyncio.get_running_loop()
+    async with stage.consumer(close_timeout=2.0):
+        await stage.nsqd.subscriber()
+        stage.nsqd.is_silent = True
+        began = loop.time()
+    assert loop.time() - began < 2.5
+    assert "closed with messages unanswered: none, but an nsqd did not answer CLS" in caplog.text
+
+
 async def test_an_nsqd_that_is_listed_later_is_subscribed(stage: Stage) -> None:
     stage.list_plain(stage.nsqds[0])
     async with stage.consumer():
