@@ -32,6 +32,9 @@ JOB = Path(__file__).with_name("spark_job.py")
 LIMIT = 300.0
 """Seconds; generous, since starting Spark alone takes a minute on a busy machine."""
 
+GIVEN_ON = 15.0
+"""Seconds after which what a held task of a sink has given on is stored, or will not be."""
+
 
 class Job:
     """The stream, and where its files are. It is run in this process, or as a program that may be killed."""
@@ -61,7 +64,11 @@ class Job:
 
     def is_held(self) -> bool:
         """Tell whether a task waits with the first of its rows; see ``spark_job``."""
-        return (self.folder / "held").exists() and self.count() > self._counted
+        held = self.folder / "held"
+        if not held.exists():
+            return False
+        # What a task has given on may wait in a buffer of Spark's until it gives more.
+        return self.count() > self._counted or time.time() - held.stat().st_mtime > GIVEN_ON
 
     def hold(self) -> None:
         """Have the tasks of the next run wait, until they are killed or :meth:`let_go`."""

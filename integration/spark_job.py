@@ -50,8 +50,9 @@ def begin(
 def to_topic(spark: SparkSession, options: Mapping[str, str], folder: str, sink: Sink) -> DataStreamWriter:
     """Return what writes rows on to a topic, each key in the order of its numbers."""
     register(spark)  # in this thread
-    # So that a task has published some rows when it is stopped.
+    # So that a task has published some rows when it is stopped: Spark gives a batch on when it has seen the next one.
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "20")
+    spark.conf.set("spark.sql.execution.pandas.udf.buffer.size", "512")
     key = f.substring(f.col("value").cast("string"), 1, 3).alias("key")
     if "path" in sink:
         files = spark.readStream.schema("number bigint, value binary").option("maxFilesPerTrigger", sink["files"])
@@ -72,18 +73,20 @@ def to_topic(spark: SparkSession, options: Mapping[str, str], folder: str, sink:
 
     def write(batch: DataFrame, _: int) -> None:
         placed = by_partition(batch.repartition(int(sink["tasks"])), count).sortWithinPartitions("number")
-        held(placed.drop("number"), folder).write.format("nsq").mode("append").options(**given).save()
+        held(placed.drop("number"), folder, 2).write.format("nsq").mode("append").options(**given).save()
 
     return rows.writeStream.foreachBatch(write)
 
 
-def held(frame: DataFrame, folder: str) -> DataFrame:
-    """Let each task give its first rows on, make the file ``held``, and wait until ``hold`` is gone."""
+def held(frame: DataFrame, folder: str, most: int = 1) -> DataFrame:
+    """Let each task give its first ``most`` batches on, make the file ``held``, and wait until ``hold`` is gone."""
 
     def wait(batches: Iterator[Any]) -> Iterator[Any]:
         pause = threading.Event()
-        for batch in batches:
+        for number, batch in enumerate(batches, 1):
             yield batch
+            if number < most:
+                continue
             for _ in range(int(PATIENCE / 0.05)):
                 if not Path(folder, "hold").exists():
                     break
