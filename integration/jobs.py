@@ -47,6 +47,7 @@ class Job:
         # How much the topic of the sink holds. A task of a sink has given rows on when they are there.
         self.count: Callable[[], int] = lambda: 1
         self._counted = 0
+        self._held_at = 0.0
         folder.mkdir(exist_ok=True)
 
     def start(self, spark: SparkSession, *, now: bool) -> StreamingQuery:
@@ -64,14 +65,15 @@ class Job:
 
     def is_held(self) -> bool:
         """Tell whether a task waits with the first of its rows; see ``spark_job``."""
-        held = self.folder / "held"
-        if not held.exists():
+        if not (self.folder / "held").exists():
             return False
+        self._held_at = self._held_at or time.monotonic()
         # What a task has given on may wait in a buffer of Spark's until it gives more.
-        return self.count() > self._counted or time.time() - held.stat().st_mtime > GIVEN_ON
+        return self.count() > self._counted or time.monotonic() - self._held_at > GIVEN_ON
 
     def hold(self) -> None:
         """Have the tasks of the next run wait, until they are killed or :meth:`let_go`."""
+        self._held_at = 0.0
         self._counted = self.count() if self.sink is not None else 0
         (self.folder / "hold").touch()
         (self.folder / "held").unlink(missing_ok=True)
