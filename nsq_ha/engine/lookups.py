@@ -533,27 +533,49 @@ def _chance() -> float:
     return random.random()  # noqa: S311 - spreads load
 
 
+_OWN_LINES: Final = 8
+"""Partitions of one change that have a line each; more share one, as an nsqlookupd may name 1,024 again and again."""
+
+
 def _log_changes(old: TopicView | None, new: TopicView) -> None:
     topic, change = new.topic, difference(old, new)
     if new.is_plain:
-        for text, nodes in (("is on nsqd %s", change.gained), ("is no longer listed for nsqd %s", change.lost)):
-            for node in nodes.values():
-                _log.info("topic %s " + text, topic, node.address, extra={"topic": topic, "nsqd": node.address})
+        _log_nsqds(topic, change)
         return
-    if len(change.gained) == 1:
-        [(partition, node)] = change.gained.items()
-        _log_leader(topic, partition, "is led by %s", node.address)
-    elif change.gained:
-        _log.info("topic %s: %s", topic, _leaders(change.gained), extra={"topic": topic})
-    for partition, (before, after) in change.moved.items():
-        _log_leader(topic, partition, "is now led by %s, previously by %s", after.address, before.address)
-    for partition, node in change.lost.items():
-        _log_leader(topic, partition, "has no leader, previously %s", node.address)
+    _log_leaders(topic, change)
     if change.exists is False:
         _log.info("topic %s does not exist", topic, extra={"topic": topic})
     first, second = change.meta or (None, None)
     if first is not None and second is not None:
         _log.info("topic %s changed: %s", topic, _differences(first, second), extra={"topic": topic})
+
+
+def _log_nsqds(topic: str, change: TopicChange) -> None:
+    for text, nodes in (("is on %s", change.gained), ("is no longer listed for %s", change.lost)):
+        if len(nodes) > _OWN_LINES:
+            _log.info("topic %s " + text, topic, f"{len(nodes)} nsqds", extra={"topic": topic})
+            continue
+        for node in nodes.values():
+            _log.info("topic %s " + text, topic, f"nsqd {node.address}", extra={"topic": topic, "nsqd": node.address})
+
+
+def _log_leaders(topic: str, change: TopicChange) -> None:
+    if len(change.gained) == 1:
+        [(partition, node)] = change.gained.items()
+        _log_leader(topic, partition, "is led by %s", node.address)
+    elif change.gained:
+        _log.info("topic %s: %s", topic, _leaders(change.gained), extra={"topic": topic})
+    if len(change.moved) > _OWN_LINES:
+        led = _leaders({partition: after for partition, (_, after) in change.moved.items()})
+        _log.info("topic %s: %s now, and others before", topic, led, extra={"topic": topic})
+    else:
+        for partition, (before, after) in change.moved.items():
+            _log_leader(topic, partition, "is now led by %s, previously by %s", after.address, before.address)
+    if len(change.lost) > _OWN_LINES:
+        _log.info("topic %s: no leader of %s any more", topic, numbered(sorted(change.lost)), extra={"topic": topic})
+    else:
+        for partition, node in change.lost.items():
+            _log_leader(topic, partition, "has no leader, previously %s", node.address)
 
 
 def _log_leader(topic: str, partition: int, text: str, *nodes: str) -> None:

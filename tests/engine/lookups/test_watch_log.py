@@ -171,6 +171,23 @@ async def test_the_leaders_of_several_partitions_are_one_line(
     ]
 
 
+async def test_many_leaders_that_move_or_are_lost_are_one_line(
+    watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    def led_by(node: Node) -> LookupAnswer:
+        return dataclasses.replace(led(ONE, number=1024), partitions=dict.fromkeys(range(1024), node))
+
+    await logged(watch, caplog, servers, led_by(ONE))
+    assert await logged(watch, caplog, servers, led_by(TWO)) == [
+        "topic orders: 10.0.1.2:4150 leads partitions 0-1023 now, and others before"
+    ]
+    assert await logged(watch, caplog, servers, led(number=1024)) == [
+        "topic orders: no leader of partitions 0-1023 any more"
+    ]
+
+
 async def test_a_failure_and_its_end_are_one_line_each(
     watch: TopicWatch, servers: FakeServers, caplog: pytest.LogCaptureFixture
 ) -> None:
