@@ -80,11 +80,11 @@ STEPS = (
     step("spark", *PYTEST, *SPARK, *SHORT),
     step("tests", *PYTEST, "tests", *without(*FAULTS, *SPARK, *PURE, *CLIENTS, *PAGES, *PROGRAMS), *SHORT),
     step("tests of the programs", *PYTEST, *PROGRAMS, *SHORT),
+    step("contract", *PYTEST, *CONTRACT, *without(*SPARK), *SHORT),
     step("faults", *PYTEST, *FAULTS, *without(*CHAOS), *SHORT),
     step("tests of the clients", *PYTEST, *CLIENTS, *SHORT),
     step("examples", *PYTEST, *PAGES, *SHORT),
     step("chaos", *PYTEST, *CHAOS),
-    step("contract", *PYTEST, *CONTRACT, *without(*SPARK), *SHORT),
     # Only the pure tests are measured: measuring doubles the time of a test.
     Step("pure tests", (("coverage", "run", "-m", *PYTEST, *PURE), covered("protocol"), covered("policy"))),
     step("docs", "sphinx-build", "-n", "-W", "-q", "-E", "-b", "html", "docs", "docs/_build/html"),
