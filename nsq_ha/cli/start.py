@@ -55,9 +55,10 @@ def start_of(value: str, now: float) -> StartFrom | None:
         value: The text.
         now: The time in Unix seconds.
     """
-    named = {"beginning": StartFrom.beginning(), "end": StartFrom.end()}
-    if value in named:
-        return named[value]
+    if value in ("beginning", "oldest"):  # the second as on the dashboard
+        return StartFrom.beginning()
+    if value in ("end", "latest"):
+        return StartFrom.end()
     ago = seconds_ago(value)
     try:
         seconds = datetime.fromisoformat(value).timestamp() if ago is None else now - ago

@@ -229,6 +229,13 @@ def test_what_is_no_time_before_now_is_refused(text: str) -> None:
     assert start_of(text, 1_000_000.0) is None
 
 
+@pytest.mark.parametrize("words", [("beginning", "oldest"), ("end", "latest")])
+def test_the_words_of_the_dashboard_are_understood(words: tuple[str, str]) -> None:
+    first, second = (start_of(word, 1_000_000.0) for word in words)
+    assert first == second
+    assert first is not None
+
+
 def test_a_relative_time_can_be_given(invoke: Invoke, topic: str) -> None:
     invoke("pub", topic, "--partition", "0", stdin="fresh")
     result = invoke("tail", topic, "--partition", "0", "--from", "-1h", "-n", "1", "--raw")

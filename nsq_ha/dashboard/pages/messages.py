@@ -76,7 +76,7 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
         if name in given and (place := going_on(f"{name}:{given[name]}")) is not None:
             return place
     text = given.get("from", "").strip()
-    if text in ("", "latest"):
+    if text in ("", "latest", "end"):
         return LATEST
     if text in ("oldest", "beginning"):
         return LogStart("oldest")
