@@ -32,4 +32,5 @@ if grep -q '^pyspark==' "$requirements"; then
     echo "set-up: takes some quiet minutes and $size GB on disk"
 fi
 run pip install --quiet --require-hashes -r requirements/build.txt
-run pip install --quiet --require-hashes --no-build-isolation -r "$requirements"
+# What is imported is compiled then, which is a small part of it.
+run pip install --quiet --no-compile --require-hashes --no-build-isolation -r "$requirements"
