@@ -44,13 +44,15 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._head = bytearray()
         self._read_bytes = 0
         self._in_head = True
+        self._is_chunked = False
         self._end = b""
         self._trailer_bytes = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self._in_head:
             data = await self._stream.read(max_bytes, timeout)
-            self._watch(data)
+            if self._is_chunked:
+                self._watch(data)
             return data
         data = await self._stream.read(min(max_bytes, _AT_ONCE), timeout)
         self._read_bytes += len(data)
@@ -58,7 +60,9 @@ class _Stream(httpcore.AsyncNetworkStream):
         while end := _END.search(self._head):
             if not _INTERIM.match(self._head):
                 self._in_head = False
-                self._watch(self._head[end.end() - 1 :])
+                self._is_chunked = b"chunked" in self._head[: end.end()].lower()
+                if self._is_chunked:
+                    self._watch(self._head[end.end() - 1 :])
                 self._head.clear()
                 return data
             del self._head[: end.end()]

@@ -208,6 +208,13 @@ async def test_heads_of_a_reasonable_size_are_read(serve: Serve, answer: bytes) 
             assert (await ask(client, "GET", fake.url + "/x", timeout=5.0)).data == b"{}"
 
 
+async def test_a_body_may_look_like_a_last_chunk(serve: Serve) -> None:
+    fake, body = await serve(), b"a line\n0 and\n0\r\n" * 4000
+    fake.answer("/x", body)
+    async with new_client() as client:
+        assert (await ask(client, "GET", fake.url + "/x", timeout=5.0)).data == body
+
+
 @pytest.mark.parametrize("answer", [OK_HEAD + b"X: y\r\n" * 4000 + b"\r\n{}", INTERIM * 4000, b"x" * 20_000])
 async def test_a_long_head_is_refused(serve: Serve, answer: bytes) -> None:
     fake = await serve()
