@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httpcore
 
+from nsq_ha.errors import RemoteProtocolError
+
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
@@ -67,7 +69,7 @@ class _Stream(httpcore.AsyncNetworkStream):
                 return data
             del self._head[: end.end()]
         if self._read_bytes > MAX_HEAD_BYTES:
-            raise httpcore.RemoteProtocolError(f"the headers are longer than {MAX_HEAD_BYTES} bytes")
+            raise RemoteProtocolError(f"the headers of the answer are longer than {MAX_HEAD_BYTES} bytes")
         return data
 
     def _watch(self, body: bytes | bytearray) -> None:
@@ -80,7 +82,7 @@ class _Stream(httpcore.AsyncNetworkStream):
                 self._trailer_bytes = len(self._end) - last.start()
             self._end = self._end[-_LONGEST_SIZE:]
         if self._trailer_bytes > MAX_HEAD_BYTES:
-            raise httpcore.RemoteProtocolError(f"the trailers are longer than {MAX_HEAD_BYTES} bytes")
+            raise RemoteProtocolError(f"the trailers of the answer are longer than {MAX_HEAD_BYTES} bytes")
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         self._in_head, self._read_bytes = True, 0
