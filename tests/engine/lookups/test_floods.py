@@ -78,7 +78,10 @@ async def test_errors_that_are_kept_keep_no_answers(
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 FLOODS = {
     "chunks of one byte": (HEAD + b"1\r\n1\r\n" * 200_000, "comes in tiny pieces"),
-    "trailers": (HEAD + b"1\r\n1\r\n0;a\r\n" + b"a:\r\n" * 24_000 + b"\r\n", "trailers of the answer are longer than 16384 bytes"),
+    "trailers": (
+        HEAD + b"1\r\n1\r\n0;a\r\n" + b"a:\r\n" * 24_000 + b"\r\n",
+        "trailers of the answer are longer than 16384 bytes",
+    ),
     "small values": (http_answer(b'{"channels":[' + b'"a",' * 2_000_000 + b'"a"]}'), "has more than 400000 values"),
 }
 
