@@ -32,7 +32,7 @@ from integration.exactness.kept import Kept
 from integration.exactness.playing import Result, obstacle, play
 from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.table import summary
-from integration.exactness.writing import play_sink
+from integration.exactness.writing import APART, play_sink
 from nsq_ha.spark.session import local_session
 from tests.support.spark_queries import STARTS, TOO_SLOW
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
     from integration.cluster import ClusterUnderTest
 
-APART: Final = 7.0
-"""Seconds between two topics: one that is created soon after another may stay without leaders for long."""
 WHOLE: Final = 120.0
 """Seconds for which a node that was killed may be away."""
 

@@ -36,7 +36,8 @@ KEYS: Final = 20
 """An even number, so that all messages of a key are in one partition of the source."""
 REPLICAS: Final = 3
 APART: Final = 7.0
-"""Seconds between two topics, as between two runs."""
+"""Seconds between two topics: one that is created soon after another may stay without leaders for long, so time
+itself is waited for."""
 
 
 class KeyedWriter(Writer):
