@@ -128,7 +128,8 @@ def incomplete(reading: Reading, empty: Collection[TopicPartition] = ()) -> froz
     if not reading.is_plain:
         return frozenset(topic for topic, number in unled(reading) if (topic, number) not in empty)
     listed = {topic for address in reading.silent for topic in reading.nsqds[address].topics}
-    lost = (each.led for each in reading.remembered.nsqds.values() if each.lost is not None and each.led)
+    gone = reading.remembered.nsqds.keys() - reading.answering  # what one has that answers is in the sum
+    lost = (reading.remembered.nsqds[each].led for each in gone)
     return frozenset(listed | {topic for led in lost for topic, _ in led if topic in reading.names})
 
 

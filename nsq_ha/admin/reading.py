@@ -135,6 +135,11 @@ class NsqdView(NamedTuple):
         return "not listed" if self.is_cut else self.said.health or "unknown"
 
     @property
+    def is_gone(self) -> bool:
+        """Whether nobody says what it has: it does not answer, and is not listed."""
+        return bool(self.said.error) and self.listed is None
+
+    @property
     def version(self) -> str:
         """Its version; empty if it is unknown."""
         return self.said.version or (self.listed.version if self.listed else "")
@@ -309,6 +314,12 @@ class Reading:
     def silent(self) -> Mapping[str, str]:
         """Why nsqds do not answer, by address."""
         return {address: node.error for address, node in self.nodes.items() if node.error}
+
+    @cached_property
+    def answering(self) -> frozenset[str]:
+        """The nsqds that answer, by address, and the nsqlookupds that do, by URL."""
+        lookupds = {each.url for each in self.lookupds if not each.error}
+        return frozenset((self.nodes.keys() - self.silent.keys()) | lookupds)
 
     @cached_property
     def holders(self) -> Mapping[TopicPartition, tuple[str, ...]]:

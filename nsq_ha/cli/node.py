@@ -42,7 +42,7 @@ def _columns(nsqds: Sequence[NsqdView], now: float) -> list[FigureColumn]:
         FigureColumn("health", 1, lambda each: each.health, is_number=False),
         FigureColumn("leads", 1, lambda each: _count(each.leads)),
         FigureColumn("follows", 2, lambda each: None if each.said.error else _count(each.follows)),
-        FigureColumn("topics", 3, lambda each: number(len(each.topics))),
+        FigureColumn("topics", 3, lambda each: number(None if each.is_gone else len(each.topics))),
         FigureColumn(
             "tombstoned for", 2, lambda each: " ".join(each.tombstoned) or None, is_number=False, is_list=True
         ),

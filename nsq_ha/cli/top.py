@@ -272,10 +272,10 @@ class Screen:
         if self.reading is None:
             return [line, Text("reading the statistics ...")]
         reading, rows = self.reading, self.reading.rows
-        answering = sum(not each.error for each in reading.lookupds)
+        lookupds = {each.url for each in reading.lookupds} | reading.remembered.lookupds.keys()
         parts = [
             "plain" if reading.is_plain else "partitioned",
-            f"{answering}/{len(reading.lookupds)} nsqlookupds",
+            f"{len(lookupds & reading.answering)}/{len(lookupds)} nsqlookupds",
             "{}/{} nsqds".format(*expected(reading)),
             counted(len(reading.topics), "topic"),
         ]

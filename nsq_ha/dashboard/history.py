@@ -42,6 +42,9 @@ MAX_TEXT: Final = 400
 Key = tuple[str, ...]
 """A series: ``cluster``, ``topic`` or ``channel``, then names, then the figure."""
 
+_TOLD: Final = frozenset({"cut", "lookupd", "leading", "disagree", "unstable"})
+"""What only nsqlookupds tell: while none answers, it is not known whether it is over."""
+
 _NAN: Final = math.nan
 
 
@@ -87,10 +90,12 @@ class History:
         self._empty: set[TopicPartition] = set()
         self._times = array("d", [_NAN]) * self.capacity
         self._count = 0
+        self._first = math.inf
 
     def add(self, reading: Reading) -> None:
         """Add the newest reading."""
         before, self.latest = self.latest, reading
+        self._first = min(self._first, reading.at)
         events = [] if before is None else changes(before, reading, self._former)
         if reading.is_fresh:
             names = set(reading.names)
@@ -148,6 +153,11 @@ class History:
         """What is and was wrong, the oldest first."""
         return sorted([*self._closed, *self._open.values()], key=lambda period: period.began)
 
+    def since(self, trouble: Trouble, subject: str) -> float | None:
+        """Return when something that is wrong now began, in Unix seconds. None if it was so at the first look."""
+        period = self._open.get((trouble, subject))
+        return period.began if period is not None and period.began > self._first else None
+
     def _follow(self, reading: Reading, moved: frozenset[str]) -> list[ClusterEvent]:
         """Open and close periods; return the events of that, but of partitions that have ``moved``."""
         found = incidents(reading)
@@ -164,14 +174,17 @@ class History:
             name = f"{topic}-{number}"
             cause = causes.get((topic, number), "")
             now["leaderless", name] = Period("leaderless", name, why[:MAX_TEXT], reading.at, cause=cause)
+        before = dict(self._open)
         events = self._ended(reading, now, moved)
+        over = [period for key, period in before.items() if key not in self._open and key[0] in MISSING]
         for key, period in sorted(now.items(), key=lambda each: (each[0][0] == "leaderless", each[0])):
             if key in self._open:
                 if period.cause:  # perhaps it was found only now
                     self._open[key] = replace(self._open[key], cause=period.cause)
             elif len(self._open) < MAX_PERIODS:
                 self._open[key] = period
-                events.append(begins(*key, period.why, reading.at))
+                if not any(_goes_on(each, period) for each in over):
+                    events.append(begins(*key, period.why, reading.at))
         return events
 
     def _ended(
@@ -180,15 +193,19 @@ class History:
         """Close the periods that are over; return the events of that."""
         events = []
         for key in [key for key in self._open if key not in now]:
-            if not reading.is_fresh and key[0] != "unanswered":
+            trouble, subject = key
+            if (not reading.is_fresh and trouble != "unanswered") or (reading.unanswered and trouble in _TOLD):
                 continue  # nobody can tell now
             period = self._open.pop(key)
             self._closed.append(replace(period, ended=reading.at))
-            trouble, subject = key
             # One that is missing in another way now has not come back.
             is_missing = trouble in MISSING and any((each, subject) in now for each in MISSING)
+            is_missing |= trouble == "cut" and any(each == "cut" for each, _ in now)
             if not is_missing and not (trouble == "leaderless" and subject in moved):
-                events.append(ends(trouble, subject, period.began, reading.at))
+                event = ends(trouble, subject, period.began, reading.at)
+                is_lost = trouble in ("gone", "lookupd") and subject not in reading.answering
+                text = f"forgotten after {span(reading.at - period.began)}"
+                events.append(replace(event, level="info", text=text) if is_lost else event)
         return events
 
     def _write(self, reading: Reading) -> None:
@@ -342,9 +359,9 @@ def _leaders(before: Reading, after: Reading, former: Mapping[TopicPartition, st
 def _nodes(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
     old, new = before.nodes, after.nodes
     for address in sorted({*old, *new}):
-        if address not in old:
+        if address not in old and address not in before.remembered.nsqds:  # what is back is no news twice
             yield ClusterEvent(after.at, "nsqd", "good", address, "the nsqd joined the cluster")
-        elif address in new:  # one that is missing is an incident
+        elif address in old and address in new:  # one that is missing is an incident
             was, now = old[address], new[address]
             if was.started_at and now.started_at and now.started_at > was.started_at:
                 yield ClusterEvent(after.at, "nsqd", "warning", address, "the nsqd was restarted")
@@ -402,13 +419,13 @@ def _answers(reading: Reading, topic: str) -> bool:
 
 _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
     "unanswered": ("cluster", "bad", "it answers again after {}"),
-    "gone": ("nsqd", "bad", "it is back, or forgotten, after {}"),
+    "gone": ("nsqd", "bad", "it is back after {}"),
     "silent": ("nsqd", "bad", "it answers again after {}"),
-    "cut": ("nsqd", "bad", "listed again after {}"),
+    "cut": ("nsqd", "bad", "it is back after {}"),
     "ill": ("nsqd", "bad", "it is healthy again after {}"),
     "slow": ("nsqd", "warning", "it is no longer slow, after {}"),
     "behind": ("nsqd", "warning", "it is in sync after {}"),
-    "lookupd": ("nsqlookupd", "bad", "it answers again, or was forgotten, after {}"),
+    "lookupd": ("nsqlookupd", "bad", "it answers again after {}"),
     "leading": ("cluster", "bad", "an nsqlookupd leads again after {}"),
     "disagree": ("nsqlookupd", "warning", "the nsqlookupds agree again after {}"),
     "leaderless": ("leader", "bad", "the partition is served again after {}"),
@@ -433,6 +450,12 @@ def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEven
     if trouble != "leaderless":
         return event
     return replace(event, topic=subject.rpartition("-")[0], group="served again")
+
+
+def _goes_on(over: Period, period: Period) -> bool:
+    """Return whether a trouble is one that ended, in another way, and says nothing new."""
+    is_same = over.why == period.why or over.trouble == "cut" == period.trouble
+    return is_same and period.trouble in MISSING
 
 
 def _why(found: Incident) -> str:

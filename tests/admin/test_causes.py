@@ -183,6 +183,7 @@ def test_nsqlookupds_that_have_forgotten_all_are_one_cause_and_no_topic_is_gone(
     many = "2 nsqds answer, but no nsqlookupd lists them: n:1; n:2 for 2 s; clients do not find what is there"
     assert (said(now), now.names, expected(now)) == ([many], ["orders"], (2, 2))
     assert [each.depth for each in now.rows] == [12]
+    assert incomplete(now) == frozenset()  # nothing is missing in the sum
     assert {each.health for each in now.nsqds.values()} == {"not listed"}
     assert "etcd" not in incidents(now)[0].remedy
 
@@ -206,6 +207,8 @@ def test_without_nsqlookupds_the_nsqds_that_are_known_are_shown() -> None:
         "nsqd n:2 gone for 2 s; 7 messages waited there",
     ]
     assert ([each.depth for each in now.rows], [each.error for each in now.lookupds]) == ([5], ["refused"])
+    assert incomplete(now) == {"orders"}
+    assert incomplete(dataclasses.replace(now, absent={A: plain(1, 5), B: plain(2, 7)})) == frozenset()
     nobody = dataclasses.replace(now, errors=NO_ANSWER | {"nsqds": "refused"}, at=200.0)
     assert said(nobody)[0].startswith("no nsqlookupd answers, last seen 100 s ago; clients")
     with pytest.raises(LookupUnavailableError, match="refused"):

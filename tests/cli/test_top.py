@@ -20,7 +20,7 @@ import pytest
 from rich.console import Console
 
 from nsq_ha.admin import ClientStats, ClusterState, ClusterStats, LookupdState, NodeStats
-from nsq_ha.admin.memory import Memory
+from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli.top import MARKED, ORDERS, Screen
 from nsq_ha.policy.topology import Node
@@ -132,6 +132,15 @@ def test_the_head_has_the_totals() -> None:
     assert "nsq-ha top  prod" in text
     assert "partitioned, 2/2 nsqlookupds, 2/2 nsqds, 2 topics" in text
     assert "in 0/s, out 3/s, depth 14, in flight 4" in text
+
+
+def test_nsqlookupds_that_are_known_are_counted() -> None:
+    """It said 0/0 when none of two answered."""
+    seen = {each.url: Sighting(NOW) for each in LOOKUPDS}
+    none = dict.fromkeys(("cluster", "nodes", "topics"), "refused")
+    screen = Screen("prod", 2.0)
+    screen.take(Reading(NOW + 2, stats=stats(), errors=none, memory=Memory(lookupds=seen)), 52.0)
+    assert any("0/2 nsqlookupds" in line for line in shown(screen))
 
 
 def test_consumers_that_take_no_more_are_counted() -> None:

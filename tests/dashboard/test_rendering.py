@@ -191,7 +191,7 @@ def test_a_plain_nsqd_says_what_is_only_in_memory_and_what_clients_do_not_find()
     badges = {key: re.findall(r'class="badge [^"]*">([^<]+)', row) for key, row in rows.items() if key[0] == "n"}
     assert badges == {"n:4150": ["paused"], "n:4250": ["paused", "tombstoned"], "n:4350": ["paused", "not registered"]}
     for text in (page, channel_page(board, "orders", "c").content):
-        assert "1 of 4 nsqds do not answer" in text
+        assert "1 of 4 nsqds does not answer: n:4450. What it has is missing here." in text
     assert "no nsqlookupd lists it" in topics(board).content
 
 
@@ -230,6 +230,56 @@ def test_no_figure_is_good_while_nobody_answers() -> None:
     assert 'class="tile good"' not in text
     for label in ("nsqds that answer", "partitions without leader"):
         assert f"<dt>{label}</dt><dd>–</dd>" in text
+
+
+def test_nobody_knows_whether_the_cluster_is_stable_while_no_nsqlookupd_answers() -> None:
+    """It was green."""
+    kept, none = History(5), dict.fromkeys(("cluster", "nodes", "topics"), "refused")
+    kept.add(reading(1, node(4150)))
+    kept.add(reading(2, node(4150), errors={"cluster": "no answer within 5 s"}, before=kept.latest))
+    assert "<dd>stable" not in overview(Board(kept, 2.0)).content
+    kept.add(reading(2, node(4150), errors=none, before=kept.latest))
+    board = Board(kept, 2.0)
+    assert '<div class="tile warning"><dt>cluster</dt><dd>unknown</dd></div>' in overview(board).content
+    assert "The cluster is stable" not in nodes(board).content
+    assert 'data-label="role"><div>leads' not in nodes(board).content
+
+
+def test_what_lasts_says_how_long() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150), stable=False))
+    assert "</b>, for" not in overview(Board(kept, 3.0)).content  # it began before
+    kept.add(reading(3, node(4150), before=kept.latest))
+    kept.add(reading(5, node(4150), stable=False, before=kept.latest))
+    assert "or replicas are copied</b>, for 31 s" in overview(Board(kept, 36.0)).content
+
+
+def test_what_a_plain_nsqd_that_is_gone_had_is_not_zero() -> None:
+    kept = History(5)
+    held = partition("orders", 0, channel("c", depth=5))
+    kept.add(reading(1, node(4150, held), node(4250, held), is_plain=True))
+    gone = dataclasses.replace(
+        reading(3, node(4150, held), before=kept.latest, is_plain=True), absent={"n:4250": node(4250, error="refused")}
+    )
+    kept.add(gone)
+    board = Board(kept, 3.0)
+    rows = dict(re.findall(r'<tr data-key="([^"]+)">(.*?)</tr>', nodes(board).content))
+    assert 'data-label="topics"><div>–' in rows["n:4250"]
+    assert 'data-label="topics"><div>1' in rows["n:4150"]
+    assert "<dt>messages so far</dt><dd>–</dd>" in overview(board).content
+    text = topic_page(board, "orders").content
+    assert "1 of 2 nsqds does not answer: n:4250." in text
+    assert "nsqd n:4250 gone" in text  # among its events
+    assert 'class="band' in text
+
+
+def test_what_silent_nsqds_have_is_not_said_to_be_nothing() -> None:
+    kept = History(5)
+    kept.add(reading(1, node(4150)))
+    assert "There are no topics." in overview(Board(kept, 1.0)).content
+    kept.add(reading(2, node(4150, error="x"), before=kept.latest))
+    text = overview(Board(kept, 2.0)).content
+    assert ("There are no" in text, text.count("No nsqd that answers has a")) == (False, 2)
 
 
 def test_a_client_shows_how_it_is_connected() -> None:

@@ -45,7 +45,7 @@ def _nsqds(board: Board) -> Html:
         ui.number("HTTP port", lambda nsqd: str(nsqd.said.node.http_port)),
         TableColumn("version", lambda nsqd: nsqd.version or figures.NONE),
         ui.number("up", lambda nsqd: _up(nsqd, reading.at)),
-        ui.number("topics", lambda nsqd: figures.count(len(nsqd.topics))),
+        ui.number("topics", lambda nsqd: figures.NONE if nsqd.is_gone else figures.count(len(nsqd.topics))),
     ]
     if not reading.is_plain:
         columns += [
@@ -87,12 +87,15 @@ def _lookupds(board: Board) -> Html:
     columns = (
         TableColumn("nsqlookupd", lambda lookupd: lookupd.url),
         TableColumn("state", state),
-        TableColumn("role", lambda lookupd: "" if cluster.is_plain else "leads" if lookupd.leads else "follows"),
+        TableColumn(
+            "role", lambda lookupd: "" if cluster.is_plain or lookupd.error else "leads" if lookupd.leads else "follows"
+        ),
     )
     listed = board.reading.lookupds
     lookupds = ui.table("lookupds", columns, listed, key=lambda lookupd: lookupd.url, empty="There is none.")
     note = " Leaders cannot be moved now." if cluster.stable is False else ""
-    return join(tag("p", f"The cluster is {state_of(board)[0]}.{note}"), lookupds)
+    state_now = tag("p", f"The cluster is {state_of(board)[0]}.{note}")
+    return join(None if "cluster" in board.reading.errors else state_now, lookupds)
 
 
 def node_page(board: Board, address: str) -> Page:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.causes import expected, incidents, unled
+from nsq_ha.admin.causes import expected, incidents, incomplete, unled
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
@@ -13,6 +13,7 @@ from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
+    from nsq_ha.admin.causes import Incident
     from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.markup import Child
 
@@ -44,7 +45,7 @@ def _tiles(board: Board) -> Html:
     reading, history = board.reading, board.history
     answering, nodes = expected(reading)
     leaderless = len(unled(reading))
-    messages = sum(topic.messages for topic in reading.topics.values())
+    messages = None if incomplete(reading) else sum(topic.messages for topic in reading.topics.values())
     level = "bad" if answering < nodes else "good" if nodes else "warning"
     unknown = (figures.NONE, "")  # nobody was asked
     facts: list[tuple[str, Child, str]] = [
@@ -69,11 +70,11 @@ def state_of(board: Board) -> tuple[str, str]:
     reading = board.reading
     if not reading.is_fresh:
         return "no answer", "bad"
-    if reading.cluster is None:
-        return "unknown", "warning"
-    if reading.cluster.is_plain:
+    if reading.cluster is not None and reading.cluster.is_plain:
         return "plain", ""
-    of = {True: ("stable", "good"), False: ("unstable", "warning"), None: ("without leading nsqlookupd", "bad")}
+    if reading.cluster is None or "cluster" in reading.errors:  # what was is no longer known
+        return "unknown", "warning"
+    of = {True: ("stable", "good"), False: ("unstable", "warning"), None: ("leaderless", "bad")}
     return of[reading.cluster.stable]
 
 
@@ -86,7 +87,7 @@ def wrong(board: Board) -> Html | None:
         tag(
             "li",
             tag("b", each.cause),
-            f" for {figures.span(board.now - each.since)}" if each.since is not None else None,
+            _lasts(board, each),
             tag("span", "; ".join(each.effects), class_="effects") if each.effects else None,
             tag("small", join(f"{each.detail}. " if each.detail else None, f"To do: {each.remedy}."), class_="soft"),
             class_="bad" if each.is_bad else "warning",
@@ -101,6 +102,15 @@ def wrong(board: Board) -> Html | None:
         tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="incidents"),
         id="incidents",
     )
+
+
+def _lasts(board: Board, incident: Incident) -> str | None:
+    """Return how long it is so already, if that is known."""
+    if incident.since is not None:
+        return f" for {figures.span(board.now - incident.since)}"
+    is_timeless = incident.trouble in ("leading", "unstable")  # the others say what they know of their time
+    since = board.history.since(incident.trouble, incident.subject) if is_timeless else None
+    return None if since is None else f", for {figures.span(board.now - since)}"
 
 
 def _channels(board: Board) -> Html:
@@ -121,7 +131,7 @@ def _channels(board: Board) -> Html:
         columns,
         rows[:_RANKS],
         key=lambda row: f"{row.topic}/{row.name}",
-        empty="There are no channels.",
+        empty=_none(board, "channel"),
     )
 
 
@@ -136,4 +146,8 @@ def _topics(board: Board) -> Html:
         ui.number("messages", lambda topic: figures.count(topic.messages)),
         ui.number("channels", lambda topic: len(topic.channels)),
     )
-    return ui.table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty="There are no topics.")
+    return ui.table("busiest", columns, ranked[:_RANKS], key=lambda topic: topic.topic, empty=_none(board, "topic"))
+
+
+def _none(board: Board, noun: str) -> str:
+    return f"No nsqd that answers has a {noun}." if board.reading.silent else f"There are no {noun}s."

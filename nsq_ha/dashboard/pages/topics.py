@@ -6,7 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.admin.causes import expected, unled
+from nsq_ha.admin.causes import expected, incidents, unled
+from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
@@ -131,7 +132,8 @@ def topic_page(board: Board, name: str) -> Page:
         (channel.name, ("channel", name, channel.name, "depth"))
         for channel in sorted(channels, key=lambda c: -c.depth)[:6]
     ]
-    events = history.events_of(name)[::-1]
+    nsqds = [each for each in history.events if each.kind == "nsqd"] if reading.is_plain else []  # each may have some
+    events = sorted([*history.events_of(name), *nsqds], key=lambda each: -each.at)
     missing = incomplete(board, name)
     level = "warning" if missing is not None else ""
     content = join(
@@ -174,12 +176,14 @@ def incomplete(board: Board, name: str) -> Html | None:
     """Return a warning if the figures of a topic do not have all its parts."""
     reading = board.reading
     if reading.is_plain:
-        answering, nsqds = expected(reading)
-        lost = f"{nsqds - answering} of {nsqds} nsqds do not answer: what they have is missing here."
-        text = lost if answering < nsqds else ""
+        gone = {each.subject for each in incidents(reading) if each.trouble == "gone" and each.is_bad}
+        lost = sorted(gone | reading.silent.keys())
+        who, what = ("does", "it has") if len(lost) == 1 else ("do", "they have")
+        text = f"{len(lost)} of {expected(reading)[1]} nsqds {who} not answer: {some(lost, 3)}. What {what} is missing"
+        text = f"{text} here." if lost else ""
     else:
-        gone = [str(number) for topic, number in unled(reading) if topic == name]
-        text = f"No leader answers for partition {', '.join(gone)}: its figures are missing here." if gone else ""
+        bare = [str(number) for topic, number in unled(reading) if topic == name]
+        text = f"No leader answers for partition {', '.join(bare)}: its figures are missing here." if bare else ""
     return tag("p", text, class_="banner warning", id="incomplete") if text else None
 
 

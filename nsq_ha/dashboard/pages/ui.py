@@ -211,14 +211,14 @@ def charts(board: Board, *wanted: Chart, topic: str = "") -> Html:
         *wanted: The charts.
         topic: Show only what concerns this topic; empty for all.
     """
-    history = board.history
+    history, is_plain = board.history, board.reading.is_plain  # there, each nsqd may have a part of it
     events = history.events_of(topic) if topic else history.events
     marks = [event for event in events if event.kind == "leader" and event.level == "warning"]
     periods = [
         period
         for period in history.periods
         if period.trouble in OUTAGES
-        and (not topic or period.subject == "cluster" or period.subject.rpartition("-")[0] == topic)
+        and (not topic or period.subject == "cluster" or period.subject.rpartition("-")[0] == topic or is_plain)
     ]
     return tag(
         "div",
