@@ -32,5 +32,8 @@ if grep -q '^pyspark==' "$requirements"; then
     echo "set-up: takes some quiet minutes and $size GB on disk"
 fi
 run pip install --quiet --require-hashes -r requirements/build.txt
-# What is imported is compiled then, which is a small part of it.
+# What is imported is compiled then, which is a small part of it. PySpark comes as source, and its wheel is unpacked at
+# once: to compress it takes half a minute.
+DIST_EXTRA_CONFIG=$(pwd)/requirements/build.cfg
+export DIST_EXTRA_CONFIG
 run pip install --quiet --no-compile --require-hashes --no-build-isolation -r "$requirements"

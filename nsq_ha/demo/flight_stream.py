@@ -13,12 +13,12 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.demo.delays import Delays, differing, total
-from nsq_ha.demo.spark_step import delay_sums, delays_of, flights_of
+from nsq_ha.demo.spark_step import SESSION_CONFIG, delay_sums, delays_of, flights_of
 from nsq_ha.spark.session import local_session
 from nsq_ha.threads import in_thread
 
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from nsq_ha.demo.delays import ByCarrier
     from nsq_ha.spark.lag import LagListener, StreamLag
 
-
-SESSION_CONFIG: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "2"}
 
 _CHECK_INTERVAL: Final = 1.0
 _BATCHES: Final = 20

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 
     from nsq_ha.spark.trace.report import TraceReport
 
+SESSION_CONFIG: Final[Mapping[str, str]] = {
+    "spark.sql.shuffle.partitions": "2",
+    # Queries as short as the demo's end before code that is compiled with care pays for its making.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
 _FLIGHT: Final = "run string, number bigint, carrier string, dep_delay bigint, arr_delay bigint"
 _QUEUE_MS: Final = 500.0
 """A median above it comes from a consumer that is behind."""
@@ -166,7 +172,7 @@ def run(
     """
     trace_log = None if trace_log_path is None else Path(trace_log_path).resolve(strict=True)
     began = time.monotonic()
-    spark = session if session is not None else local_session("nsq_ha demo")
+    spark = session if session is not None else local_session("nsq_ha demo", config=SESSION_CONFIG)
     started = time.monotonic() - began
     try:
         addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
