@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,8 @@ ENVIRONMENT = os.environ | {
     # Queries as short as those of the tests end before code that is compiled with care pays for its making.
     "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+JAVA_ARCHIVE = BIN.parent / f"spark-{version('pyspark')}.jsa"
+"""The classes that Spark loads: made once, and then taken from there by each JVM."""
 # Tests start hundreds of programs. Without kept bytecode each would compile the whole package again.
 ENVIRONMENT.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -158,6 +161,13 @@ def main() -> int:
     """Run every step and return the exit code."""
     print(f"=== gate on Python {sys.version.split()[0]}", flush=True)
     started = time.monotonic()
+    if not JAVA_ARCHIVE.exists():
+        print("=== once for this environment: an archive of the classes that Spark loads", flush=True)
+        making = (sys.executable, "-m", "scripts.java_archive", JAVA_ARCHIVE)
+        subprocess.run(making, cwd=ROOT, env=ENVIRONMENT, check=False)
+    # Without messages: a JVM that loads other classes, such as Spark's launcher, does without the archive, as do all
+    # if there is none.
+    ENVIRONMENT["JAVA_TOOL_OPTIONS"] += f" -XX:SharedArchiveFile={JAVA_ARCHIVE} -Xlog:disable"
     gate = Gate()
     gate.run()
     result = f"FAILED: {', '.join(gate.failed)}" if gate.failed else "all steps passed"

@@ -72,9 +72,7 @@ class SparkHost:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.spark_host"],
                 cwd=root,
-                # Programs as short as these end before code that is compiled with care pays for its making.
-                env=os.environ
-                | {"PYTHONPATH": str(root), "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+                env=os.environ | {"PYTHONPATH": str(root)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -1,8 +1,12 @@
 """The event loop of tests that need real sockets or a real clock."""
 
 import asyncio
+from asyncio import constants
 from collections.abc import Callable
 from typing import Final
+
+# In debug mode each coroutine remembers where it was made; the nearest line of the stack is enough to find it.
+constants.DEBUG_STACK_DEPTH = 1  # type: ignore[misc]
 
 
 class QuickLoop(asyncio.SelectorEventLoop):
