@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of
 from nsq_ha.spark.trace.incremental import lives_by_day
-from nsq_ha.spark.trace.lifecycle import lifecycle, lifecycle_stream, split
+from nsq_ha.spark.trace.lifecycle import lifecycle, lifecycle_stream, places, split
 from nsq_ha.spark.trace.page import html_page
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
 from tests.spark.test_trace_page import EVIL, hostile_report
@@ -202,6 +203,36 @@ def test_a_leader_changes_when_publishes_are_acknowledged_not_when_they_are_call
         ("n1:4150", 51 * MS),
         ("n2:4150", 302 * MS),
     ]
+
+
+def test_lives_are_made_in_one_aggregation_of_numbers(
+    spark: SparkSession, sick: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = events(read_lines(spark, [sick]))
+    lifecycle(found, known=places(found)).explain()
+    plan = capsys.readouterr().out
+    assert len(re.findall(r"Exchange ", plan)) == 3, plan
+    assert len(re.findall(r" HashAggregate", plan)) == 2, plan
+    assert not re.findall("SortMergeJoin|SortAggregate|ObjectHashAggregate|CartesianProduct|NestedLoop", plan), plan
+    # What no life has is not made from a line: the client that a server names, and its cost.
+    assert not re.findall(r"\b(?:c8|c10|client|cost_ns)#", plan), plan
+
+
+def test_messages_of_plain_nsqds_with_equal_ids_are_different(spark: SparkSession, tmp_path: Path) -> None:
+    # As in life: 64 bits of which the partition would be above 1023, and equal ones from two nsqds of a host.
+    number = 0x18C4_5DE1_3A00_1000
+    lines = []
+    for at, nsqd in enumerate(("n1:4150", "n2:4150")):
+        for event, ms in (("delivery", 5.0), ("finish", 9.0)):
+            line = json.loads(client(event, 0, ms + at, nsqd=nsqd))
+            lines.append(json.dumps({**line, "internal_id": number, "trace_id": 0, "offset": None}))
+    found = events(read_lines(spark, [write(tmp_path / "plain", lines)]))
+    lives = lifecycle(found).orderBy("nsqd").collect()
+    assert [(row.nsqd, row.partition, row.message_id, row.deliveries, row.outcome) for row in lives] == [
+        ("n1:4150", 0, number, 1, "done"),
+        ("n2:4150", 0, number, 1, "done"),
+    ]
+    assert [row.first_start_ns - BEGAN for row in lives] == [5 * MS, 6 * MS]
 
 
 @pytest.mark.slow

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from nsq_ha.spark.trace.lifecycle import PARTITION
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -48,7 +50,7 @@ def anomalies(lives: DataFrame, *, ordered: Collection[str] = ()) -> DataFrame:
             f.lit("delivered "), f.col("deliveries"), f.lit(" times, finished "), f.col("finishes"), f.lit(" times")
         ).alias("detail"),
     )
-    window = Window.partitionBy("side", "topic", "partition", "channel").orderBy("first_start_ns", "message_id")
+    window = Window.partitionBy(*PARTITION, "channel").orderBy("first_start_ns", "message_id")
     before = f.max("message_id").over(window.rowsBetween(Window.unboundedPreceding, -1))
     begun = lives.where(f.col("topic").isin(list(ordered)) & f.col("first_start_ns").isNotNull())
     disorder = (
@@ -90,15 +92,36 @@ def gaps(rows: DataFrame) -> DataFrame:
     )
 
 
-def leaders(events: DataFrame) -> DataFrame:
+def acknowledged(events: DataFrame) -> DataFrame:
+    """Return one row per partition, nsqd and second with publishes, for :func:`leaders`: small.
+
+    Columns: ``side``, ``topic``, ``partition``, ``node``, ``ts_ns`` of the first acknowledgement, ``longest_ns`` from
+    a call to its acknowledgement, and ``called_ns`` of that call.
+    """
+    waited = f.col("acknowledged_ns") - f.col("ts_ns")
+    second = f.floor(f.col("acknowledged_ns") / 1e9).alias("second")
+    return (
+        events.where("event = 'publish'")
+        .groupBy("side", "topic", "partition", "node", second)
+        .agg(
+            f.min("acknowledged_ns").alias("ts_ns"),
+            f.max(waited).alias("longest_ns"),
+            f.max_by("ts_ns", waited).alias("called_ns"),
+        )
+    )
+
+
+def leaders(found: DataFrame) -> DataFrame:
     """Return since when each node has led each partition: one row at the first event and at each change.
 
     Columns: ``topic``, ``partition``, ``node``, ``ts_ns``. The rows come from publishes,
     which only a leader accepts, in the order of their acknowledgements, since a new leader
     may answer a call that began before it took over. ``ts_ns`` is the time of the first
-    acknowledgement by that leader.
+    acknowledgement by that leader. Two changes of leader within a second count as one.
+
+    Args:
+        found: The result of :func:`acknowledged`.
     """
-    window = Window.partitionBy("side", "topic", "partition").orderBy("acknowledged_ns", "message_id")
-    written = events.where("event = 'publish'").withColumn("before", f.lag("node").over(window))
-    changed = written.where("before is null or before != node")
-    return changed.select("topic", "partition", "node", f.col("acknowledged_ns").alias("ts_ns")).distinct()
+    window = Window.partitionBy("side", "topic", "partition").orderBy("ts_ns", "node")
+    changed = found.withColumn("before", f.lag("node").over(window)).where("before is null or before != node")
+    return changed.select("topic", "partition", "node", "ts_ns").distinct()

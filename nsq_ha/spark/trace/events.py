@@ -92,7 +92,8 @@ def events(lines: DataFrame) -> DataFrame:
 
     Columns: ``side`` (``client`` or ``server``), ``event`` (``publish``, ``put``,
     ``delivery``, ``finish``, ``requeue``, ``timeout``, ``other``, ``bad``),
-    ``ts_ns``, ``topic``, ``partition``, ``channel``, ``trace_id`` decimal(20,0),
+    ``ts_ns``, ``topic``, ``partition``, ``nsqd`` (of a plain one, whose message ids
+    mean nothing elsewhere; otherwise null), ``channel``, ``trace_id`` decimal(20,0),
     ``message_id`` (the server's internal one), ``offset``, ``attempt``,
     ``published_ns`` (if the line has it), ``acknowledged_ns``, ``cost_ns``,
     ``client``, ``node``. ``ts_ns`` of a client's ``publish`` is the time of the
@@ -132,7 +133,7 @@ def _columns() -> list[Column]:
         return f.when(is_client, parsed[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).cast(kind))
 
     message_id = pick("internal_id", "p4", "c4", "bigint")
-    of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT).bitwiseAND(f.lit(PARTITION_MASK)).cast("int")
+    of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT)
     state = f.lit("other")
     for name, pattern in _STATES:
         state = f.when(f.col("c7").rlike(pattern), name).otherwise(state)
@@ -144,7 +145,11 @@ def _columns() -> list[Column]:
         f.when(is_bad, "bad").otherwise(event).alias("event"),
         times.alias("ts_ns"),
         pick("topic", "p1", "c1", "string").alias("topic"),
-        f.coalesce(pick("partition", "p2", None, "int"), of_id).alias("partition"),
+        f.coalesce(pick("partition", "p2", None, "int"), of_id.bitwiseAND(f.lit(PARTITION_MASK)).cast("int")).alias(
+            "partition"
+        ),
+        # As in a MessageIdentity: in the id of a plain nsqd there is no partition.
+        f.when(is_client & (of_id != parsed["partition"]), parsed["nsqd"]).alias("nsqd"),
         pick("channel", None, "c2", "string").alias("channel"),
         pick("trace_id", "p3", "c3", "decimal(20,0)").alias("trace_id"),
         message_id.alias("message_id"),

@@ -6,9 +6,10 @@ This module runs the queries of a report and writes Parquet tables, ``report.jso
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.pyspark_private import write_file
-from nsq_ha.spark.trace.anomalies import KINDS, anomalies, leaders
+from nsq_ha.spark.trace.anomalies import KINDS, acknowledged, anomalies, leaders
 from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, has_scheme, read_lines
-from nsq_ha.spark.trace.lifecycle import latency, lifecycle
+from nsq_ha.spark.trace.lifecycle import PARTITION, durations, latency, lifecycle, percentiles, places
 from nsq_ha.spark.trace.page import html_page
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 FIRST: Final = 50
 """Number of anomalies in the report; the Parquet table has all of them."""
@@ -30,6 +31,11 @@ FIRST: Final = 50
 _BUCKETS: Final = 120
 _NARROWEST_NS: Final = 10_000_000
 _PLACES: Final = ("side", "topic", "channel")
+_USED: Final = (
+    *(*PARTITION, "event", "ts_ns", "channel", "message_id", "trace_id", "offset", "published_ns"),
+    *("acknowledged_ns", "node"),
+)
+"""The columns of events that a report needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,89 +135,81 @@ def trace_report(
     wanted = (
         f.lit(True) if not options.topics else f.col("topic").isin(list(options.topics)) | (f.col("event") == "bad")
     )
-    kept = found.where(is_ours & wanted).persist()
-    lives = lifecycle(kept.where("event != 'bad'"), grace_s=options.grace_s).persist()
-    try:
+    with contextlib.ExitStack() as held:
+
+        def hold(frame: DataFrame) -> DataFrame:
+            held.callback(frame.unpersist)
+            return frame.persist()
+
+        kept = hold(found.where(is_ours & wanted).select(*_USED))
+        known = places(kept)
+        lives = hold(lifecycle(kept, grace_s=options.grace_s, known=known))
         wrong = anomalies(lives, ordered=options.ordered)
-        kinds = [kind for kind in KINDS if kind != "gap"]
+        wrong = hold(wrong if topic_gaps is None else wrong.union(topic_gaps))
+        report = _report(known, kept, lives, wrong, options)
         if topic_gaps is not None:
-            wrong, kinds = wrong.union(topic_gaps), list(KINDS)
-        report = _report(kept, lives, wrong.persist(), kinds, options)
+            report.counts.setdefault("gap", 0)
         if out is not None:
             _write(out, report, lives, wrong)
-        wrong.unpersist()
-    finally:
-        lives.unpersist()
-        kept.unpersist()
     return report
 
 
 def _report(
-    kept: DataFrame, lives: DataFrame, wrong: DataFrame, kinds: Collection[str], options: ReportOptions
+    known: Sequence[Row], kept: DataFrame, lives: DataFrame, wrong: DataFrame, options: ReportOptions
 ) -> TraceReport:
-
-    good = kept.where("event != 'bad'")
-    total = _rows(
-        kept.agg(
-            f.min("ts_ns").alias("begin"),
-            f.max("ts_ns").alias("end"),
-            f.count(f.when(f.col("event") != "bad", 1)).alias("events"),
-            f.count(f.when(f.col("event") == "bad", 1)).alias("bad"),
-            f.max(f.col("side") == "client").alias("has_client"),
-        )
-    )[0]
-    begin, end = total["begin"], total["end"]
+    count = sum(row.events for row in known)
+    begin = min((row.begin_ns for row in known if row.events), default=None)
+    end = max((row.end_ns for row in known if row.events), default=None)
     bucket = max(_NARROWEST_NS, -(-((end or 0) - (begin or 0) + 1) // _BUCKETS))
-    side = "client" if total["has_client"] else "server"
+    side = "client" if any(row.side == "client" for row in known) else "server"
+    publishes = acknowledged(kept)
+    kinds = [kind for kind in KINDS if kind != "gap"]
     counts = dict.fromkeys(kinds, 0) | {row["kind"]: row["count"] for row in _rows(wrong.groupBy("kind").count())}
     unstarted = lives.where("first_start_ns is null")
     earliest = wrong.orderBy("ts_ns", "message_id").limit(FIRST)
     return TraceReport(
-        is_ok=total["events"] > 0 and not any(counts.get(kind) for kind in options.fail_on),
+        is_ok=count > 0 and not any(counts.get(kind) for kind in options.fail_on),
         counts=counts,
         first=_rows(earliest.withColumn("trace_id", f.col("trace_id").cast("string"))),
         outcomes=_rows(lives.groupBy(*_PLACES, "outcome").count().orderBy(*_PLACES, "outcome")),
         latency=_latencies(lives),
-        leaders=_rows(leaders(good).orderBy("topic", "partition", "ts_ns")),
+        leaders=_rows(leaders(publishes).orderBy("topic", "partition", "ts_ns")),
         begin_ns=begin,
         end_ns=end,
         bucket_ns=bucket,
         side=side,
-        stall=_stall(good),
+        stall=_stall(publishes),
         undelivered=_rows(unstarted.groupBy("side", "topic", "partition", "channel").count().orderBy("partition")),
         series=_series(lives.where(f.col("side") == side), begin or 0, bucket),
-        timeline=_timeline(good.where(f.col("side") == side), begin or 0, bucket),
-        events=total["events"],
-        bad_lines=total["bad"],
+        timeline=_timeline(kept.where(f.col("side") == side), begin or 0, bucket),
+        events=count,
+        bad_lines=sum(row.bad for row in known),
         options=options,
     )
 
 
-def _stall(good: DataFrame) -> dict[str, Any] | None:
-
+def _stall(publishes: DataFrame) -> dict[str, Any] | None:
     # A log that has only one of the two times, such as an nsqd's, has the same in both.
-    publishes = good.where("event = 'publish' and acknowledged_ns > ts_ns").select(
-        "topic", "partition", f.col("ts_ns").alias("begin_ns"), f.col("acknowledged_ns").alias("end_ns")
-    )
-    longest = publishes.orderBy(f.desc(f.col("end_ns") - f.col("begin_ns")), "begin_ns", "topic", "partition")
-    return next(iter(_rows(longest.limit(1))), None)
+    waited = publishes.where("longest_ns > 0").orderBy(f.desc("longest_ns"), "called_ns", "topic", "partition").limit(1)
+    found = waited.selectExpr("topic", "partition", "called_ns as begin_ns", "called_ns + longest_ns as end_ns")
+    return next(iter(_rows(found)), None)
 
 
 def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
-    by_partition = _rows(latency(lives, *_PLACES, "partition").orderBy(*_PLACES, "partition", "stage"))
-    whole = _rows(latency(lives, *_PLACES).orderBy(*_PLACES, "stage"))
+    times = durations(lives, *_PLACES, "partition").persist()
+    by_partition = _rows(percentiles(times, *_PLACES, "partition").orderBy(*_PLACES, "partition", "stage"))
+    whole = _rows(percentiles(times, *_PLACES).orderBy(*_PLACES, "stage"))
+    times.unpersist()
     return by_partition + [{**row, "partition": None} for row in whole]
 
 
 def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-
     numbered = lives.withColumn("bucket", f.floor((f.col("published_ns") - begin) / bucket).cast("int"))
     return _rows(latency(numbered, "bucket").where("stage = 'publish_to_start'").drop("stage").orderBy("bucket"))
 
 
-def _timeline(good: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
-
-    numbered = good.where("event = 'delivery'").withColumn(
+def _timeline(kept: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
+    numbered = kept.where("event = 'delivery'").withColumn(
         "bucket", f.floor((f.col("ts_ns") - begin) / bucket).cast("int")
     )
     return _rows(
