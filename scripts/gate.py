@@ -77,7 +77,7 @@ def without(*paths: str) -> tuple[str, ...]:
 
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
 
-WORKERS = 3
+WORKERS = 4
 """How many steps run side by side: two cores, and what waits."""
 STEPS = (
     step("spark", *PYTEST, *SPARK, *SHORT),

@@ -116,21 +116,6 @@ def test_the_navigation_needs_the_title_of_a_page_and_what_follows() -> None:
     assert whole.pformat() == before
 
 
-def test_the_source_view_links_back_to_the_name_on_the_page() -> None:
-    objects = [("nsq_ha.message.Source", "api/message.html"), ("nsq_ha.Message.finish", "api/message.html")]
-
-    def back(name: str) -> str:
-        return f'<a class="viewcode-back" href="../../api/message.html#{name}">[docs]</a>'
-
-    def found(name: str) -> list[str]:
-        return re.findall(r"#([^\"]*)", links.corrected(back(name), "_modules/nsq_ha/message.html", objects))
-
-    assert found("nsq_ha.Source") == ["nsq_ha.message.Source"]
-    assert found("nsq_ha.message.Message.finish") == ["nsq_ha.Message.finish"]
-    assert found("nsq_ha.message.Source") == ["nsq_ha.message.Source"]
-    assert found("nsq_ha.Unknown") == []
-
-
 def test_the_options_of_the_cluster_are_in_one_table_and_left_out_of_commands() -> None:
     shown = commands.shared_table()
     assert all(f"``{flag} " in shown for flag in ("--lookupd", "--context", "--tls-ca", "--cert", "--auth-secret-file"))

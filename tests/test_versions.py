@@ -126,6 +126,7 @@ async def test_the_switcher_needs_neither_server_nor_script(browser: Browser, si
 
 
 @in_one_loop
+@pytest.mark.slow
 async def test_pages_on_a_disk_lead_to_those_beside_them(browser: Browser, site: Path, tmp_path: Path) -> None:
     page = await browser.new_page()
     await page.goto((site / NEW / "how-to/both.html").as_uri())
@@ -141,6 +142,7 @@ async def test_pages_on_a_disk_lead_to_those_beside_them(browser: Browser, site:
 
 
 @in_one_loop
+@pytest.mark.slow
 async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{OLD}/how-to/both.html")
@@ -153,6 +155,7 @@ async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: s
 
 
 @in_one_loop
+@pytest.mark.slow
 async def test_a_page_that_the_other_version_lacks_leads_to_its_front_page(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{NEW}/only-new.html")
@@ -189,6 +192,7 @@ async def answer_with(route: Route, *, body: str) -> None:
 
 
 @in_one_loop
+@pytest.mark.slow
 async def test_the_switcher_is_used_by_keyboard(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{NEW}/how-to/both.html")
@@ -205,6 +209,7 @@ async def test_the_switcher_is_used_by_keyboard(browser: Browser, url: str) -> N
 
 
 @in_one_loop
+@pytest.mark.slow
 async def test_the_switcher_is_readable_on_each_screen(browser: Browser, url: str) -> None:
     for width in (1280, 390):
         page = await browser.new_page(viewport={"width": width, "height": 800})

@@ -19,12 +19,13 @@ from integration.faults.threads import ThreadedLoad
 from nsq_ha import _portal
 from nsq_ha.devcluster import AuthGrant, DevCluster
 from tests.support.certificates import CA_FILE, server_context
+from tests.support.full import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MINUTES: Final = 0.5
-RATE: Final = 200.0
+RATE: Final = 200.0 if FULL else 100.0
 TTL: Final = 3.0
 MORE_THAN_THE_RUN: Final = 150.0
 FLAT: Final = {"memory MiB grown": 25.0, "descriptors grown": 24.0, "tasks grown": 60.0, "threads grown": 8.0}

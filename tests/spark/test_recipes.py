@@ -129,6 +129,7 @@ def test_a_watermark_on_the_time_of_the_publish(
     assert progress[-1]["stateOperators"][0]["numRowsDroppedByWatermark"] == 0
 
 
+@pytest.mark.slow
 def test_rows_of_a_table_keep_the_order_of_their_keys_and_the_newest_of_each_is_found(
     spark: SparkSession, dev_cluster: DevCluster, recipes: dict[str, Any]
 ) -> None:
