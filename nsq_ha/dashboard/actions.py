@@ -254,25 +254,46 @@ def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = Fal
 
 def refusal(name: str, target: ActionTarget, reading: Reading) -> str:
     """Return why an action cannot be done now; empty if it can."""
+    return _refused_by_cluster(name, reading) or _refused_for_target(name, target, reading)
+
+
+def _refused_by_cluster(name: str, reading: Reading) -> str:
     action = ACTIONS[name]
     if action.only and (action.only == "plain") is not reading.is_plain:
         return f"only a {action.only} nsqd can do this"
+    if reading.unanswered:
+        return "no nsqlookupd answers: without one, nothing can be changed"
+    is_led = reading.is_plain or reading.cluster is None or reading.stable is not None
+    if not is_led and action.scope != "channel":
+        return "no nsqlookupd leads: until one does, topics and leaders cannot be changed"
     if name in ("move-leader", "expand") and reading.stable is False:
         return (
             "the cluster is unstable: it refuses this until all replicas are there, some minutes after a node returned"
         )
+    return ""
+
+
+def _refused_for_target(name: str, target: ActionTarget, reading: Reading) -> str:
     has = 1 + max(reading.partitions(target.topic), default=-1)
     if name == "expand" and target.to and int(target.to) <= has:
         return f"it has {counted(has, 'partition')} already: give a larger number"
     channel = reading.channels.get((target.topic, target.channel))
     if name == "unskip" and channel is not None and not channel.skipped:
         return "the channel is not skipped"  # there, the server would drop all that waits
+    nsqd = reading.nsqds.get(target.nsqd)
+    if nsqd is not None and target.topic not in (nsqd.topics if reading.is_plain else nsqd.leads):
+        return "it does not have the topic" if reading.is_plain else "it leads no partition of the topic"
+    is_new = reading.is_plain and target.topic in reading.listed and target.topic not in reading.topics
+    late = "no nsqd has the topic yet: it gets its channels with its first message"
     is_there, text = {
         "partition": ((target.topic, target.partition or 0) in reading.holders, "no nsqd reports this partition"),
-        "nsqd": (target.nsqd in reading.nodes, "the cluster lists no such nsqd"),
+        "nsqd": (nsqd is not None, "the cluster lists no such nsqd"),
         "topic": (name == "create-topic" or target.topic in reading.names, "there is no such topic"),
-        "channel": (channel is not None or name == "create-channel", "no nsqd reports this channel"),
-    }[action.scope]
+        "channel": (
+            channel is not None or name == "create-channel",
+            late if is_new else "no nsqd reports this channel",
+        ),
+    }[ACTIONS[name].scope]
     return "" if is_there else text
 
 

@@ -201,7 +201,8 @@ class History:
             # One that is missing in another way now has not come back.
             is_missing = trouble in MISSING and any((each, subject) in now for each in MISSING)
             is_missing |= trouble == "cut" and any(each == "cut" for each, _ in now)
-            if not is_missing and not (trouble == "leaderless" and subject in moved):
+            is_told = subject in moved or subject.rpartition("-")[0] not in reading.names  # by another event
+            if not is_missing and not (trouble == "leaderless" and is_told):
                 event = ends(trouble, subject, period.began, reading.at)
                 is_lost = trouble in ("gone", "lookupd") and subject not in reading.answering
                 text = f"forgotten after {span(reading.at - period.began)}"

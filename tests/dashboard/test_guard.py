@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from starlette.requests import HTTPConnection
 
@@ -10,6 +12,7 @@ from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
 from nsq_ha.dashboard.app import DashboardOptions, serve
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, new_token, session_of
+from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.redaction import redact
 from tests.dashboard.conftest import channel, node, partition, reading
@@ -167,6 +170,20 @@ def test_what_cannot_be_done_now() -> None:
     unstable = reading(1, node(1, partition("a", 0)), stable=False)
     for name in ("move-leader", "expand"):
         assert refusal(name, ActionTarget("a", partition=0), unstable).startswith("the cluster is unstable: ")
+    none = dict.fromkeys(("cluster", "nodes", "topics"), "refused")
+    for lost, why in (
+        (reading(1, errors=none), "no nsqlookupd answers"),
+        (reading(1, stable=None), "no nsqlookupd leads"),
+    ):
+        assert why in refusal("create-topic", ActionTarget("b"), lost)
+    assert refusal("create-topic", ActionTarget("b"), reading(1, is_plain=True, stable=None)) == ""
+    held = reading(1, node(1, partition("a", 0)), node(2, partition("a", 0, is_leader=False)))
+    assert refusal("tombstone", ActionTarget("a", nsqd="n:1"), held) == ""
+    assert refusal("tombstone", ActionTarget("a", nsqd="n:2"), held) == "it leads no partition of the topic"
+    assert refusal("tombstone", ActionTarget("b", nsqd="n:1"), plain) == "it does not have the topic"
+    new = dataclasses.replace(plain, listed={"new": TopicInfo("new")})
+    text = "no nsqd has the topic yet: it gets its channels with its first message"
+    assert refusal("pause", ActionTarget("new", "c"), new) == text
     assert refusal("delete-topic", ActionTarget("b"), now) == "there is no such topic"
     assert refusal("create-topic", ActionTarget("b"), now) == ""
     assert refusal("tombstone", ActionTarget("a", nsqd="n:9"), now) == "the cluster lists no such nsqd"

@@ -219,6 +219,15 @@ def test_a_frozen_nsqd_that_leaves_the_lists_has_not_come_back() -> None:
     assert texts == ["nsqd n:4150 does not answer: no answer", "nsqd n:4150 gone", "it is back after 8 s"]
 
 
+def test_a_partition_whose_topic_was_deleted_is_not_served_again() -> None:
+    kept, other = History(9), partition("b")
+    kept.add(reading(1, node(1, partition("a"), other)))
+    kept.add(reading(3, node(1, partition("a", is_leader=False), other), before=kept.latest))
+    kept.add(reading(5, node(1, other), before=kept.latest))
+    assert [event.text for event in kept.events][1:] == ["the topic was deleted"]
+    assert not kept.open
+
+
 def test_what_lasts_in_another_way_is_told_once() -> None:
     """A frozen nsqd hung twice; one that no nsqlookupd listed yet had joined, and was listed again after its freeze."""
     kept, other = History(9), node(4250)

@@ -278,8 +278,11 @@ def test_what_silent_nsqds_have_is_not_said_to_be_nothing() -> None:
     kept.add(reading(1, node(4150)))
     assert "There are no topics." in overview(Board(kept, 1.0)).content
     kept.add(reading(2, node(4150, error="x"), before=kept.latest))
-    text = overview(Board(kept, 2.0)).content
+    board = Board(kept, 2.0)
+    text = overview(board).content
     assert ("There are no" in text, text.count("No nsqd that answers has a")) == (False, 2)
+    for label in ("messages", "clients"):
+        assert f"<dt>{label}</dt><dd>–</dd>" in node_page(board, "n:4150").content
 
 
 def test_a_client_shows_how_it_is_connected() -> None:

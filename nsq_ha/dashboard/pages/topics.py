@@ -194,6 +194,8 @@ def _channels(board: Board, topic: str) -> Html:
     )
     rows = [row for row in board.reading.rows if row.topic == topic and row.channel is not None]
     empty = "It has no channel: consumers create them, or nsq-ha channel create."
+    if board.reading.is_plain and topic not in board.reading.topics:
+        empty = "Channels that were created come with its first message."
     return ui.table("channels", columns, rows, key=lambda row: row.name, empty=empty)
 
 
