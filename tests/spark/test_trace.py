@@ -218,6 +218,25 @@ def test_lives_are_made_in_one_aggregation_of_numbers(
     assert not re.findall(r"\b(?:c8|c10|client|cost_ns)#", plan), plan
 
 
+def test_lines_that_spark_parses_give_the_same_events_as_texts(spark: SparkSession, tmp_path: Path) -> None:
+    odd = [
+        '{"event": "publish", "topic"',
+        '{"a": 1}',
+        "",
+        "nothing",
+        "[1]",
+        '"x"',
+        "[TRACE] topic flights-1 something new",
+    ]
+    odd += ['{"event":"publish","time_ns":5,"internal_id":3,"topic":"t","trace_id":"no number"}']
+    odd += ['{"event":"publish","time_ns":"no number","internal_id":3,"topic":"t"}']
+    log = write(tmp_path / "odd.jsonl", [*whole(1, 0), *put(2, 1), consume("START", 2, 4), *odd])
+    texts = spark.read.text(f"file:{log}").selectExpr("value", f"'{log}' as file")
+    parsed, expected = events(read_lines(spark, [log])), events(texts).collect()
+    assert sorted(map(str, parsed.collect())) == sorted(map(str, expected))
+    assert parsed.count() == len(expected) == 11
+
+
 def test_messages_of_plain_nsqds_with_equal_ids_are_different(spark: SparkSession, tmp_path: Path) -> None:
     # As in life: 64 bits of which the partition would be above 1023, and equal ones from two nsqds of a host.
     number = 0x18C4_5DE1_3A00_1000

@@ -46,7 +46,7 @@ _STATES: Final = (
 
 
 def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
-    """Return the lines of log files, each with the name of its file.
+    """Return the lines of log files, each with the name of its file: parsed, or as ``value`` if it is not JSON.
 
     Args:
         spark: The session, local or of a cluster.
@@ -57,7 +57,11 @@ def read_lines(spark: SparkSession, paths: Iterable[Path | str]) -> DataFrame:
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - an extra
 
-    return spark.read.text([url_of(path) for path in paths]).select("value", f.input_file_name().alias("file"))
+    # Spark reads JSON in half of the time that it takes to read text and parse that.
+    reader = spark.read.schema(f"{_JSON}, value string").option("columnNameOfCorruptRecord", "value")
+    found = reader.json([url_of(path) for path in paths])
+    parsed = f.struct(*(name for name in found.columns if name != "value")).alias("parsed")
+    return found.select("value", parsed, f.input_file_name().alias("file"))
 
 
 def url_of(path: Path | str) -> str:
@@ -101,17 +105,21 @@ def events(lines: DataFrame) -> DataFrame:
     have it); a server's ``publish`` has the time of its answer in both.
 
     Args:
-        lines: The lines, with columns ``value`` and ``file``, the node of a server's log.
+        lines: The result of :func:`read_lines`, or texts: with columns ``value`` and ``file``, the node of a server's
+            log.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     if "file" not in lines.columns:
         lines = lines.withColumn("file", f.lit(None).cast("string"))
     line = f.col("value")
-    is_client, is_server = line.startswith("{"), line.contains("[TRACE] topic ")
-    parsed = lines.where(is_client | is_server).select(
+    if "parsed" not in lines.columns:
+        lines = lines.withColumn("parsed", f.when(line.startswith("{"), f.from_json(line, _JSON)))
+    # Spark refuses to read of JSON only what is not, so this names an event as well.
+    is_client = f.coalesce(line.startswith("{"), f.lit(True)) | f.col("parsed.event").isNotNull()
+    parsed = lines.where(is_client | line.contains("[TRACE] topic ")).select(
         f.when(is_client, "client").otherwise("server").alias("side"),
-        f.when(is_client, f.from_json(line, _JSON)).alias("parsed"),
+        "parsed",
         # Not tried on a client's lines, which are JSON: that would cost more than to parse them.
         *(f.when(~is_client, f.regexp_extract(line, _PUT, group)).alias(f"p{group}") for group in range(1, 8)),
         *(f.when(~is_client, f.regexp_extract(line, _CONSUME, group)).alias(f"c{group}") for group in range(1, 12)),
