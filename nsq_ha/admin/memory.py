@@ -50,7 +50,7 @@ class Sighting:
     @property
     def since(self) -> float | None:
         """When the loss began. None without one, or if looks were too far apart to know it."""
-        return self.seen if self.lost is not None and self.lost - self.seen <= UNBROKEN else None
+        return self.seen if self.seen and self.lost is not None and self.lost - self.seen <= UNBROKEN else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class Memory:
         *,
         partitions: Collection[TopicPartition] = (),
         topics: Collection[str] = (),
+        silent: Mapping[str, Node] | None = None,
     ) -> Memory:
         """Return what is known after a look.
 
@@ -91,12 +92,15 @@ class Memory:
             leaders: Who leads each partition now.
             partitions: Those that an nsqd holds.
             topics: Those that there are.
+            silent: The nsqds that are listed and do not answer; one that never did is known by its address only.
         """
         old = self if not nsqds or not self.nsqds or nsqds.keys() & self.nsqds.keys() else Memory()
         found: dict[str, Sighting] = {}
         for address, known in old.nsqds.items():
-            if address not in nsqds and at - known.seen <= KEPT:
+            if address not in nsqds and at - (known.seen or known.lost or at) <= KEPT:
                 found[address] = _missed(known, address, at, old.at, leaders)
+        for address, node in (silent or {}).items():
+            found.setdefault(address, Sighting(0.0, node, lost=at))
         urls = {url: replace(each, lost=each.lost or at) for url, each in old.lookupds.items() if url not in lookupds}
         found |= nsqds
         urls = {url: each for url, each in urls.items() if at - each.seen <= KEPT} | dict.fromkeys(

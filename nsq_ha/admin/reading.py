@@ -300,7 +300,10 @@ class Reading:
         }
         lookupds = [each.url for each in self.lookupds if not each.error] if "cluster" not in self.errors else []
         held, topics = ((), ()) if self.is_plain else (self.holders.keys(), self.names)
-        return self.memory.after(self.at, answering, lookupds, self.leaders, partitions=held, topics=topics)
+        silent = {address: self.nodes[address].node for address in self.silent}
+        return self.memory.after(
+            self.at, answering, lookupds, self.leaders, partitions=held, topics=topics, silent=silent
+        )
 
     # ------------------------------------------------------------ nsqds and partitions
 

@@ -182,8 +182,9 @@ class History:
                 if period.cause:  # perhaps it was found only now
                     self._open[key] = replace(self._open[key], cause=period.cause)
             elif len(self._open) < MAX_PERIODS:
-                self._open[key] = period
-                if not any(_goes_on(each, period) for each in over):
+                same = [each.began for each in over if _goes_on(each, period)]
+                self._open[key] = replace(period, began=min([period.began, *same]))
+                if not same:
                     events.append(begins(*key, period.why, reading.at))
         return events
 
@@ -204,7 +205,8 @@ class History:
             is_told = subject in moved or subject.rpartition("-")[0] not in reading.names  # by another event
             if not is_missing and not (trouble == "leaderless" and is_told):
                 event = ends(trouble, subject, period.began, reading.at)
-                is_lost = trouble in ("gone", "lookupd") and subject not in reading.answering
+                is_server = trouble in (*MISSING, "lookupd") and subject != "cluster"
+                is_lost = is_server and subject not in reading.answering
                 text = f"forgotten after {span(reading.at - period.began)}"
                 events.append(replace(event, level="info", text=text) if is_lost else event)
         return events

@@ -245,6 +245,25 @@ def test_what_lasts_in_another_way_is_told_once() -> None:
     assert [(each.began, each.ended) for each in kept.periods] == [(1, 5), (1, 7), (1, 9)]
 
 
+def test_an_nsqd_that_hung_at_the_first_look_is_known_when_no_nsqlookupd_lists_it() -> None:
+    """A dashboard that was started during a freeze said that the nsqd answers again."""
+    kept, other = History(9), node(4250)
+    hung = dataclasses.replace(node(4150, error="no answer"), hangs=True)
+    now = reading(1, hung, other)
+    kept.add(now)
+    for at in (3, 5):
+        now = reading(at, other, before=now)
+        assert now.memory.nsqds["n:4150"].node == hung.node  # so it is asked
+        now = dataclasses.replace(now, absent={"n:4150": hung})
+        kept.add(now)
+    assert [each.sentence(5) for each in incidents(now)] == ["nsqd n:4150 hangs or is cut off"]
+    kept.add(reading(7, node(4150), other, before=kept.latest))
+    assert [event.text for event in kept.events] == [
+        "nsqd n:4150 hangs or is cut off: no answer",
+        "it is back after 6 s",
+    ]
+
+
 def test_nsqds_that_register_one_after_the_other_are_one_trouble() -> None:
     """The first one ended it for all."""
     kept, nodes = History(9), {f"n:{port}": node(port) for port in (1, 2)}
@@ -367,7 +386,7 @@ def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.Monk
     assert len(kept.open) <= 5
     assert len(kept.latest.memory.nsqds) <= 500 if kept.latest else False
     assert len(kept.events) <= module.MAX_EVENTS
-    assert max(len(period.why) for period in kept.open) == module.MAX_TEXT
+    assert max(len(period.why) for period in kept.periods) == module.MAX_TEXT
     assert not math.isnan(kept.series("cluster", "depth")[-1])
     for at in range(30, 34):
         kept.add(reading(at, node(1), before=kept.latest))
