@@ -182,9 +182,9 @@ class History:
                 if period.cause:  # perhaps it was found only now
                     self._open[key] = replace(self._open[key], cause=period.cause)
             elif len(self._open) < MAX_PERIODS:
-                same = [each.began for each in over if _goes_on(each, period)]
-                self._open[key] = replace(period, began=min([period.began, *same]))
-                if not same:
+                same = [each for each in over if _goes_on(each, period)]
+                self._open[key] = replace(period, began=min([period.began, *(each.began for each in same)]))
+                if not any(each.why == period.why or each.trouble == period.trouble for each in same):
                     events.append(begins(*key, period.why, reading.at))
         return events
 
@@ -456,8 +456,8 @@ def ends(trouble: Trouble, subject: str, began: float, at: float) -> ClusterEven
 
 
 def _goes_on(over: Period, period: Period) -> bool:
-    """Return whether a trouble is one that ended, in another way, and says nothing new."""
-    is_same = over.why == period.why or over.trouble == "cut" == period.trouble
+    """Return whether an nsqd that was missing is so in another way."""
+    is_same = over.subject == period.subject or over.trouble == "cut" == period.trouble
     return is_same and period.trouble in MISSING
 
 

@@ -257,10 +257,12 @@ def test_an_nsqd_that_hung_at_the_first_look_is_known_when_no_nsqlookupd_lists_i
         now = dataclasses.replace(now, absent={"n:4150": hung})
         kept.add(now)
     assert [each.sentence(5) for each in incidents(now)] == ["nsqd n:4150 hangs or is cut off"]
-    kept.add(reading(7, node(4150), other, before=kept.latest))
+    kept.add(dataclasses.replace(reading(7, other, before=now), absent={"n:4150": node(4150)}))
+    kept.add(reading(9, node(4150), other, before=kept.latest))
     assert [event.text for event in kept.events] == [
         "nsqd n:4150 hangs or is cut off: no answer",
-        "it is back after 6 s",
+        "nsqd n:4150 answers, but no nsqlookupd lists it",
+        "it is back after 8 s",
     ]
 
 
