@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import KINDS, acknowledged, anomalies, leaders
 from nsq_ha.spark.trace.events import REPLAY_PREFIX, events, has_scheme, read_lines
-from nsq_ha.spark.trace.lifecycle import PARTITION, durations, latency, lifecycle, percentiles, places
+from nsq_ha.spark.trace.lifecycle import PARTITION, STAGES, durations, latency, lifecycle, percentiles, places
 from nsq_ha.spark.trace.page import html_page
 
 if TYPE_CHECKING:
@@ -205,7 +205,8 @@ def _latencies(lives: DataFrame) -> list[dict[str, Any]]:
 
 def _series(lives: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
     numbered = lives.withColumn("bucket", f.floor((f.col("published_ns") - begin) / bucket).cast("int"))
-    return _rows(latency(numbered, "bucket").where("stage = 'publish_to_start'").drop("stage").orderBy("bucket"))
+    found = percentiles(durations(numbered, "bucket", stages=STAGES[:1]), "bucket")
+    return _rows(found.drop("stage").orderBy("bucket"))
 
 
 def _timeline(kept: DataFrame, begin: int, bucket: int) -> list[dict[str, Any]]:
