@@ -198,4 +198,4 @@ def _is_mark(value: object) -> bool:
 
 
 def _damaged(name: str, value: object) -> ConfigError:
-    return ConfigError(f"{_DAMAGED}: it has {name!r}: {shown(value)}; {_REMEDY}")
+    return ConfigError(f"{_DAMAGED}: it has {shown(name)}: {shown(value)}; {_REMEDY}")
