@@ -25,10 +25,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def some(names: Iterable[str], most: int = _NAMED) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names or sentences, and how many more there are."""
     listed = list(names)
+    between = "; " if any(" " in name for name in listed) else ", "
     rest = f" and {len(listed) - most:,} more" if len(listed) > most else ""
-    return "; ".join(listed[:most]) + rest
+    return between.join(listed[:most]) + rest
 
 
 def span(seconds: float | None) -> str:

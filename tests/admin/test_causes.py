@@ -81,7 +81,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
         ),
         (
             after(104.0, node(2, *LED), node(3, *FOLLOWED), replicas=replicas({B}, {A})),
-            [GONE_FOR_4 + "; 14 partitions of t0; t1; t10 and 11 more cannot be written"],
+            [GONE_FOR_4 + "; 14 partitions of t0, t1, t10 and 11 more cannot be written"],
         ),
         (
             reading(5.0, node(2, *LED), before=Reading(0.0, memory=Memory())),
@@ -119,7 +119,7 @@ HALF = (LookupdState("http://l0:4161", True, "", (A, B)), LookupdState("http://l
         (after(104.0, slow(1, 1.4, *LED), slow(2, 1.0), slow(3, 1.2)), []),
         (
             after(104.0, node(1, *LED), node(2), node(3), replicas=replicas({A, B}, {C})),
-            ["nsqd n:3 catches up; it is not in sync yet in 14 partitions of t0; t1; t10 and 11 more"],
+            ["nsqd n:3 catches up; it is not in sync yet in 14 partitions of t0, t1, t10 and 11 more"],
         ),
         (
             after(104.0, node(1), before=TWO_LOOKUPDS, cluster=reading(0, lookupds=lookupds("", "refused")).cluster),
@@ -180,7 +180,7 @@ def test_nsqlookupds_that_have_forgotten_all_are_one_cause_and_no_topic_is_gone(
     now = dataclasses.replace(
         reading(102.0, before=BOTH, is_plain=True), absent={A: plain(1, 5), B: plain(2, 7)}, listed={}
     )
-    many = "2 nsqds answer, but no nsqlookupd lists them: n:1; n:2 for 2 s; clients do not find what is there"
+    many = "2 nsqds answer, but no nsqlookupd lists them: n:1, n:2 for 2 s; clients do not find what is there"
     assert (said(now), now.names, expected(now)) == ([many], ["orders"], (2, 2))
     assert [each.depth for each in now.rows] == [12]
     assert incomplete(now) == frozenset()  # nothing is missing in the sum

@@ -274,7 +274,7 @@ def test_nsqds_that_register_one_after_the_other_are_one_trouble() -> None:
     kept.add(dataclasses.replace(reading(5, nodes["n:1"], before=kept.latest), absent={"n:2": nodes["n:2"]}))
     kept.add(reading(7, *nodes.values(), before=kept.latest))
     assert [event.text for event in kept.events] == [
-        "2 nsqds answer, but no nsqlookupd lists them: n:1; n:2",
+        "2 nsqds answer, but no nsqlookupd lists them: n:1, n:2",
         "it is back after 6 s",
     ]
 
@@ -317,9 +317,9 @@ def test_what_many_partitions_say_is_one_event() -> None:
         ("n:1", "nsqd n:1 gone"),
         (
             "200 partitions",
-            "nobody serves them: no nsqd leads it, n:1 did: t0-0; t1-0; t10-0; t100-0; t101-0 and 195 more",
+            "nobody serves them: no nsqd leads it, n:1 did: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more",
         ),
-        ("200 partitions", "the leader moved from n:1: t0-0; t1-0; t10-0; t100-0; t101-0 and 195 more"),
+        ("200 partitions", "the leader moved from n:1: t0-0, t1-0, t10-0, t100-0, t101-0 and 195 more"),
         ("n:1", "it is back after 4 s"),
     ]
     assert {each.cause for each in kept.periods if each.trouble == "leaderless"} == {"n:1"}

@@ -328,6 +328,9 @@ def test_a_partition_without_a_leader_is_missing_in_the_figures() -> None:
     board = Board(kept, 1.0)
     for page in (topic_page(board, "a"), channel_page(board, "a", "c")):
         assert "No leader answers for partition 1: its figures are missing here." in page.content
+    kept.add(reading(2, node(4150, *(partition("a", number, is_leader=False) for number in (0, 1)))))
+    assert "No leader answers for partitions 0, 1: their figures are missing here." in topic_page(board, "a").content
+    kept.add(reading(3, node(4150, partition("a", 0, channel("c")), partition("a", 1, is_leader=False))))
     assert "<dt>waiting</dt><dd>0</dd></div>" in topic_page(board, "a").content
     assert topic_page(board, "a").content.count('class="tile warning"') == 4
 

@@ -183,7 +183,9 @@ def incomplete(board: Board, name: str) -> Html | None:
         text = f"{text} here." if lost else ""
     else:
         bare = [str(number) for topic, number in unled(reading) if topic == name]
-        text = f"No leader answers for partition {', '.join(bare)}: its figures are missing here." if bare else ""
+        end, whose = ("", "its") if len(bare) == 1 else ("s", "their")
+        text = f"No leader answers for partition{end} {', '.join(bare)}: {whose} figures are missing here."
+        text = text if bare else ""
     return tag("p", text, class_="banner warning", id="incomplete") if text else None
 
 
