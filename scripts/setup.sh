@@ -17,10 +17,11 @@ fi
 
 if ! run pip --version >/dev/null 2>&1; then
     echo "set-up: making $venv with $("$python" --version)"
-    # Debian ships venv without ensurepip unless python3-venv is installed; pip from outside can fill in.
-    "$python" -m venv --clear "$venv" >/dev/null 2>&1 ||
-        { "$python" -m venv --clear --without-pip "$venv" &&
-            "$python" -m pip --python "$venv/bin/python" install --quiet --require-hashes -r requirements/build.txt; } ||
+    # The pip from outside spares the unpacking of another one, and Debian ships venv without one unless python3-venv is
+    # installed.
+    { "$python" -m venv --clear --without-pip "$venv" &&
+        "$python" -m pip --python "$venv/bin/python" install --quiet --require-hashes -r requirements/build.txt; } \
+        >/dev/null 2>&1 || "$python" -m venv --clear "$venv" ||
         { echo "set-up: this Python can make no environment with pip; on Debian: apt-get install python3-venv" >&2; exit 1; }
 fi
 

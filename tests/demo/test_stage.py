@@ -41,8 +41,24 @@ async def topics(cluster: DevCluster) -> set[str]:
         return {info.name for info in await admin.topics()}
 
 
+class FakeSpark:
+    """Stands for Spark."""
+
+    is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+    started = FakeSpark()
+    monkeypatch.setattr(spark_step, "start", lambda: started)
+    return started
+
+
 def spark_report(flights_found: int) -> SparkReport:
-    return SparkReport("t", 4, flights_found, flights_found, 0, 0, {}, (), 1.0, 1.0, "4")
+    return SparkReport("t", 4, flights_found, flights_found, 0, 0, {}, (), 1.0, "4")
 
 
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
@@ -126,19 +142,24 @@ async def test_replicas_are_as_many_as_there_are_nodes() -> None:
 
 @pytest.mark.slow
 async def test_a_missing_spark_is_reported_and_no_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*_: object, **__: object) -> SparkReport:
+    def missing() -> FakeSpark:
         raise SparkUnavailableError("Spark needs Java: install one")
 
-    monkeypatch.setattr(spark_step, "run", missing)
+    monkeypatch.setattr(spark_step, "start", missing)
     report = await report_of(on(cluster, spark="batch"))
     assert report.spark_missing == "Spark needs Java: install one"
     assert report.is_clean
 
 
-async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spark_gets_the_trace_log_and_is_stopped(
+    cluster: DevCluster, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines: list[dict[str, object]] = []
 
-    def read(lookupd: tuple[str, ...], topic: str, path: object, page: PageOptions, **_: object) -> SparkReport:
+    def read(
+        session: FakeSpark, lookupd: tuple[str, ...], topic: str, path: object, page: PageOptions, **_: object
+    ) -> SparkReport:
+        assert (session, session.is_stopped) == (spark, False)
         assert page == PageOptions(None, RATE, ())
         assert lookupd == tuple(cluster.lookupd)
         with open(str(path), encoding="utf-8") as log:  # noqa: PTH123 - whatever path it is
@@ -148,11 +169,13 @@ async def test_spark_gets_the_trace_log(cluster: DevCluster, monkeypatch: pytest
     monkeypatch.setattr(spark_step, "run", read)
     report = await report_of(on(cluster, spark="batch"))
     assert report.is_clean
+    assert spark.is_stopped
     events = [line["event"] for line in lines]
     assert {event: events.count(event) for event in set(events)} == {"publish": 400, "delivery": 400, "finish": 400}
     assert {line["trace_id"] for line in lines} == set(range(1, 401))
 
 
+@pytest.mark.usefixtures("spark")
 async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_step, "run", lambda *_, **__: spark_report(399))
     report = await report_of(on(cluster, spark="batch"))
@@ -161,6 +184,7 @@ async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkey
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("spark")
 async def test_an_error_of_spark_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> SparkReport:
         raise RuntimeError("no good")
