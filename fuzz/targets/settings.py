@@ -8,7 +8,7 @@ from typing import Final
 from fuzz.target import Target
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
-from nsq_ha.options.environment import config_of, settings_of
+from nsq_ha.options.environment import MAX_FILE_BYTES, config_of, settings_of
 from nsq_ha.redaction import forget
 
 _KINDS: Final[tuple[type[ClientConfig], ...]] = (ProducerConfig, ConsumerConfig, ClientConfig)
@@ -20,7 +20,7 @@ def run_settings(data: bytes) -> None:
     how, content = data[:1].ljust(1, b"\0")[0], data[1:]
     toml, *variables = content.decode("utf-8", "surrogateescape").split("\0")
     # TOML is read as UTF-8; variables may be any bytes.
-    toml = toml.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    toml = toml.encode("utf-8", "surrogateescape")[:MAX_FILE_BYTES].decode("utf-8", "replace")
     environ = {name: value for name, equals, value in (each.partition("=") for each in variables) if equals}
     kind, context = _KINDS[how % 3], _CONTEXTS[how // 3 % 3]
     try:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 OF_ADMIN: Final = ("lookupd", "lookupd_tls", "tls")
 """The options that an admin client takes, too."""
 
+MAX_FILE_BYTES: Final = 128 * 1024
+"""Of the file; a secret alone may have 64 KiB."""
+
+_MAX_DOTS: Final = 500
+"""In a line of the file: the time that ``tomllib`` takes grows with the square of the parts of a key."""
+
 _CONTEXTS: Final = "contexts"
 """The table of the file that holds the contexts."""
 
@@ -129,7 +135,11 @@ def context_names() -> tuple[str, ...]:
 
 def _text_of(file: str) -> str:
     try:
-        return Path(file).read_bytes().decode("utf-8-sig")
+        with Path(file).open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) <= MAX_FILE_BYTES:
+            return content.decode("utf-8-sig")
+        reason = f"it has more than {MAX_FILE_BYTES} bytes"
     except OSError as error:
         reason = error.strerror or type(error).__name__
     except UnicodeDecodeError:
@@ -332,6 +342,8 @@ def _check_unknown(name: str, known: Mapping[str, str]) -> None:
 def _document(toml: str, file: str) -> dict[str, Any]:
     if not toml:
         return {}
+    if any(line.count(".") > _MAX_DOTS for line in toml.splitlines()):
+        raise ConfigError(f"{file} has a line with more than {_MAX_DOTS} dots; write a long list over several lines")
     try:
         return tomllib.loads(toml)
     except (ValueError, RecursionError) as error:

@@ -100,6 +100,15 @@ def test_the_requests_of_go_are_understood_in_pieces(size: int) -> None:
     assert called == [Called(number, pull, METHOD) for number, pull in enumerate(PULLS, 1)]
 
 
+@pytest.mark.parametrize("size", [1, 100, 2 * len(REQUESTS)])
+def test_requests_before_a_wrong_one_are_found(size: int) -> None:
+    reader, stream = CallReader(), REQUESTS + b"\xfd\x01\0\x01"
+    called = (call for at in range(0, len(stream), size) for call in reader.feed(stream[at : at + size]))
+    assert [next(called).pull for _ in PULLS] == PULLS
+    with pytest.raises(RemoteProtocolError, match="a request of 65537 bytes"):
+        next(called)
+
+
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.binary(max_size=300)), max_size=20), st.integers(1, 2**40))
 def test_entries_survive(parts: list[tuple[int, bytes]], first_id: int) -> None:
     stored = [StoredEntry(first_id, first_id, offset, 3, 1, data) for offset, data in parts]
@@ -199,7 +208,7 @@ def test_an_entry_begins_where_its_field_says() -> None:
 def test_other_requests_are_refused(stream: bytes) -> None:
     assert stream != REQUESTS
     with pytest.raises(RemoteProtocolError, match="the gob data has"):
-        CallReader().feed(stream)
+        list(CallReader().feed(stream))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +220,7 @@ def test_other_requests_are_refused(stream: bytes) -> None:
     ],
 )
 def test_calls_that_are_not_known_are_named(old: bytes, new: bytes) -> None:
-    called = CallReader().feed(REQUESTS.replace(old, new))
+    called = list(CallReader().feed(REQUESTS.replace(old, new)))
     assert [call.pull for call in called] == [None] * 4
     assert called[0].method in (METHOD, METHOD[:-1] + "_")
 
@@ -230,11 +239,11 @@ def test_a_partition_that_is_no_struct_is_refused() -> None:
         )
     )
     with pytest.raises(RemoteProtocolError, match="a call with other types"):
-        CallReader().feed(stream)
+        list(CallReader().feed(stream))
 
 
 def test_nothing_is_nothing() -> None:
-    assert CallReader().feed(b"") == []
+    assert list(CallReader().feed(b"")) == []
     assert MAX_REQUEST == 64 * 1024
 
 

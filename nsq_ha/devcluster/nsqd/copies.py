@@ -99,15 +99,13 @@ class CopyConnection(Accepted):
     def data_received(self, data: bytes) -> None:
         """Answer the calls that are complete; close the connection after bytes that are none."""
         try:
-            calls = self._reader.feed(data)
+            for call in self._reader.feed(data):
+                if self._node.delay > 0:
+                    self._node.host.after(self._node.delay, functools.partial(self._answer, call))
+                else:
+                    self._answer(call)
         except RemoteProtocolError:
             self.abort()
-            return
-        for call in calls:
-            if self._node.delay > 0:
-                self._node.host.after(self._node.delay, functools.partial(self._answer, call))
-            else:
-                self._answer(call)
 
     def _answer(self, call: Called) -> None:
         if self._transport is None or self._transport.is_closing():

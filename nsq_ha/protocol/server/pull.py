@@ -6,8 +6,7 @@ their use. The answers here are the same bytes as those of a server whose proces
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -89,15 +88,15 @@ class CallReader:
     def __init__(self) -> None:
         self._greeted = False
         self._buffer = bytearray()
-        self._messages: deque[memoryview] = deque()
+        self._messages: list[memoryview] = []
         self._taken = 0
         self._decoder = Decoder(self._next)
 
-    def feed(self, data: bytes) -> list[Called]:
-        """Take bytes; return the requests that are complete.
+    def feed(self, data: bytes) -> Iterator[Called]:
+        """Take bytes; return the requests that are complete, up to the first that is wrong.
 
         Raises:
-            RemoteProtocolError: They are no requests, or compressed ones; close the connection.
+            RemoteProtocolError: What follows is no request, or a compressed one; close the connection.
         """
         self._buffer += data
         if not self._greeted and self._buffer:
@@ -105,9 +104,7 @@ class CallReader:
                 raise wrong("compression, which is not supported here")
             del self._buffer[:1]
             self._greeted = True
-        self._split()
-        found: list[Called] = []
-        while self._messages:
+        while True:
             known = dict(self._decoder.types)
             self._taken = 0
             try:
@@ -116,32 +113,31 @@ class CallReader:
                 # Begin again with more: the value was cut by a definition.
                 self._decoder = Decoder(self._next)
                 self._decoder.types.update(known)
-                break
-            for _ in range(self._taken):
-                self._messages.popleft()
-            found.append(_called(wire))
-        return found
-
-    def _split(self) -> None:
-        """Move whole messages out of the buffer."""
-        buffer = self._buffer
-        while buffer:
-            # As decode_uint does, but a cut length is no error here.
-            if buffer[0] >= 128 and len(buffer) < 257 - buffer[0]:
                 return
-            size, start = decode_uint(bytes(buffer[:9]), 0)
-            if size > MAX_REQUEST:
-                raise wrong(f"a request of {size} bytes")
-            if len(buffer) < start + size:
-                return
-            self._messages.append(memoryview(bytes(buffer[start : start + size])))
-            del buffer[: start + size]
+            self._messages.clear()
+            yield _called(wire)
 
     def _next(self) -> memoryview:
+        """Return the next message of this request."""
         if self._taken == len(self._messages):
-            raise _IncompleteError
+            self._messages.append(self._cut())
         self._taken += 1
         return self._messages[self._taken - 1]
+
+    def _cut(self) -> memoryview:
+        """Move a whole message out of the buffer."""
+        buffer = self._buffer
+        # As decode_uint does, but a cut length is no error here.
+        if not buffer or (buffer[0] >= 128 and len(buffer) < 257 - buffer[0]):
+            raise _IncompleteError
+        size, start = decode_uint(bytes(buffer[:9]), 0)
+        if size > MAX_REQUEST:
+            raise wrong(f"a request of {size} bytes")
+        if len(buffer) < start + size:
+            raise _IncompleteError
+        message = memoryview(bytes(buffer[start : start + size]))
+        del buffer[: start + size]
+        return message
 
 
 def _called(wire: dict[str, object]) -> Called:
