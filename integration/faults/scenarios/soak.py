@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 MINUTES: Final = 120.0
 RATE: Final = 2000.0
 SYNC_RATE: Final = 500.0
-ORDERED_SHARE: Final = 0.25
+ORDERED_SHARE: Final = 0.1
 """Of all messages those on the ordered topic: its partitions have one in flight each, and must catch up."""
-PARTITIONS: Final = 8
-"""Of each topic: the partitioned nsqd takes about 1,000 single messages a second for each one with three replicas."""
+PARTITIONS: Final = 4
+"""Of each topic: the partitioned nsqd takes about 1,000 single messages a second for each one with three replicas, and
+must have time to catch up; each connection costs a handshake every 3 s."""
 NSQDS: Final = 2
 """Of upstream's servers."""
 RECENT: Final = 5.0
