@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from docs._ext import states
-from nsq_ha.policy import lane_table, link_life
+from docs._ext import lane_table, states
+from nsq_ha.policy import link_life
 from tests.examples import ROOT
 from tests.support.pages import named_in
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from docs._ext import lane_table
 from docs._ext.reference import Made, attribute_docs, table
-from nsq_ha.policy import lane_table, link_life
+from nsq_ha.policy import link_life
 
 if TYPE_CHECKING:
     import enum

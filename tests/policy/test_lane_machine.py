@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from docs._ext.lane_table import STEPS, Doubt, LaneEvent, Standing, standing_of
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
-from nsq_ha.policy.lane_table import STEPS, Doubt, LaneEvent, Standing, standing_of
 
 # ---------------------------------------------------------------- the table, row by row
 

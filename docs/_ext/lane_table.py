@@ -1,7 +1,7 @@
-"""What each event does to a publish in its lane, as a table.
+"""What each event does to a publish in its lane, as a table for the page of states.
 
-Looking this up for each publish would be too slow for ``policy.lane``. Its tests
-check row by row that it does exactly this.
+Looking this up for each publish would be too slow, so ``nsq_ha.policy.lane`` does without it. Its tests check row by
+row that it does exactly this.
 
 Source: server failures 1.1, 4.2.
 """
