@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from nsq_ha import redaction, unexpected
 from tests.spark_host import SparkHost
+from tests.support import programs
 from tests.support.chance import examples_of_the_tree_alone
 from tests.support.chromium import chromium
 from tests.support.full import FULL, mark_cases
@@ -67,6 +68,12 @@ def spark_host() -> Iterator[SparkHost]:
     host = SparkHost()
     yield host
     host.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_end() -> Iterator[None]:
+    yield
+    programs.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from tests.support.nsqd import LIMIT
+from tests.support.programs import DEBUG, run
 
 HEAD = """
 import asyncio, logging, sys
@@ -37,17 +35,9 @@ def clusters() -> Iterator[dict[str, DevCluster]]:
         yield {"plain": plain, "partitioned": partitioned}
 
 
-def complaints(clusters: dict[str, DevCluster], kind: str, text: str, *options: str) -> str:
+def complaints(clusters: dict[str, DevCluster], kind: str, text: str) -> str:
     """Run a program in Python's development mode, where asyncio is in debug mode; return what it complains about."""
-    command = [sys.executable, "-X", "dev", "-W", "error", *options, "-c", HEAD + textwrap.dedent(text)]
-    ended = subprocess.run(
-        [*command, clusters[kind].lookupd[0], kind],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=8 * LIMIT,
-        check=False,
-    )
+    ended = run(DEBUG, HEAD + textwrap.dedent(text), clusters[kind].lookupd[0], kind)
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
 
@@ -113,6 +103,7 @@ def test_what_it_says_is_noticed(clusters: dict[str, DevCluster]) -> None:
     assert "was never awaited" in complaints(clusters, "plain", text)
 
 
+UNWARNED = "import warnings\nwarnings.simplefilter('ignore', ResourceWarning)\n"
 LEFT = {
     "nothing was entered": """
         producer, consumer = Producer(lookupd=lookupd), Consumer(topic, "ch", lookupd=lookupd)
@@ -181,4 +172,4 @@ LEFT = {
 )
 def test_a_program_that_closes_nothing_ends_quietly(clusters: dict[str, DevCluster], kind: str, end: str) -> None:
     """Sockets that nobody closed are warned about, in development mode only, and that is right."""
-    assert complaints(clusters, kind, LEFT[end], "-W", "ignore::ResourceWarning") == ""
+    assert complaints(clusters, kind, UNWARNED + textwrap.dedent(LEFT[end])) == ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import subprocess
-import sys
 import textwrap
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -16,6 +14,7 @@ import pytest
 from nsq_ha import ConfigError, Consumer, Producer, sync
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.signals import StopSignals
+from tests.support.programs import STRICT, Program
 from tests.support.threads import in_thread
 from tests.support.waiting import eventually, turn
 
@@ -303,32 +302,26 @@ print("left", flush=True)
 PROGRAMS = {"async": ASYNC, "uvloop": UVLOOP, "sync": SYNC, "worker": WORKER, "sync worker": SYNC_WORKER}
 
 
-class Program:
+class Consuming(Program):
     """A program that consumes one message."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[str] = []
+    lines: list[str]
 
     def until(self, text: str) -> None:
         """Read what it prints until a line contains ``text``."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
-            if text in line:
+        for line in self.stdout:
+            self.lines.append(line.decode().rstrip("\n"))
+            if text in self.lines[-1]:
                 return
         raise AssertionError(f"it printed no {text!r} but {self.lines}")
 
     def enter(self) -> None:
         """Let a handler end."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.stdin.write(b"\n")
 
     def ended(self) -> int:
-        assert self.process.stdout is not None
-        self.lines += self.process.stdout.read().splitlines()
-        return self.process.wait(LIMIT)
+        self.lines += self.stdout.read().decode().splitlines()
+        return self.wait(LIMIT)
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +331,7 @@ def cluster() -> Iterator[DevCluster]:
 
 
 @contextmanager
-def program(cluster: DevCluster, kind: str, handler: str, close_timeout: float = 3600.0) -> Iterator[Program]:
+def program(cluster: DevCluster, kind: str, handler: str, close_timeout: float = 3600.0) -> Iterator[Consuming]:
     """Start a program whose handler has one message."""
     topic = cluster.create_topic(f"signals{next(NUMBER)}")
     with sync.Consumer(topic, "ch", lookupd=cluster.lookupd):
@@ -346,14 +339,10 @@ def program(cluster: DevCluster, kind: str, handler: str, close_timeout: float =
     with sync.Producer(lookupd=cluster.lookupd) as producer:
         producer.publish(topic, b"x")
     text = HEAD + textwrap.dedent(PROGRAMS[kind]).replace("HANDLER", handler).replace("CLOSE", str(close_timeout))
-    command = [sys.executable, "-W", "error", "-c", text, cluster.lookupd[0], topic]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            found = Program(process)
-            found.until("handling")
-            yield found
-        finally:
-            process.kill()
+    with Consuming(STRICT, text, cluster.lookupd[0], topic) as found:
+        found.lines = []
+        found.until("handling")
+        yield found
 
 
 TERM, INT = NUMBERS
@@ -375,7 +364,7 @@ def test_the_first_signal_lets_handlers_end(
     cluster: DevCluster, kind: str, handler: str, number: signal.Signals
 ) -> None:
     with program(cluster, kind, handler) as one:
-        one.process.send_signal(number)
+        one.send_signal(number)
         one.until(f"closing after {number.name}; a second signal closes at once")
         one.enter()
         assert one.ended() == 0
@@ -397,9 +386,9 @@ def test_the_second_signal_ends_them(
     cluster: DevCluster, kind: str, handler: str, first: signal.Signals, second: signal.Signals
 ) -> None:
     with program(cluster, kind, handler) as one:
-        one.process.send_signal(first)
+        one.send_signal(first)
         one.until("closing after")
-        one.process.send_signal(second)
+        one.send_signal(second)
         one.until("closing at once: running handlers are cancelled")
         assert one.ended() == 0
     assert one.lines[-2:] == ["returned True", "left"]
@@ -407,7 +396,7 @@ def test_the_second_signal_ends_them(
 
 def test_handlers_have_close_timeout_to_end(cluster: DevCluster) -> None:
     with program(cluster, "async", "hang", close_timeout=0.2) as one:
-        one.process.send_signal(signal.SIGTERM)
+        one.send_signal(signal.SIGTERM)
         assert one.ended() == 0
     assert one.lines[-2:] == ["returned True", "left"]
 
@@ -416,7 +405,7 @@ def test_a_blocked_loop_is_ended_by_the_previous_handlers(cluster: DevCluster) -
     with program(cluster, "async", "block") as one:
         code = None
         while code is None:  # two signals may arrive as one
-            one.process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                code = one.process.wait(0.05)
+            one.send_signal(signal.SIGTERM)
+            with suppress(TimeoutError):
+                code = one.wait(0.05)
     assert code == 7

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from nsq_ha import sync
 from nsq_ha.admin import browsing
 from nsq_ha.devcluster import DevCluster
+from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
     from click.testing import Result
@@ -80,13 +79,12 @@ def test_a_look_that_ends_early_says_how_to_go_on(invoke: Invoke, filled: str, m
 
 
 def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:
-    command = [sys.executable, "-m", "nsq_ha.cli", "browse", filled, "-n", "1", "--follow", "--json"]
+    command = ("browse", filled, "-n", "1", "--follow", "--json")
     environment = os.environ | {"NSQ_HA_LOOKUPD": ",".join(cluster.lookupd)}
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process,
+        Program(COMMAND_LINE, NSQ_HA, *command, env=environment) as process,
         sync.Producer(lookupd=cluster.lookupd) as producer,
     ):
-        assert process.stdout is not None
         for number in (9, 10, 11):
             if number > 9:
                 producer.publish(filled, f'{{"n":{number}}}'.encode(), key="a")

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import sys
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from nsq_ha.cli.progress import Progress
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError
 from nsq_ha.message import OutgoingMessage
-from tests.support.processes import running
+from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 from tests.support.waiting import turn
 
 if TYPE_CHECKING:
@@ -230,8 +229,9 @@ def test_ctrl_c_is_its_end_only_if_it_has_no_other(
     for topic in (name, f"{name}.copy"):
         cluster.create_topic(topic, 1, sync_every=1)
     assert invoke("pub", name, stdin="a").exit_code == 0
-    command = [sys.executable, "-m", "nsq_ha.cli", "copy", name, f"{name}.copy", "--from", "beginning", *end]
-    with running(command, env=os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}) as process:
+    command = ("copy", name, f"{name}.copy", "--from", "beginning", *end)
+    environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0]}
+    with Program(COMMAND_LINE, NSQ_HA, *command, env=environment) as process:
         assert [m["body"] for m in tailed(invoke, f"{name}.copy", 1)] == ["a"]
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)

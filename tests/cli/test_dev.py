@@ -4,7 +4,6 @@ import re
 import signal
 import socket
 import ssl
-import sys
 from pathlib import Path
 
 import httpx
@@ -16,11 +15,13 @@ from tests.cli.conftest import Invoke
 from tests.devcluster.wire import Wire, identify
 from tests.support.certificates import CA_FILE
 from tests.support.ports import fixed_ports
-from tests.support.processes import running
+from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 KEY_FILE = str(Path(CA_FILE).with_suffix(".key"))
 
-COMMAND = (sys.executable, "-m", "nsq_ha.cli", "dev")
+
+def running(*arguments: str, columns: str = "100") -> Program:
+    return Program(COMMAND_LINE, NSQ_HA, "dev", *arguments, env=os.environ | {"COLUMNS": columns})
 
 
 @pytest.mark.parametrize(
@@ -63,8 +64,7 @@ def test_other_topics_are_refused(invoke: Invoke, text: str) -> None:
 def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> None:
     arguments = ["--nsqds", "2", "--nsqlookupds", "1", "--json"]
     arguments += ["--topic", "orders:2:ordered", "--topic", "mails:2:extended"]
-    with running([*COMMAND, *arguments]) as process:
-        assert process.stdout is not None
+    with running(*arguments) as process:
         result = json.loads(process.stdout.readline())
         assert len(result["lookupd"]) == 1
         assert sorted(result["nsqds"]) == ["nsqd-0", "nsqd-1"]
@@ -83,9 +83,7 @@ def test_it_runs_until_a_signal_and_can_be_used(invoke: Invoke, number: int) -> 
 
 @pytest.mark.slow
 def test_with_its_output_in_a_file_people_get_the_line_to_copy() -> None:
-    with running([*COMMAND, "--nsqds", "1", "--nsqlookupds", "1"]) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+    with running("--nsqds", "1", "--nsqlookupds", "1") as process:
         [lookupd] = json.loads(process.stdout.readline())["lookupd"]
         line = process.stderr.readline().decode()
         process.send_signal(signal.SIGINT)
@@ -94,8 +92,7 @@ def test_with_its_output_in_a_file_people_get_the_line_to_copy() -> None:
 
 
 def test_people_get_addresses_and_an_example_to_paste() -> None:
-    with running([*COMMAND, "--table"], env=os.environ | {"COLUMNS": "100"}) as process:
-        assert process.stdout is not None
+    with running("--table") as process:
         result = b""
         while b"Ctrl-C" not in result:
             line = process.stdout.readline()
@@ -113,8 +110,7 @@ def test_people_get_addresses_and_an_example_to_paste() -> None:
 def test_a_port_can_be_fixed_and_a_taken_one_is_reported(invoke: Invoke) -> None:
     port = fixed_ports()
     arguments = ["--port", str(port), "--nsqds", "1"]
-    with running([*COMMAND, *arguments]) as process:
-        assert process.stdout is not None
+    with running(*arguments) as process:
         result = json.loads(process.stdout.readline())
         assert result["lookupd"][0] == f"http://127.0.0.1:{port}"
         refused = invoke("dev", *arguments)
@@ -132,8 +128,7 @@ def test_secrets_come_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
     rule = {"topic": "^orders$", "channels": [".*"], "permissions": ["publish", "subscribe"]}
     file.write_text(json.dumps({"sesame": {"ttl": 60, "identity": "me", "authorizations": [rule]}}))
     arguments = ["--nsqds", "1", "--topic", "orders", "--topic", "mails", "--auth-file", str(file), "--table"]
-    with running([*COMMAND, *arguments], env=os.environ | {"COLUMNS": "200"}) as process:
-        assert process.stdout is not None
+    with running(*arguments, columns="200") as process:
         shown = b""
         while b"Ctrl-C" not in shown:
             line = process.stdout.readline()
@@ -178,8 +173,7 @@ def test_a_plain_cluster_with_tls() -> None:
     lookupd, nsqd = fixed_ports(2), fixed_ports(2)
     arguments = ["--plain", "--port", str(lookupd + 1), "--nsqd-port", str(nsqd), "--topic", "orders"]
     tls = ["--tls-cert", CA_FILE, "--tls-key", KEY_FILE, "--tls-root-ca-file", CA_FILE]
-    with running([*COMMAND, *arguments, *tls]) as process:
-        assert process.stdout is not None
+    with running(*arguments, *tls) as process:
         told = json.loads(process.stdout.readline())
         assert told["lookupd"] == [f"http://127.0.0.1:{lookupd + 1}"]
         node = {"tcp": f"127.0.0.1:{nsqd}", "http": f"http://127.0.0.1:{nsqd + 1}"}
@@ -201,8 +195,7 @@ def test_a_plain_cluster_with_tls() -> None:
 @pytest.mark.slow
 def test_limits_of_the_nsqds() -> None:
     limits = ["--max-msg-size", "5000000", "--max-msg-timeout", "7200", "--max-heartbeat-interval", "300"]
-    with running([*COMMAND, "--plain", *limits, "--max-rdy-count", "10"]) as process:
-        assert process.stdout is not None
+    with running("--plain", *limits, "--max-rdy-count", "10") as process:
         nsqd = json.loads(process.stdout.readline())["nsqds"]["nsqd-0"]["tcp"]
         wanted = identify(feature_negotiation=True, msg_timeout=7_200_000, heartbeat_interval=300_000)
         with Wire(nsqd, b"  V2" + wanted) as wire:

@@ -2,11 +2,8 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
@@ -18,9 +15,7 @@ from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
-from tests.support.processes import running
-
-COMMAND = (sys.executable, "-m", "nsq_ha.cli", "tail")
+from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 
 class Source:
@@ -35,10 +30,10 @@ class Source:
     def touch(self, message: Message) -> None: ...
 
 
-def tailing(cluster: DevCluster, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def tailing(cluster: DevCluster, *arguments: str) -> Program:
     # A loop that a busy machine holds up for seconds is warned about, unless heartbeats are rare.
     environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0], "NSQ_HA_HEARTBEAT_INTERVAL": "60"}
-    return running([*COMMAND, *arguments], env=environment)
+    return Program(COMMAND_LINE, NSQ_HA, "tail", *arguments, env=environment)
 
 
 def channels(invoke: Invoke, topic: str) -> dict[str, int]:
@@ -247,7 +242,6 @@ def test_a_relative_time_can_be_given(invoke: Invoke, topic: str) -> None:
 def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic: str, number: int) -> None:
     invoke("pub", topic, "--partition", "0", stdin="a")
     with tailing(cluster, topic, "--from", "beginning", "--partition", "0", "--raw") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"a\n"
         process.send_signal(number)
         _, errors = process.communicate(timeout=120)
@@ -259,7 +253,6 @@ def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic
 def test_a_signal_before_its_own_end_interrupts_it(cluster: DevCluster, invoke: Invoke, topic: str, end: str) -> None:
     invoke("pub", topic, "--partition", "0", stdin="a")
     with tailing(cluster, topic, "--from", "beginning", "--partition", "0", "--raw", end, "600") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"a\n"
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
@@ -271,11 +264,9 @@ def test_a_signal_before_its_own_end_interrupts_it(cluster: DevCluster, invoke: 
 def test_it_ends_quietly_when_its_reader_goes(cluster: DevCluster, invoke: Invoke, topic: str, form: str) -> None:
     """It used to be a failure, so that ``set -o pipefail`` ended scripts."""
     with tailing(cluster, topic, "--from", "beginning", "--partition", "0", form) as process:
-        assert process.stdout is not None
         process.stdout.close()
         invoke("pub", topic, "--partition", "0", stdin="a\nb\nc\n")
         assert process.wait(120) == 0
-        assert process.stderr is not None
         assert process.stderr.read() == b""
 
 
@@ -286,8 +277,6 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
         lonely.create_topic(name, 1, 1)
         invoke("pub", name, stdin="a", lookupd=lonely.lookupd[0])
         with tailing(lonely, name, "--from", "beginning", "--raw") as process:
-            assert process.stdout is not None
-            assert process.stderr is not None
             assert process.stdout.readline() == b"a\n"
             for node in nodes:
                 lonely.kill(node)

@@ -8,7 +8,6 @@ import gzip
 import json
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from nsq_ha.cli.to_file import Size
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
-from tests.support.processes import running
+from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -287,9 +286,8 @@ def test_a_file_is_completed_in_time_without_further_messages(
     invoke("pub", topic, "--partition", "0", stdin="a\n")
     # A loop that a busy machine holds up for seconds is warned about, unless heartbeats are rare.
     environment = os.environ | {"NSQ_HA_LOOKUPD": cluster.lookupd[0], "NSQ_HA_HEARTBEAT_INTERVAL": "60"}
-    command = [sys.executable, "-m", "nsq_ha.cli", "to-file", topic, "--dir", str(tmp_path), "--from", "beginning"]
-    with running([*command, "--rotate-seconds", "0.2", "--table"], env=environment) as process:
-        assert process.stdout is not None
+    command = ("to-file", topic, "--dir", str(tmp_path), "--from", "beginning", "--rotate-seconds", "0.2", "--table")
+    with Program(COMMAND_LINE, NSQ_HA, *command, env=environment) as process:
         line = process.stdout.readline().decode()
         (path,) = files(tmp_path, topic)
         assert line == f"{path}  1 messages\n"
@@ -314,8 +312,8 @@ def test_a_killed_process_loses_nothing(either: DevCluster, name: str, tmp_path:
     bodies = [f"message {number}".encode() for number in range(600)]
     # A plain nsqd delivers what a killed client had in flight again after its message timeout.
     environment = os.environ | {"NSQ_HA_LOOKUPD": ",".join(either.lookupd)}
-    command = [sys.executable, "-m", "nsq_ha.cli", "to-file", name, "--dir", str(tmp_path), "--channel", "files"]
-    command += ["--max-in-flight", "20", "--rotate-bytes", "4k", "--compress", "gzip"]
+    folder = ("--dir", str(tmp_path), "--channel", "files", "--max-in-flight", "20")
+    command = ("to-file", name, *folder, "--rotate-bytes", "4k", "--compress", "gzip")
     with sync.Consumer(name, "files", lookupd=either.lookupd):
         pass  # the channel exists before the messages
     with sync.Producer(lookupd=either.lookupd) as producer:
@@ -328,8 +326,7 @@ def test_a_killed_process_loses_nothing(either: DevCluster, name: str, tmp_path:
         path = Path(json.loads(line)["file"])
         found.update(json.loads(each)["body"].encode() for each in unpacked(path).splitlines())
 
-    with running(command, env=environment | {"NSQ_HA_MSG_TIMEOUT": "1"}) as process:
-        assert process.stdout is not None
+    with Program(COMMAND_LINE, NSQ_HA, *command, env=environment | {"NSQ_HA_MSG_TIMEOUT": "1"}) as process:
         read_file(process.stdout.readline())
         process.kill()
         for line in process.stdout.readlines():
@@ -341,8 +338,7 @@ def test_a_killed_process_loses_nothing(either: DevCluster, name: str, tmp_path:
     with sync.Producer(lookupd=either.lookupd) as producer:
         producer.publish_many(name, later)
     bodies += later
-    with running([*command, "--rotate-seconds", "0.5"], env=environment) as process:
-        assert process.stdout is not None
+    with Program(COMMAND_LINE, NSQ_HA, *command, "--rotate-seconds", "0.5", env=environment) as process:
         for line in iter(process.stdout.readline, b""):
             read_file(line)
             if len(found) == len(bodies):

@@ -1,7 +1,5 @@
 """Programs that end without closing their consumer of a plain nsqd, which keeps what is in flight until its timeout."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -9,7 +7,7 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import until
-from tests.support.nsqd import LIMIT
+from tests.support.programs import STRICT, run
 
 PUBLISHED = 10
 
@@ -104,8 +102,7 @@ all_in_flight()
 @pytest.mark.few(2)
 @pytest.mark.parametrize("end", ENDS)
 def test_all_messages_go_back_at_once(plain: DevCluster, topic: str, end: str) -> None:
-    program = [sys.executable, "-c", HEAD + ENDS[end], plain.lookupd[0], topic]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    ended = run(STRICT, HEAD + ENDS[end], plain.lookupd[0], topic)
     assert "unanswered" not in ended.stderr
     assert "in flight" not in ended.stderr
     assert ("Traceback" in ended.stderr) is (end in {"an exception", "Ctrl-C"}), ended.stderr
@@ -137,8 +134,7 @@ threading.Thread(target=consumer.run, args=(hold,), daemon=True).start()
 @pytest.mark.parametrize("holder", HELD)
 def test_what_a_thread_holds_at_the_time_limit_goes_back(plain: DevCluster, topic: str, holder: str) -> None:
     text = HEAD.replace("3600.0", "0.2") + "held = threading.Event()" + HELD[holder] + "held.wait()\nall_in_flight()"
-    program = [sys.executable, "-c", text, plain.lookupd[0], topic]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    ended = run(STRICT, text, plain.lookupd[0], topic)
     assert f"{topic}/ch: closed with messages unanswered: 1 of 127.0.0.1:" in ended.stderr
     until(lambda: in_flight_and_depth(plain, topic) == (0, PUBLISHED))
 
@@ -157,8 +153,7 @@ async def block(message):
 threading.Thread(target=consumer.run, args=(block,), daemon=True).start()
 blocked.wait()
 """
-    command = [sys.executable, "-c", HEAD.replace("3600.0", "0.2") + program, plain.lookupd[0], topic]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT, check=False)
+    ended = run(STRICT, HEAD.replace("3600.0", "0.2") + program, plain.lookupd[0], topic)
     said = f"{topic}/ch: the process exits without closing the consumer: 10 messages stay in flight until nsqd's"
     assert f"{said} message timeout: 10 of 127.0.0.1:" in ended.stderr
     assert in_flight_and_depth(plain, topic) == (PUBLISHED, 0)

@@ -1,7 +1,5 @@
 """Programs as users write them: how they fork, end and are interrupted. Each runs in a process of its own."""
 
-import subprocess
-import sys
 import textwrap
 from dataclasses import dataclass
 
@@ -9,13 +7,15 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.sync import Consumer
-from tests.support.nsqd import LIMIT
+from tests.support.programs import STRICT, run
 
 HEAD = """
-import multiprocessing, os, signal, sys, threading
+import multiprocessing, os, signal, sys, threading, warnings
 from nsq_ha import ClosedError, ConfigError, NsqError
 from nsq_ha.sync import AdminClient, Consumer, Producer
 lookupd, topic = sys.argv[1:]
+# Python 3.12 and later warn of every fork of a process with threads, which is what these programs are about.
+warnings.simplefilter("ignore", DeprecationWarning)
 
 def until(condition):
     pause = threading.Event()
@@ -55,25 +55,8 @@ class Programs:
     cluster: DevCluster
     topic: str
 
-    def run(self, text: str, limit: float = 8 * LIMIT) -> Ended:
-        # Python 3.12 and later warn of every fork of a process with threads, which is what these programs are about.
-        command = [
-            sys.executable,
-            "-W",
-            "error",
-            "-W",
-            "ignore::DeprecationWarning",
-            "-c",
-            HEAD + textwrap.dedent(text),
-        ]
-        ran = subprocess.run(
-            [*command, self.cluster.lookupd[0], self.topic],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=False,
-        )
+    def run(self, text: str) -> Ended:
+        ran = run(STRICT, HEAD + textwrap.dedent(text), self.cluster.lookupd[0], self.topic)
         return Ended(ran.returncode, ran.stdout.splitlines(), ran.stderr)
 
     def stored(self, number: int) -> list[bytes]:

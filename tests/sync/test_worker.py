@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.errors import WorkerError
 from nsq_ha.sync import AdminClient, Consumer, Producer, Worker
 from tests.support.nsqd import LIMIT
+from tests.support.programs import STRICT, run
 from tests.support.threads import in_thread, until
 
 if TYPE_CHECKING:
@@ -169,8 +168,9 @@ def test_the_environment_has_its_options(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_does_not_run_the_worker_of_its_parent(cluster: DevCluster, topic: str) -> None:
     text = """if True:
-        import os, sys, threading
+        import os, sys, threading, warnings
         from nsq_ha import ConfigError
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of a process with threads
         from nsq_ha.sync import Worker
         worker = Worker(lookupd=sys.argv[1])
         consumer = worker.add(sys.argv[2], "ch", print)
@@ -191,8 +191,7 @@ def test_a_child_does_not_run_the_worker_of_its_parent(cluster: DevCluster, topi
         running.join(60)
         sys.exit(os.waitstatus_to_exitcode(status))
     """
-    command = [sys.executable, "-c", text, cluster.lookupd[0], topic]
-    assert subprocess.run(command, timeout=300, check=False).returncode == 0
+    assert run(STRICT, text, cluster.lookupd[0], topic).returncode == 0
 
 
 @pytest.mark.slow
@@ -208,6 +207,5 @@ def test_the_interpreters_exit_stops_a_worker_in_a_daemon_thread(cluster: DevClu
         while not worker.is_healthy:
             running.join(0.01)
     """
-    command = [sys.executable, "-W", "error", "-c", text, cluster.lookupd[0], topic]
-    ended = subprocess.run(command, timeout=300, check=False, capture_output=True)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+    ended = run(STRICT, text, cluster.lookupd[0], topic)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
