@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +16,10 @@ from nsq_ha.protocol import Layout
 from nsq_ha.protocol.encoding import encode_fins
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import encode_message, reader_for
+from nsq_ha.spark.read import columns as columns_module
 from nsq_ha.spark.read import frames as frames_module
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.frames import FEWEST_BYTES, LARGEST_BYTES, Frames, Rows, cut, joined
+from nsq_ha.spark.read.frames import BATCH_BYTES, FEWEST_BYTES, LEAST_ROOM, Block, Frames, Rows, cut, joined
 from tests.spark.logs import PARTITION, Source
 from tests.spark.projections import ALL
 
@@ -54,8 +56,14 @@ def data_of(messages: Sequence[Message]) -> bytes:
     return b"".join(map(frame, messages))
 
 
+def block_of(data: bytes) -> Block:
+    block = Block()
+    block.put(data)
+    return block
+
+
 def frames_of(messages: Sequence[Message]) -> Frames:
-    frames = cut(data_of(messages), LARGEST, SOURCE)
+    frames = cut(block_of(data_of(messages)), LARGEST, SOURCE)
     assert frames is not None
     assert len(frames) == len(messages)
     return frames
@@ -92,27 +100,102 @@ def test_cutting_gives_what_the_reader_of_the_protocol_gives(
     end = reader_for(Layout.DETAIL)(data, 0, LARGEST, SOURCE, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames_module, "FEWEST_BYTES", 4)
-        frames = cut(data, LARGEST, SOURCE) if len(data) >= 4 else None
+        block = block_of(data)
+        frames = cut(block, LARGEST, SOURCE)
     if frames is None:
         assert not wanted
     else:
         assert fields(iter(frames)) == fields(wanted)
         assert frames.ends[-1] == end
+    assert block.take() == data[end:]
 
 
 def test_a_frame_above_the_limit_is_left_to_the_protocol() -> None:
     log = log_of([b"a" * 10, b"b" * 40, b"c" * 10])
-    frames = cut(data_of(log), 42 + 39, SOURCE)
+    frames = cut(block_of(data_of(log)), 42 + 39, SOURCE)
     assert frames is not None
     assert fields(frames.messages()) == fields(log[:1])
 
 
-def test_little_data_and_large_bodies_are_left_to_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_data_is_left_to_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames_module, "FEWEST_BYTES", FEWEST_BYTES)
     small = data_of(log_of([b"x" * 200] * 100))
-    assert cut(small[: FEWEST_BYTES - 1], LARGEST, SOURCE) is None
-    assert len(cut(small[:FEWEST_BYTES], LARGEST, SOURCE) or ()) == FEWEST_BYTES // 246
-    assert cut(data_of(log_of([b"x" * LARGEST_BYTES] * 2)), LARGEST, SOURCE) is None
+    assert cut(block_of(small[: FEWEST_BYTES - 1]), LARGEST, SOURCE) is None
+    assert len(cut(block_of(small[:FEWEST_BYTES]), LARGEST, SOURCE) or ()) == FEWEST_BYTES // 246
+
+
+FRAME: Final = frame(message(b"x" * 100, 0))
+
+
+@pytest.mark.parametrize(
+    ("rest", "largest", "is_cut"),
+    [
+        (b"", 200, True),
+        (FRAME[:3], 200, True),
+        (FRAME[:7], 200, True),
+        (FRAME[:7], 141, False),
+        (FRAME[:-1], 142, True),
+        (FRAME[:-1], 141, False),
+        (FRAME, 142, False),
+        (FRAME + FRAME[:9], 142, False),
+        (ODD["heartbeat"][:10], 200, False),
+        (ODD["huge"][:4], 200, False),
+        (ODD["negative"][:9], 200, False),
+    ],
+)
+def test_only_the_start_of_a_valid_message_waits_for_more(rest: bytes, largest: int, *, is_cut: bool) -> None:
+    block = block_of(b"before" + rest)
+    block.start += 6
+    assert block.is_cut(largest) == is_cut
+
+
+def test_the_memory_of_a_batch_serves_the_next_one() -> None:
+    block = block_of(bytes(LEAST_ROOM))
+    memory = block.memory
+    block.renew()
+    assert (block.start, block.end) == (0, LEAST_ROOM)
+    block.put(bytes(BATCH_BYTES) + b"rest")
+    block.start = block.end - 4
+    block.renew()
+    assert block.memory is memory
+    assert (block.start, block.end, block.take()) == (0, 4, b"rest")
+    assert len(block.room()) >= BATCH_BYTES + LEAST_ROOM
+
+
+@given(st.lists(st.one_of(bodies, same_size), min_size=2, max_size=6), st.booleans())
+def test_batches_outlive_the_memory_of_their_frames(lots: list[list[bytes]], are_large: bool) -> None:
+    whole = log_of(list(itertools.chain.from_iterable(lots)))
+    rest, block, batches = iter(whole), Block(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(frames_module, "FEWEST_BYTES", 4)
+        patch.setattr(frames_module, "BATCH_BYTES", 1 << 14)
+        patch.setattr(frames_module, "LEAST_ROOM", 1 << 11)
+        patch.setattr(columns_module, "_LARGE_BYTES", 0 if are_large else 1 << 20)
+        for lot in lots:
+            block.put(data_of(list(itertools.islice(rest, len(lot)))))
+            frames = cut(block, LARGEST, SOURCE)
+            assert frames is not None
+            batches.append(ALL.batch(Rows(frames)))
+            memory = block.memory
+            block.renew()
+            assert block.memory is memory
+            memory[:] = bytes(len(memory))
+    assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([ALL.batch(whole)]))
+
+
+def test_a_frame_that_is_larger_than_the_memory_gets_more() -> None:
+    block = block_of(b"taken" + bytes(BATCH_BYTES))
+    block.start += 5
+    for _ in range(20):
+        block.put(b"x" * LEAST_ROOM)
+    assert block.take() == bytes(BATCH_BYTES) + b"x" * (20 * LEAST_ROOM)
+
+
+def test_rows_of_two_memories_are_two_parts_and_one_batch() -> None:
+    log = log_of([b"a" * 9, b"b" * 9])
+    rows = Rows(frames_of(log[:1]), frames_of(log[1:]))
+    assert [len(part) for part in rows.parts()] == [1, 1]
+    assert ALL.batch(rows).equals(ALL.batch(log))
 
 
 @given(st.one_of(bodies, same_size))
@@ -127,15 +210,16 @@ def test_fins_and_ids_are_those_of_the_messages(given_bodies: list[bytes]) -> No
 
 @given(st.lists(st.one_of(bodies, same_size), min_size=1, max_size=4))
 def test_several_reads_are_joined_to_the_same_rows(lots: list[list[bytes]]) -> None:
-    parts: list[Frames] = []
+    block, parts = Block(), list[Frames]()
     whole = log_of(list(itertools.chain.from_iterable(lots)))
     rest = iter(whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames_module, "FEWEST_BYTES", 4)
         for lot in lots:
-            read = data_of(list(itertools.islice(rest, len(lot)))) + b"\x00\x00\x01"  # an unfinished frame follows
-            frames = cut(read, LARGEST, SOURCE)
+            block.put(data_of(list(itertools.islice(rest, len(lot)))) + b"\x00\x00\x01")  # an unfinished frame follows
+            frames = cut(block, LARGEST, SOURCE)
             assert frames is not None
+            assert block.take() == b"\x00\x00\x01"
             parts.append(frames)
     assert fields(joined(parts).messages()) == fields(whole)
     rows = Rows()
@@ -155,8 +239,7 @@ def test_columns_are_those_of_the_messages() -> None:
     assert batch.column("value").to_pylist() == [b"\x00\xff", b"b", b"c" * 9]
 
 
-def test_large_bodies_make_the_same_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames_module, "LARGEST_BYTES", 1 << 20)
+def test_large_bodies_make_the_same_column() -> None:
     log = log_of([b"a" * 9000, b"b" * 20_000, b"c"])
     rows = Rows()
     rows.add(frames_of(log))
@@ -211,9 +294,12 @@ def test_the_frames_of_a_quiet_log_are_taken_at_once() -> None:
 
 def test_rows_keep_their_order_and_kinds() -> None:
     log = log_of([b"a", b"bb", b"ccc", b"dddd", b"e"])
-    rows = Rows()
-    rows.add(frames_of(log[:1]))
-    rows.add(frames_of(log[1:2]))
+    block, rows = block_of(data_of(log[:1])), Rows()
+    for more in (data_of(log[1:2]), b""):
+        frames = cut(block, LARGEST, SOURCE)
+        assert frames is not None
+        rows.add(frames)
+        block.put(more)
     rows.messages().append(log[2])
     rows.messages().append(log[3])
     rows.add(frames_of(log[4:]))

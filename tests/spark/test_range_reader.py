@@ -101,6 +101,9 @@ class ScriptedReplay:
     def close(self) -> None:
         self.steps = iter(())
 
+    def begin_batch(self) -> None:
+        """Do nothing, as for messages that come as objects."""
+
     def open(self, position: int) -> None:
         server = self.server
         server.opened.append((self.node, position))

@@ -246,7 +246,7 @@ def test_many_small_messages_come_without_objects(start: Start) -> None:
     assert list(replay.receive(soon())) == []
 
 
-def test_large_bodies_come_as_messages_between_small_ones(start: Start) -> None:
+def test_a_large_body_comes_between_small_ones(start: Start) -> None:
     log = log_of([40] * 400)
     log[200].body = b"x" * 600_000
     log[200].raw_size = 600_030

@@ -193,18 +193,24 @@ def _joined(bodies: Sequence[bytes | memoryview]) -> Any:  # noqa: ANN401 - pyar
     """Return bodies as a column, copying each once: pyarrow moves them again whenever its buffer grows."""
     bounds = np.zeros(len(bodies) + 1, np.int32)
     np.cumsum([len(body) for body in bodies], out=bounds[1:])
-    return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(bodies))])
+    if bounds[-1] <= _LARGE_BYTES * len(bodies):
+        joined: Any = b"".join(bodies)
+    else:
+        # Of large pages, as in ``frames.Block``.
+        joined = np.empty(int(bounds[-1]), np.uint8).data
+        for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            joined[start:end] = body
+    return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
 
 
 def _bodies(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return the bodies: every second slice of the data, whose other slices are the heads."""
-    count = len(raw)
-    if len(raw.data) > _LARGE_BYTES * count:
+    count, starts, ends = len(raw), raw.bodies, raw.ends
+    if ends[-1] - starts[0] > _LARGE_BYTES * count:
         data = memoryview(raw.data)
-        places = zip(raw.bodies.tolist(), raw.ends.tolist(), strict=True)
-        return _joined([data[start:end] for start, end in places])
+        return _joined([data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
     bounds = np.empty(2 * count + 1, np.int32)
-    bounds[:-1:2], bounds[1::2] = raw.bodies, raw.ends
+    bounds[:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2]
     slices = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(raw.data)])
     return slices.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))

@@ -1,8 +1,8 @@
 """Cut the message frames of one read with numpy, without an object for each message.
 
 Only the layout of ordinary and ordered replays is cut here: a head, offset and size in the log, and
-the body. What this module does not take (few or large frames, other types of frames, extension
-headers, damaged messages) goes to the readers of ``protocol``, which are always right.
+the body. What this module does not take (few frames, other types of frames, extension headers,
+damaged messages) goes to the readers of ``protocol``, which are always right.
 
 The invariant: cutting gives the same messages as those readers, up to the first frame that it does
 not take.
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
 FEWEST_BYTES: Final = 8 * 1024
 """Below this size of a read, objects cost less than the calls of numpy."""
 
-LARGEST_BYTES: Final = 2 * 1024
-"""Above this size of its first frame, copying bodies once more costs more than objects."""
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of the log after which rows are yielded, so that large messages do not fill memory."""
+
+LEAST_ROOM: Final = 512 * 1024
+"""Room for each read; decompressed pieces are no larger."""
 
 HEAD_BYTES: Final = 46
 """Bytes of a frame before its body."""
@@ -43,6 +46,7 @@ HEAD_BYTES: Final = 46
 _WITHOUT_BODY: Final = HEAD_BYTES - 4  # the size word of a frame with an empty body
 _NOT_IN_LOG: Final = 12  # bytes that a frame has and the log has not: offset and size
 _SIZE: Final = Struct(">I").unpack_from
+_SIZE_BYTES: Final = 4
 _HEAD: Final = np.dtype(
     {
         "names": ["size", "kind", "timestamp", "attempts", "id", "internal", "trace", "offset", "raw_size"],
@@ -53,6 +57,66 @@ _HEAD: Final = np.dtype(
 )
 _FIELDS: Final = ("id", "attempts", "timestamp", "offset", "raw_size")
 _FIN: Final = np.frombuffer(b"FIN " + bytes(16) + b"\n", np.uint8)
+
+
+class Block:
+    """What one connection has received and nobody has taken yet, in memory that its reads share.
+
+    A body is copied from here to Arrow, and nowhere before. The memory serves again and again, since the first use of
+    new memory costs as much as the copy.
+
+    Attributes:
+        memory: The memory.
+        start: Where the bytes begin that nobody has taken.
+        end: Where they end.
+    """
+
+    def __init__(self) -> None:
+        self.memory: memoryview = memoryview(bytearray())
+        self.start: int = 0
+        self.end: int = 0
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def room(self, least: int = LEAST_ROOM) -> memoryview:
+        """Return where the next bytes go, ``least`` of them or more; then raise ``end``."""
+        if len(self.memory) - self.end < least:
+            self._move_to(np.empty(max(2 * (len(self) + least), BATCH_BYTES + 8 * LEAST_ROOM), np.uint8).data)
+        return self.memory[self.end :]
+
+    def renew(self) -> None:
+        """Have room for a whole batch, in the memory of frames that nobody needs any more."""
+        if len(self.memory) - self.end < BATCH_BYTES + LEAST_ROOM:
+            self._move_to(self.memory)
+
+    def _move_to(self, memory: memoryview) -> None:
+        size = len(self)
+        memory[:size] = self.memory[self.start : self.end]
+        self.memory, self.start, self.end = memory, 0, size
+
+    def put(self, data: bytes) -> None:
+        """Append bytes that were received elsewhere."""
+        self.room(len(data))[: len(data)] = data
+        self.end += len(data)
+
+    def take(self) -> bytes:
+        """Return and forget all."""
+        data = bytes(self.memory[self.start : self.end])
+        self.start = self.end
+        return data
+
+    def is_cut(self, largest: int) -> bool:
+        """Return whether it holds nothing but a part of a valid message frame, or nothing."""
+        if len(self) < _SIZE_BYTES:
+            return True
+        size = _SIZE(self.memory, self.start)[0]
+        if size > largest:
+            return False
+        if len(self) < 2 * _SIZE_BYTES:
+            return True
+        kind = _SIZE(self.memory, self.start + _SIZE_BYTES)[0]
+        return bool(kind == FrameType.MESSAGE and len(self) - _SIZE_BYTES < size)
 
 
 class RawMessages:
@@ -124,7 +188,7 @@ class RawMessages:
     @property
     def ids(self) -> NDArray[np.uint8]:
         """The 16 bytes of each id, a row each."""
-        return np.ascontiguousarray(self.heads["id"]).view(np.uint8).reshape(-1, 16)
+        return self.heads["id"].copy().view(np.uint8).reshape(-1, 16)
 
     def exts(self) -> list[bytes | None] | None:
         """Return the extension header of each message. None if no message has one."""
@@ -137,7 +201,7 @@ class Frames(RawMessages):
     Iterating and :meth:`messages` make ordinary messages of them.
 
     Args:
-        data: The bytes of the read, or of several.
+        data: The memory of the read, which others may share.
         starts: Where each frame begins.
         heads: The head of each frame.
         source: What the messages are answered through; it names their topic and partition.
@@ -147,7 +211,7 @@ class Frames(RawMessages):
 
     HEAD_BYTES: ClassVar[int] = HEAD_BYTES
 
-    def __init__(self, data: bytes, starts: Numbers, heads: NDArray[np.void], source: MessageSource) -> None:
+    def __init__(self, data: memoryview, starts: Numbers, heads: NDArray[np.void], source: MessageSource) -> None:
         super().__init__(data, starts, heads, source.topic, source.partition)
         self.source: MessageSource = source
 
@@ -177,7 +241,7 @@ class Frames(RawMessages):
         columns = [self.starts, self.ends, *(self.heads[name] for name in _FIELDS)]
         rows = zip(*(column[first:].tolist() for column in columns), strict=True)
         return [
-            Message(id_, data[start + HEAD_BYTES : end], attempts, timestamp, source, offset, raw_size)
+            Message(id_, bytes(data[start + HEAD_BYTES : end]), attempts, timestamp, source, offset, raw_size)
             for start, end, id_, attempts, timestamp, offset, raw_size in rows
         ]
 
@@ -210,8 +274,8 @@ class Rows:
         return last
 
     def parts(self) -> Iterator[list[Message] | RawMessages]:
-        """Yield the rows in as few parts as their kinds allow."""
-        for kind, group in itertools.groupby(filter(len, self._parts), type):
+        """Yield the rows in as few parts as their kinds, and the memory of frames, allow."""
+        for (kind, _), group in itertools.groupby(filter(len, self._parts), _kind_of):
             if kind is Frames:
                 yield joined([part for part in group if isinstance(part, Frames)])
             elif kind is list:
@@ -220,23 +284,23 @@ class Rows:
                 yield from group
 
 
+def _kind_of(part: list[Message] | RawMessages) -> tuple[type, int]:
+    return type(part), id(part.data) if isinstance(part, Frames) else 0
+
+
 def joined(parts: Sequence[Frames]) -> Frames:
-    """Return frames of several reads as one."""
+    """Return frames of several reads that share their memory as one."""
     if len(parts) == 1:
         return parts[0]
-    starts, base = [], 0
-    for part in parts:
-        starts.append(part.starts + base)
-        base += len(part.data)
-    data = b"".join([part.data for part in parts])
-    return Frames(data, np.concatenate(starts), np.concatenate([part.heads for part in parts]), parts[0].source)
+    starts, heads = (np.concatenate([getattr(part, name) for part in parts]) for name in ("starts", "heads"))
+    return Frames(parts[0].data, starts, heads, parts[0].source)
 
 
-def cut(data: bytes, largest: int, source: MessageSource) -> Frames | None:
-    """Return the message frames at the start of ``data``.
+def cut(block: Block, largest: int, source: MessageSource) -> Frames | None:
+    """Take the message frames at the start of what was received.
 
     Args:
-        data: Received bytes, from the start of a frame.
+        block: Received bytes, from the start of a frame.
         largest: Largest size word of a valid frame.
         source: What the messages are answered through.
 
@@ -244,42 +308,46 @@ def cut(data: bytes, largest: int, source: MessageSource) -> Frames | None:
         The frames before the first one that is incomplete, damaged or of another type. None if ``protocol`` should
         read all.
     """
-    if len(data) < max(FEWEST_BYTES, HEAD_BYTES) or _SIZE(data)[0] > LARGEST_BYTES:
+    if len(block) < max(FEWEST_BYTES, HEAD_BYTES):
         return None
-    starts, heads = _equal(data) or _unequal(data)
+    starts, heads = _equal(block) or _unequal(block)
     if not len(starts):
         return None
     size, raw_size = heads["size"], heads["raw_size"]
     is_whole = (heads["kind"] == FrameType.MESSAGE) & (size >= _WITHOUT_BODY) & (size <= largest)
     is_whole &= (raw_size == 0) | (size - _NOT_IN_LOG <= raw_size)
     count = len(starts) if is_whole.all() else int(is_whole.argmin())
-    return Frames(data, starts, heads, source).first(count) if count else None
+    if not count:
+        return None
+    block.start = int(starts[count - 1]) + 4 + int(size[count - 1])
+    return Frames(block.memory, starts, heads, source).first(count)
 
 
-def _equal(data: bytes) -> tuple[Numbers, NDArray[np.void]] | None:
+def _equal(block: Block) -> tuple[Numbers, NDArray[np.void]] | None:
     """Return starts and heads if all frames have the size of the first one; the usual case of uniform bodies."""
-    step = 4 + _SIZE(data)[0]
-    count = len(data) // step
+    memory, start = block.memory, block.start
+    step = 4 + _SIZE(memory, start)[0]
+    count = len(block) // step
     if step < HEAD_BYTES or not count:
         return None
-    heads: NDArray[Any] = np.ndarray(count, _HEAD, data, strides=(step,))
-    end = count * step
-    if not (heads["size"] == step - 4).all() or (len(data) - end >= 4 and _SIZE(data, end)[0] != step - 4):
+    heads: NDArray[Any] = np.ndarray(count, _HEAD, memory, start, (step,))
+    end = start + count * step
+    if not (heads["size"] == step - 4).all() or (block.end - end >= 4 and _SIZE(memory, end)[0] != step - 4):
         return None
-    return np.arange(0, end, step, dtype=np.int64), heads
+    return np.arange(start, end, step, dtype=np.int64), heads
 
 
-def _unequal(data: bytes) -> tuple[Numbers, NDArray[np.void]]:
+def _unequal(block: Block) -> tuple[Numbers, NDArray[np.void]]:
     """Return starts and heads of frames of any sizes."""
     found: list[int] = []
-    append, position, end = found.append, 0, len(data)
+    append, memory, position, end = found.append, block.memory, block.start, block.end
     last = end - HEAD_BYTES
     while position <= last:
-        following = position + 4 + _SIZE(data, position)[0]
+        following = position + 4 + _SIZE(memory, position)[0]
         if following > end:
             break
         append(position)
         position = following
     starts = np.array(found, np.int64)
-    everywhere: NDArray[Any] = np.ndarray(last + 1, _HEAD, data, strides=(1,))
-    return starts, everywhere[starts]
+    everywhere: NDArray[Any] = np.ndarray(last + 1 - block.start, _HEAD, memory, block.start, (1,))
+    return starts, everywhere[starts - block.start]

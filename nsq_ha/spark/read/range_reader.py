@@ -31,7 +31,7 @@ from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
 from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.frames import Frames, Rows
+from nsq_ha.spark.read.frames import BATCH_BYTES, Frames, Rows
 from nsq_ha.spark.read.replay import Replay, Subscriptions
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from nsq_ha.spark.read.columns import Projection
 
 log: Final = logging.getLogger("nsq_ha.spark")
-
-BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of the log after which rows are yielded, so that large messages do not fill memory."""
 
 MOST_RANGES: Final = 8
 """Number of ranges that the driver reads in turn, some milliseconds each; tasks read more of them in parallel."""
@@ -179,7 +176,8 @@ class RangeReader:
         """Yield the messages of the range in order, some thousands at a time.
 
         The caller may take any time between two batches: a connection that the
-        server has closed meanwhile is replaced.
+        server has closed meanwhile is replaced. The memory of a batch serves again
+        for the next one.
 
         Raises:
             DataLossError: The log does not hold the range, and ``failOnDataLoss`` is true.
@@ -264,6 +262,7 @@ class RangeReader:
                 if len(self._rows) >= self._options.arrow_batch_rows or chain.position - yielded_to >= BATCH_BYTES:
                     yield self._taken()
                     yielded_to = chain.position
+                    replay.begin_batch()
                     # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
                 until = self._progress_at + patience

@@ -28,7 +28,7 @@ from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
 from nsq_ha.spark.cluster import temporary_channel
 from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
-from nsq_ha.spark.read.frames import LARGEST_BYTES, Frames, cut
+from nsq_ha.spark.read.frames import Block, Frames, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,6 +68,7 @@ class Replay(BlockingSubscription):
         self._node = node
         self._cluster = cluster
         self._options = options
+        self._block = Block()
 
     def open(self, position: int) -> None:
         """Create the channel at ``position``, connect and subscribe.
@@ -143,7 +144,8 @@ class Replay(BlockingSubscription):
     @property
     def _has_more(self) -> bool:
         """Whether messages, or a part of one, arrived that nobody has received."""
-        return bool(self.connection.early) or self.connection.protocol.unfinished_bytes > 0
+        connection = self.connection
+        return bool(connection.early) or connection.protocol.unfinished_bytes > 0 or len(self._block) > 0
 
     def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
@@ -185,21 +187,28 @@ class Replay(BlockingSubscription):
         else:
             super().finish_all(messages)
 
+    def begin_batch(self) -> None:
+        """Forget the frames received so far, whose memory serves again."""
+        self._block.renew()
+
     def _receive(self, until: float) -> list[Message] | Frames:
-        connection = self.connection
+        connection, block, largest = self.connection, self._block, self._options.connection.max_frame_bytes
         try:
-            data = connection.read(until)
+            if self._asked.extended:
+                return self._accept(connection.read(until))
+            block.put(connection.protocol.take_unfinished())
+            block.end += connection.read_into(block.room(), until)
         except ResponseTimeoutError as error:
             raise ResponseTimeoutError(
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
             ) from error
-        frames: Frames | None = None
-        if not self._asked.extended and connection.protocol.unfinished_bytes <= LARGEST_BYTES:
-            data = connection.protocol.take_unfinished() + data
-            frames = cut(data, self._options.connection.max_frame_bytes, self)
+        frames = cut(block, largest, self)
+        if block.is_cut(largest):
+            return [] if frames is None else frames
+        messages = self._accept(block.take())
         if frames is None:
-            return self._accept(data)
-        connection.early += self._accept(data[int(frames.ends[-1]) :])
+            return messages
+        connection.early += messages
         return frames
 
     def _accept(self, data: bytes) -> list[Message]:
