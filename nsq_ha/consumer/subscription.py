@@ -27,7 +27,7 @@ from nsq_ha.engine.link import Link, Role
 from nsq_ha.engine.waiting import open_while, uninterrupted
 from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
 from nsq_ha.observe import PartitionReports
-from nsq_ha.policy.link_life import Life, LinkState, settle_time
+from nsq_ha.policy.link_life import Life, settle_time
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of
 from nsq_ha.protocol import Sub, SubAdvanced, SubOrdered, layout_for
@@ -158,16 +158,6 @@ class Subscription(Role[Connection]):
     def trouble_since(self) -> float | None:
         """When its failures began, in the loop's time. None if there are none."""
         return self._trouble.since
-
-    @property
-    def state(self) -> LinkState:
-        """Where it stands."""
-        return self.link.life.state
-
-    @property
-    def heartbeat_age(self) -> float | None:
-        """Seconds since the last heartbeat, or since connecting. None without a connection."""
-        return self.link.heartbeat_age
 
     @property
     def is_subscribed(self) -> bool:

@@ -324,13 +324,8 @@ class Connection:
         stream = self._stream
         return stream is not None and not (stream.is_paused or stream.is_closing())
 
-    @property
-    def is_paused(self) -> bool:
-        """Whether the socket is full. If so, write only what cannot wait."""
-        return self._stream is not None and self._stream.is_paused
-
     def on_resume(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` when ``is_paused`` ends."""
+        """Call ``callback`` when the socket has space again."""
         if self._stream is not None:
             self._stream.on_resume = callback
 

@@ -237,10 +237,6 @@ class Link(Generic[C]):
         self._not_replaced = 0  # attempts in a row
         self._retired: dict[Any, Retired] = {}
 
-    def __len__(self) -> int:
-        """Return the number of open connections."""
-        return (self.connection is not None) + len(self._retired)
-
     @property
     def heartbeat_age(self) -> float | None:
         """Seconds since the last heartbeat, or since connecting. None without a connection."""

@@ -432,11 +432,6 @@ class TopicWatch:
         """Call ``callback`` with each changed view, but not with the current one."""
         self._listeners.append(callback)
 
-    def remove_listener(self, callback: Listener) -> None:
-        """Stop calling ``callback``; an unknown one is ignored."""
-        if callback in self._listeners:
-            self._listeners.remove(callback)
-
     def round_ended(self, took: float) -> None:
         """Take over the outcome of a round. The lookups call this.
 

@@ -77,11 +77,6 @@ class Share:
         return self.connection.lifetime
 
     @property
-    def answered_at(self) -> float:
-        """When nsqd last answered a request of any sender, in the loop's time."""
-        return self.trunk.answered_at
-
-    @property
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat, or since connecting."""
         return self.connection.heartbeat_age

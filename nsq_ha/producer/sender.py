@@ -359,7 +359,7 @@ class Sender(Role["Connection | Share"]):
         """Return when the leader last answered: over a shared connection, anybody's publish."""
         connection = self.link.connection
         return (
-            max(self._silence.answered_at, connection.answered_at)
+            max(self._silence.answered_at, connection.trunk.answered_at)
             if isinstance(connection, Share)
             else self._silence.answered_at
         )

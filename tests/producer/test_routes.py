@@ -266,7 +266,7 @@ async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
         peer.pause()
         tasks = [asyncio.create_task(producer.publish(TOPIC, b"x" * 1_000_000, key=n)) for n in range(30)]
         sender = topics_of(producer)[TOPIC].senders[0]
-        await eventually(lambda: sender.link.connection is not None and sender.link.connection.connection.is_paused)
+        await eventually(lambda: sender.link.connection is not None and not sender.link.connection.takes_more)
         assert sender.lane.unanswered < 31
         peer.resume()
         await asyncio.gather(*tasks)

@@ -274,7 +274,7 @@ async def test_a_socket_that_is_full_pauses(nsqd: FakeNsqd) -> None:
         link.peer.pause()
         command = encode_pub("orders", 0, b"x" * 1_000_000)
         written = 0
-        while not link.connection.is_paused:
+        while link.connection.takes_more:
             link.connection.write_publishes(command, 1)
             written += 1
             await turn()
@@ -282,7 +282,7 @@ async def test_a_socket_that_is_full_pauses(nsqd: FakeNsqd) -> None:
         assert not resumed.is_set()
         link.peer.resume()
         await asyncio.wait_for(resumed.wait(), LIMIT)
-        assert not link.connection.is_paused
+        assert link.connection.takes_more
         await link.recorder.until(lambda: len(link.recorder.answers) == written)
 
 
@@ -301,7 +301,7 @@ async def test_closing_is_bounded(nsqd: FakeNsqd) -> None:
     loop = asyncio.get_running_loop()
     async with linked(nsqd) as link:
         link.peer.pause()
-        while not link.connection.is_paused:
+        while link.connection.takes_more:
             link.connection.write_publishes(encode_pub("orders", 0, b"x" * 1_000_000), 1)
             await turn()
         began = loop.time()

@@ -121,7 +121,7 @@ async def test_answers_go_to_those_who_asked(case: Case) -> None:
     assert (one.notes, other.notes) == ([2], [1])
     connection.callbacks.answers([b"x", b"y", b"z"])
     assert (one.notes, other.notes) == ([2, ["b'z'"]], [1, ["b'x'", "b'y'"]])
-    assert first.answered_at > 0
+    assert first.trunk.answered_at > 0
 
 
 async def test_a_sender_gets_all_its_answers_of_one_read_at_once(case: Case) -> None:
