@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
@@ -61,10 +63,7 @@ def consumer_stats(
         given_up=inbox.giving_up.given_up,
         handled=inbox.pace.handler_calls,
         handler_seconds=inbox.pace.handler_seconds,
-        lookups=lookups.lookups,
-        lookup_failures=lookups.lookup_failures,
-        lookup_seconds=lookups.lookup_seconds,
-        leader_changes=lookups.leader_changes,
+        **asdict(lookups),
         **total.fields(sum(each.in_flight for each in partitions)),
     )
 

@@ -21,6 +21,8 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.engine.waiting import is_foreign
@@ -53,16 +55,13 @@ Listener = Callable[[TopicView], None]
 """Called in the loop with each view that differs from the previous one."""
 
 
-class LookupCounts:
+class LookupCounts(msgspec.Struct):
     """Counts that only grow; the fields of :class:`~nsq_ha.stats.ProducerStats` with the same names."""
 
-    __slots__ = ("leader_changes", "lookup_failures", "lookup_seconds", "lookups")
-
-    def __init__(self) -> None:
-        self.lookups: int = 0
-        self.lookup_failures: int = 0
-        self.lookup_seconds: float = 0.0
-        self.leader_changes: int = 0
+    lookups: int = 0
+    lookup_failures: int = 0
+    lookup_seconds: float = 0.0
+    leader_changes: int = 0
 
 
 class TopicLookups:

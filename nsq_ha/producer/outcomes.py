@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nsq_ha import observe
 from nsq_ha.errors import PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
@@ -27,23 +29,20 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
 
-class PublishCounts:
+class PublishCounts(msgspec.Struct):
     """Counts that only grow; the fields of :class:`~nsq_ha.stats.ProducerPartition` with the same names."""
 
-    __slots__ = ("failed", "published", "reconnects", "retries", "timed_out", "uncertain")
-
-    def __init__(self) -> None:
-        self.published: int = 0
-        self.failed: int = 0
-        self.uncertain: int = 0
-        self.timed_out: int = 0
-        self.retries: int = 0
-        self.reconnects: int = 0
+    published: int = 0
+    failed: int = 0
+    uncertain: int = 0
+    timed_out: int = 0
+    retries: int = 0
+    reconnects: int = 0
 
     def add(self, other: PublishCounts) -> None:
         """Add all counts of ``other``."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in msgspec.structs.asdict(other).items():
+            setattr(self, name, getattr(self, name) + count)
 
     def failure(self, count: int, *, maybe_stored: bool) -> None:
         """Count ``count`` messages whose publish failed."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.link_life import LinkState
@@ -47,21 +49,13 @@ def producer_stats(
         queued=queued + sum(each.queued for each in partitions),
         in_flight=sum(each.in_flight for each in partitions),
         pending_bytes=pending_bytes,
-        published=total.published,
-        failed=total.failed,
-        uncertain=total.uncertain,
-        timed_out=total.timed_out,
-        retries=total.retries,
-        reconnects=total.reconnects,
-        lookups=lookups.lookups,
-        lookup_failures=lookups.lookup_failures,
-        lookup_seconds=lookups.lookup_seconds,
-        leader_changes=lookups.leader_changes,
+        **asdict(total),
+        **asdict(lookups),
     )
 
 
 def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
-    link, counts, trouble, view = sender.link, sender.counts, sender.trouble, watch.view
+    link, trouble, view = sender.link, sender.trouble, watch.view
     leader = None if view is None else view.leaders.get(sender.partition)
     return ProducerPartition(
         topic=watch.topic,
@@ -70,14 +64,9 @@ def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
         state=STATES[link.life.state],
         queued=sender.lane.waiting + len(sender.buffer.waiting),
         in_flight=sender.lane.unanswered,
-        published=counts.published,
-        failed=counts.failed,
-        uncertain=counts.uncertain,
-        timed_out=counts.timed_out,
-        retries=counts.retries,
-        reconnects=counts.reconnects,
         heartbeat_age=link.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
+        **asdict(sender.counts),
     )
 
 
