@@ -19,7 +19,6 @@ from nsq_ha.sync.threaded import ThreadedConsumer, is_called_by
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterator
-    from types import TracebackType
 
     from nsq_ha._portal import Portal
     from nsq_ha.consumer.handlers import Batch
@@ -213,34 +212,26 @@ class Consumer(Facade[ThreadedConsumer]):
                 if self._begun is None and client_of(self._producer) is not self._publisher:
                     self._client = self._make()
 
-    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def _stop(self, error: BaseException | None) -> None:
         begun = self._begun
         if begun is not None and not begun.portal.is_inherited and is_called_by(self._client):
             # To wait would be to wait for the message that this thread handles.
             self._is_stopped = True
-            begun.portal.submit(self._close(kind, error, trace))
+            begun.portal.submit(self._close(error))
         else:
-            super()._stop(kind, error, trace)
+            super()._stop(error)
 
-    def _close(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Coroutine[Any, Any, None]:
+    def _close(self, error: BaseException | None) -> Coroutine[Any, Any, None]:
         handle: Handle | None = getattr(self._local, "handle", None)
-        return self._close_after(handle.taker if handle is not None else None, kind, error, trace)
+        return self._close_after(None if handle is None else handle.taker, error)
 
-    async def _close_after(
-        self,
-        leaving: Taker | None,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def _close_after(self, leaving: Taker | None, error: BaseException | None) -> None:
         if leaving is not None:
             await leaving.end()
         for taker in self._takers:
             taker.give_back()
         # From here to the end of the inbox nothing else runs, so that nobody takes what was given back.
-        await self._client.__aexit__(kind, error, trace)
+        await super()._close(error)
         for taker in [*self._takers]:
             await taker.end()
         self._takers.clear()

@@ -107,7 +107,7 @@ class Facade(Generic[_Client_co]):
             ConfigError: Called in the background event loop, by a coroutine or a callback, where it would wait for
                 itself.
         """
-        self._stop(None, None, None)
+        self._stop(None)
 
     def __enter__(self) -> Self:
         """Start, see :meth:`start`."""
@@ -117,7 +117,7 @@ class Facade(Generic[_Client_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close, see :meth:`stop`."""
-        self._stop(kind, error, trace)
+        self._stop(error)
 
     def _started(self, call: str, *, waits: bool = True, limit: float | None = None) -> Portal:
         """Return the event loop of the started client; start it if need be.
@@ -166,9 +166,9 @@ class Facade(Generic[_Client_co]):
 
     async def _open(self, client: AsyncClient, portal: Portal) -> None:
         await client.__aenter__()
-        portal.close_at_exit(self, lambda: self._close(None, None, None), self._close_limit)
+        portal.close_at_exit(self, lambda: self._close(None), self._close_limit)
 
-    def _stop(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def _stop(self, error: BaseException | None) -> None:
         with _portal.mutex():  # or a start that has begun in the loop might not be noted yet
             begun = self._begun
         if begun is None or begun.portal.is_inherited or begun.portal.is_closing:
@@ -177,14 +177,12 @@ class Facade(Generic[_Client_co]):
         with _portal.mutex():
             self._is_stopped = True
         begun.future.cancel()  # does nothing if it has started
-        begun.portal.wait(self._close(kind, error, trace))
+        begun.portal.wait(self._close(error))
         begun.portal.forget(self)
 
-    def _close(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> Coroutine[Any, Any, None]:
-        """Return a coroutine that closes the async client."""
-        return self._client.__aexit__(kind, error, trace)
+    def _close(self, error: BaseException | None) -> Coroutine[Any, Any, None]:
+        """Return a coroutine that closes the async client; ``error`` says how the block ended."""
+        return self._client.__aexit__(None if error is None else type(error), error, None)
 
 
 def check_thread(portal: Portal, name: str, call: str) -> None:

@@ -16,7 +16,6 @@ from nsq_ha.sync.outstanding import Outstanding
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
     from concurrent.futures import Future
-    from types import TracebackType
 
     from nsq_ha.message import Receipt
     from nsq_ha.options.keywords import ProducerOptions
@@ -126,9 +125,7 @@ class Producer(Facade[nsq_ha.Producer]):
             check_thread(self._portal, "Producer", "flush")
         self._outstanding.flush(timeout)
 
-    async def _close(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def _close(self, error: BaseException | None) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._close_limit
         try:
@@ -140,5 +137,5 @@ class Producer(Facade[nsq_ha.Producer]):
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
-                    await super()._close(kind, error, trace)
+                    await super()._close(error)
             self._outstanding.warn()
