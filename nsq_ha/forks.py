@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from weakref import WeakSet
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class Mutex:
@@ -25,9 +22,7 @@ class Mutex:
     def __enter__(self) -> None:
         self._lock.acquire()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def renew(self) -> None:

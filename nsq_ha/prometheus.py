@@ -21,7 +21,6 @@ from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import TracebackType
 
 __all__ = ["CONTENT_TYPE", "MetricsServer", "serve", "text"]
 
@@ -100,9 +99,7 @@ class MetricsServer:
         """Return the server."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop serving."""
         self.close()
 

@@ -28,7 +28,7 @@ from nsq_ha.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Future
-    from types import FrameType, TracebackType
+    from types import FrameType
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -91,9 +91,7 @@ class StopSignals:
         _installed.append(self)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the previous handlers; send a signal again that stopped nothing."""
         self.restore()
         if self in _installed:  # not in a forked child

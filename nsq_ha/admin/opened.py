@@ -19,7 +19,6 @@ from nsq_ha.tls import ssl_context
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable
-    from types import TracebackType
 
     from nsq_ha.options.keywords import AdminOptions
     from nsq_ha.options.types import TlsConfig
@@ -94,9 +93,7 @@ class AdminBase:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
