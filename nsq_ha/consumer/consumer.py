@@ -25,7 +25,6 @@ from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
@@ -113,7 +112,7 @@ class Consumer(SingleUseClient):
         self._opened_at = 0.0
         self._handling: Handling | None = None
         self._seeking: asyncio.Task[None] | None = None
-        self._lookups: Lookups | None = None
+        self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._watch: TopicWatch | None = None
         self._partitions: Partitions | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -145,7 +144,6 @@ class Consumer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
-        self._lookups = Lookups(self.config, access="r", observer=self._observer, channel=self.channel)
         self._inbox.start()
         self._opened_at = asyncio.get_running_loop().time()
         await self._lookups.start()
@@ -204,7 +202,7 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        lookups = LookupCounts() if self._lookups is None else self._lookups.counts
+        lookups = self._lookups.counts
         return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
 
     def _stopped(self) -> str | None:
@@ -270,7 +268,7 @@ class Consumer(SingleUseClient):
         await self._shut(has_failed=error is not None and is_foreign(error))
 
     async def _shut(self, *, has_failed: bool) -> None:
-        if self._lookups is None or self._close.is_done:
+        if self._loop is None or self._close.is_done:
             return
         self._check_loop()
         task = asyncio.current_task()
@@ -316,8 +314,7 @@ class Consumer(SingleUseClient):
         await self._inbox.giving_up.aclose()
         await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
         self._inbox.giving_up.end_threads()
-        if self._lookups is not None:
-            await self._lookups.aclose()
+        await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
         if self._handling is not None:

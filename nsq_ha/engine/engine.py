@@ -18,7 +18,7 @@ from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
 from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.servers import Servers
-from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.errors import ClosedError
 from nsq_ha.observe import SILENT
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupsInFlight, Slots, calm_rate, longest_interval
 from nsq_ha.unexpected import log_traceback
@@ -177,7 +177,7 @@ class Lookups:
     """Finds the leaders of topics, for one producer or consumer.
 
     Args:
-        config: Options; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
+        config: Options of a client, with addresses; ``lookupd``, ``nsqd`` and ``lookup_*`` are used.
         access: ``w`` for publishing, ``r`` for consuming.
         observer: The client's.
         channel: The consumer's channel, for events. None for a producer.
@@ -185,16 +185,11 @@ class Lookups:
     Attributes:
         counts: Counts of all lookups.
         observer: As given.
-
-    Raises:
-        ConfigError: No nsqlookupd is configured.
     """
 
     def __init__(
         self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
     ) -> None:
-        if not config.lookupd and not config.nsqd:
-            raise ConfigError("give lookupd=, the address of an nsqlookupd, or nsqd=, those of plain nsqds")
         self._config = config
         self.counts: LookupCounts = LookupCounts()
         self.observer: Observer = observer

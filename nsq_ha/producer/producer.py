@@ -18,7 +18,6 @@ from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
@@ -86,7 +85,7 @@ class Producer(SingleUseClient):
         self._batches: set[asyncio.Future[None]] = set()
         self._closing = asyncio.Event()
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
-        self._lookups: Lookups | None = None
+        self._lookups = Lookups(self.config, access="w", observer=self._observer)
         self._supervisor: asyncio.Task[None] | None = None
         self._group: asyncio.TaskGroup | None = None
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
@@ -125,7 +124,6 @@ class Producer(SingleUseClient):
         self._is_checked = bool(self._trace) or self.config.compress_body is not None or observe.is_traced()
 
     async def _open(self) -> None:
-        self._lookups = Lookups(self.config, access="w", observer=self._observer)
         await self._lookups.start()
         self._pending = PendingPublishes(self.config.publish_timeout, self.config.max_pending_bytes)
         ready = asyncio.Event()
@@ -145,7 +143,7 @@ class Producer(SingleUseClient):
         Raises:
             ConfigError: Called from another event loop than the one that entered it. Nothing was changed.
         """
-        if self._lookups is None or self._close.is_done:
+        if self._loop is None or self._close.is_done:
             return
         self._check_loop()
         self._begin_to_close()
@@ -167,8 +165,7 @@ class Producer(SingleUseClient):
             task.cancel()
         if self._supervisor is not None:
             await asyncio.wait({self._supervisor})
-        if self._lookups is not None:
-            await self._lookups.aclose()
+        await self._lookups.aclose()
         self._observer.flush()
         clients.closed(self)
 
@@ -214,8 +211,7 @@ class Producer(SingleUseClient):
     def stats(self) -> ProducerStats:
         """Return the counts and states of all partitions in use. It may be called at any time, from any thread."""
         pending_bytes = 0 if self._pending is None else self._pending.total_bytes
-        lookups = LookupCounts() if self._lookups is None else self._lookups.counts
-        return producer_stats(tuple(self._topics.values()), self._past, lookups, pending_bytes)
+        return producer_stats(tuple(self._topics.values()), self._past, self._lookups.counts, pending_bytes)
 
     def _stopped(self) -> str | None:
         if self._supervisor is not None and self._supervisor.done() and not self._closing.is_set():
@@ -226,8 +222,7 @@ class Producer(SingleUseClient):
 
     def _troubles(self) -> list[Trouble]:
         now = 0.0 if self._loop is None else self._loop.time()
-        silence = None if self._lookups is None else self._lookups.silence
-        return producer_troubles(tuple(self._topics.values()), silence, now)
+        return producer_troubles(tuple(self._topics.values()), self._lookups.silence, now)
 
     async def wait_ready(self, *topics: str, timeout: float | None = None) -> None:
         """Connect to the leaders of all partitions of ``topics``, and wait until this is done.
@@ -457,11 +452,8 @@ class Producer(SingleUseClient):
         if known is not None:
             return known
         check_topic(topic)
-        lookups = self._lookups
-        if lookups is None:
-            raise ClosedError("the producer is not open: use it with 'async with'")
         publisher = TopicPublisher(
-            lookups.watch(topic),
+            self._lookups.watch(topic),
             self.config,
             connections=self._connections,
             start=self._start,
@@ -484,7 +476,7 @@ class Producer(SingleUseClient):
     def _forget_idle(self) -> None:
         """Forget unused topics; the next publish starts them again."""
         for topic, publisher in tuple(self._topics.items()):
-            if self._lookups is None or not publisher.is_forgotten():
+            if not publisher.is_forgotten():
                 continue
             del self._topics[topic]
             self._lookups.unwatch(topic)

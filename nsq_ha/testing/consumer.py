@@ -18,8 +18,6 @@ from nsq_ha.checks import check_partition
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
-from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.lookups import LookupCounts
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import TAG_KEY, Message
@@ -132,6 +130,7 @@ class FakeConsumer(Consumer):
         self._stays_open = stays_open
         self._redelivers = redelivers
         self._numbers = itertools.count(1)
+        self._is_started = False
         self._early: list[Message] = []
         self._unanswered = 0
         self._counts = DeliveryCounts()
@@ -183,7 +182,7 @@ class FakeConsumer(Consumer):
     def _arrive(self, messages: list[Message]) -> None:
         self._unanswered += len(messages)
         self._counts.delivered += len(messages)
-        if self._lookups is None:
+        if not self._is_started:
             self._early += messages
         else:
             self._inbox.arrived(messages)
@@ -193,7 +192,7 @@ class FakeConsumer(Consumer):
         self._inbox.start()
         if self.config.decompress:
             self._inbox.look_for_compressed()
-        self._lookups = Lookups(self.config, access="r")  # never started
+        self._is_started = True  # but not the lookups
         if self._early:
             self._inbox.arrived(self._early)
 
@@ -207,7 +206,8 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        return consumer_stats(self.topic, self.channel, self._inbox, None, past=self._counts, lookups=LookupCounts())
+        lookups = self._lookups.counts
+        return consumer_stats(self.topic, self.channel, self._inbox, None, past=self._counts, lookups=lookups)
 
     def _troubles(self) -> list[Trouble]:
         return []

@@ -268,11 +268,6 @@ async def test_another_nsqlookupd_is_learnt_and_used(fake: Fake, serve: Serve, s
 # ---------------------------------------------------------------- life and death
 
 
-def test_without_an_address_there_is_no_directory() -> None:
-    with pytest.raises(ConfigError):
-        Lookups(ClientConfig(), access="r")
-
-
 async def test_a_directory_must_be_started_and_not_closed(fake: Fake) -> None:
     lookups = Lookups(ClientConfig(lookupd=(fake.url,)), access="r")
     with pytest.raises(ClosedError, match="not running"):
