@@ -20,6 +20,7 @@ from nsq_ha.checks import is_number, is_whole, shown
 from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
+from nsq_ha.options.values import check_takes_one
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
@@ -67,16 +68,7 @@ def check_handler(handler: object, option: str = "handler") -> None:
     for called in (handler, type(handler).__call__):
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigError(f"{option} must be a function of a message, not a generator: {name} would never run")
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some built-in functions have none
-        return
-    try:
-        signature.bind(None)
-    except TypeError as error:
-        raise ConfigError(
-            f"{option} must take one argument, the message; {name}{signature} does not: {error}"
-        ) from None
+    check_takes_one(handler, f"{option} must take one argument, the message")
 
 
 class Handling:

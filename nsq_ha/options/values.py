@@ -143,18 +143,26 @@ def plain_function(value: Any) -> EventFunction:  # noqa: ANN401 - any value may
         raise ConfigError("must be a plain function (def): it is called in the event loop and not awaited")
     if any(map(inspect.isgeneratorfunction, (value, type(value).__call__))):
         raise ConfigError("must be a plain function, not a generator, which would never run")
-    try:
-        signature = inspect.signature(value)
-    except (TypeError, ValueError):  # some built-in functions have none
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(None)
-        except TypeError as error:
-            what = getattr(value, "__qualname__", type(value).__qualname__)
-            raise ConfigError(f"must take one argument, the event; {what}{signature} does not: {error}") from None
+    check_takes_one(value, "must take one argument, the event")
     found: EventFunction = value
     return found
+
+
+def check_takes_one(function: Callable[..., object], problem: str) -> None:
+    """Check that a function can be called with one argument.
+
+    Raises:
+        ConfigError: It cannot; the text begins with ``problem``.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some built-in functions have none
+        return
+    try:
+        signature.bind(None)
+    except TypeError as error:
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        raise ConfigError(f"{problem}; {name}{signature} does not: {error}") from None
 
 
 # ---------------------------------------------------------------- topics and partitions
