@@ -14,7 +14,7 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
-from nsq_ha.checks import check_channel, check_partition, check_timeout, check_topic
+from nsq_ha.checks import check_channel, check_timeout, check_topic
 from nsq_ha.clients import clients
 from nsq_ha.consumer.closing import drain, supervisor_ended
 from nsq_ha.consumer.delivery import DeliveryCounts
@@ -96,8 +96,6 @@ class Consumer(SingleUseClient):
         self.config: ConsumerConfig = options_of(ConsumerConfig, config, options)
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
-        for partition in self.config.partitions or ():
-            check_partition(partition)
         if self.config.partitions == ():
             raise ConfigError("partitions must name at least one partition; None reads all of them")
         if callable(self.config.on_give_up):

@@ -241,12 +241,8 @@ class Handling:
 
 
 def _first(errors: BaseExceptionGroup[NsqError]) -> NsqError:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if not isinstance(error, NsqError):
-        raise TypeError(f"{error!r} in a group of NsqError")
-    return error
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
 
 
 MOST_MESSAGES: Final = 1_000_000

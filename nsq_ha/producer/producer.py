@@ -87,7 +87,7 @@ class Producer(SingleUseClient):
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
         self._lookups = Lookups(self.config, access="w", observer=self._observer)
         self._supervisor: asyncio.Task[None] | None = None
-        self._group: asyncio.TaskGroup | None = None
+        self._group = asyncio.TaskGroup()
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
@@ -172,8 +172,7 @@ class Producer(SingleUseClient):
     async def _supervise(self, ready: asyncio.Event) -> None:
         """Own the senders' tasks until the close, or until a bug ends one of them."""
         try:
-            async with asyncio.TaskGroup() as group:
-                self._group = group
+            async with self._group:
                 ready.set()
                 while not self._closing.is_set():
                     with suppress(TimeoutError):
@@ -467,8 +466,6 @@ class Producer(SingleUseClient):
         return (sender for publisher in self._topics.values() for sender in publisher.senders.values())
 
     def _start(self, sender: Sender) -> None:
-        if self._group is None:
-            raise ClosedError("the producer is closed")
         task = self._group.create_task(sender.run(), name=f"nsq_ha sender {sender.partition}")
         self._sender_tasks[sender] = task
         task.add_done_callback(lambda _: self._sender_tasks.pop(sender, None))
