@@ -54,19 +54,6 @@ class Messages:
         is_of_task: One task iterates and answers, so keep track of its unanswered messages.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_check_loop",
-        "_inbox",
-        "_kept",
-        "_last",
-        "_messages",
-        "_most",
-        "_queue",
-        "_room",
-        "is_of_task",
-    )
-
     def __init__(
         self, queue: MessageQueue, inbox: ConsumerInbox, check_loop: Callable[[], None], *, is_of_task: bool = False
     ) -> None:
