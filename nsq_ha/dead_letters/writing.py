@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from nsq_ha.checks import MAX_TAG_BYTES
 from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import DeadLetterError
-from nsq_ha.message import TAG_KEY
+from nsq_ha.message import TAG_KEY, TRACE_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,8 +29,6 @@ MAGIC: Final = b"nsq-dead-letter/"
 
 _MAX_PREVIOUS: Final = 10
 """Earlier provenances that headers keep, so that a message that goes round and round does not grow without end."""
-
-_TRACE_KEY: Final = "##trace_id"
 
 
 class LetterForm(NamedTuple):
@@ -106,7 +104,7 @@ class _Own(NamedTuple):
         if not isinstance(found, dict):
             return cls({}, None, message.ext)
         tag = found.pop(TAG_KEY, None)
-        found.pop(_TRACE_KEY, None)  # the id of the message has it, too
+        found.pop(TRACE_KEY, None)  # the id of the message has it, too
         is_usable = tag is None or (
             isinstance(tag, str) and 1 <= len(tag.encode("utf-8", "surrogatepass")) <= MAX_TAG_BYTES
         )

@@ -7,7 +7,7 @@ producers and consumers treat both kinds of server alike.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import TopicNotExistError
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
@@ -26,6 +26,9 @@ class FixedNodes:
         addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
     """
 
+    urls: Final[tuple[str, ...]] = ()
+    """There is no nsqlookupd."""
+
     def __init__(self, addresses: Sequence[str]) -> None:
         nodes = {}
         for number, address in enumerate(addresses):
@@ -38,11 +41,6 @@ class FixedNodes:
             partitions=MappingProxyType(nodes),
             exists=True,
         )
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Always empty: there is no nsqlookupd."""
-        return ()
 
     async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
         """Return the fixed answer without asking a server."""

@@ -155,15 +155,16 @@ class TopicLookups:
             self._is_wanted = True
             self._plan()
 
-    def begin_waiting(self) -> None:
-        """Look up often until :meth:`end_waiting`, since a caller waits for a change."""
+    @contextlib.contextmanager
+    def wanted(self) -> Iterator[None]:
+        """Look up often while the block runs, since its code waits for a change."""
         self._pace.disturbed()
         self._waiting += 1
         self._plan()
-
-    def end_waiting(self) -> None:
-        """Look up as usual if no other caller waits."""
-        self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     def end(self) -> None:
         """Stop looking up."""
@@ -418,14 +419,9 @@ class TopicWatch:
                 await self._next_end()
             return self.view
 
-    @contextlib.contextmanager
-    def wanted(self) -> Iterator[None]:
+    def wanted(self) -> contextlib.AbstractContextManager[None]:
         """Look up often while the block runs, since its code waits for a change."""
-        self._lookups.begin_waiting()
-        try:
-            yield
-        finally:
-            self._lookups.end_waiting()
+        return self._lookups.wanted()
 
     def add_listener(self, callback: Listener) -> None:
         """Call ``callback`` with each changed view, but not with the current one."""
