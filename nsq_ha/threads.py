@@ -15,13 +15,17 @@ import contextlib
 import contextvars
 import inspect
 import threading
+from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    _Job = tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], Callable[[], object]]
+    """The event loop of a call, the future for its outcome, and the call."""
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -30,16 +34,6 @@ U = TypeVar("U")
 def is_async(function: Callable[..., object]) -> bool:
     """Return whether a call of ``function`` returns a coroutine; it may be an object with an async ``__call__``."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
-
-
-class _Job(NamedTuple):
-    """One call, and the future for its outcome."""
-
-    loop: asyncio.AbstractEventLoop
-    outcome: asyncio.Future[Any]
-    context: contextvars.Context
-    function: Callable[[Any], object]
-    argument: object
 
 
 class HandlerThreads:
@@ -69,7 +63,7 @@ class HandlerThreads:
             name = f"nsq_ha handler {self._started}"
             threading.Thread(target=self._work, args=(self._jobs,), name=name, daemon=True).start()
         self._busy += 1
-        self._jobs.put(_Job(loop, outcome, contextvars.copy_context(), function, argument))
+        self._jobs.put((loop, outcome, partial(contextvars.copy_context().run, function, argument)))
         return await outcome
 
     def close(self) -> None:
@@ -80,10 +74,11 @@ class HandlerThreads:
 
     def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
         while (job := jobs.get()) is not None:
+            loop, outcome, call = job
             result: object = None
             error: BaseException | None = None
             try:
-                result = job.context.run(job.function, job.argument)
+                result = call()
             except StopIteration as raised:
                 # A future cannot hold a StopIteration; its waiter would wait forever.
                 error = RuntimeError(f"handler raised {raised!r}")
@@ -91,8 +86,7 @@ class HandlerThreads:
             except BaseException as raised:  # noqa: BLE001 - raised again in the task that awaits it
                 error = raised
             # An idle thread must not keep the last message alive, not even for a moment.
-            loop, outcome = job.loop, job.outcome
-            del job
+            del job, call
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcome
                 loop.call_soon_threadsafe(self._done, outcome, result, error)
             del result, error, outcome
