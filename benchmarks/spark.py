@@ -1,11 +1,12 @@
 """Spark: ``NSQ_HA_TEST_LOOKUPD=http://host:port python -m benchmarks.spark [ROW ...]``, on the HA server.
 
 *sizes*, *writers*, *ordered*: a topic of two partitions into an aggregate, by a subscription and in bulk, against the
-same aggregate over ``range`` with a pickled Python function that makes such bodies. *sink*: a write, against an Arrow
-writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no rows costs, against the
-built-in source ``rate`` and against a source in Python that does nothing. *memory*: of the Python workers, with bodies
-of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within a round. See the
-page about Spark's speed for how long all takes.
+same aggregate over ``range`` with a pickled Python function that makes such bodies, and *sizes* also over files that
+Spark reads by itself. *headers*: the same with 60 headers of 100 B. *traces*: the analysis of a trace log. *sink*: a
+write, against an Arrow writer with the same plan that drops its rows. *trigger*: what a micro-batch with next to no
+rows costs, against the built-in source ``rate`` and against a source in Python that does nothing. *memory*: of the
+Python workers, with bodies of 1 MB. Rounds are interleaved in one session; the figures are medians of the ratios within
+a round. See the page about Spark's speed for how long all takes.
 
 With ``--json`` the figures are kept, and ``--page`` writes the tables that the docs include. ``--try`` measures next to
 nothing, to see that all parts run. CPU is that of Spark, of the workers of its tasks, and of the nsqds on this machine.
@@ -36,8 +37,9 @@ from benchmarks.bare_source import BareSource
 from benchmarks.record import Record, load
 from benchmarks.spark_memory import SETTINGS, memory
 from benchmarks.spark_page import BARE, TABLES, write_page
-from benchmarks.spark_reads import ordered, sizes, writers
+from benchmarks.spark_reads import headers, ordered, sizes, writers
 from benchmarks.spark_rounds import BODY_BYTES, PARTITIONS, ROWS, Effort, interleaved, nsqds, topic
+from benchmarks.spark_traces import traces
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.session import local_session
 
@@ -184,8 +186,10 @@ PARTS: Final[dict[str, Made]] = {
     "sizes": sizes,
     "writers": writers,
     "ordered": ordered,
+    "headers": headers,
     "sink": sink,
     "trigger": trigger,
+    "traces": traces,
 }
 TRY: Final = Effort(rounds=1, share=0.01)
 

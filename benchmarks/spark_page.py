@@ -14,13 +14,17 @@ BASE: Final = "range + pickled function"
 BARE: Final = "a Python source that does nothing"
 IDLE: Final = "idle"
 READS: Final = ("subscribe", "subscribe, only value", "bulk", "bulk, only value")
+FILES: Final = ("Parquet", "JSON lines")
+"""What Spark reads by itself: the same bodies, neither compressed nor told once for all."""
 MARKS: Final = {"subscribe, only value": 0.38, "bulk": 0.6, "bulk, only value": 0.8}
 """Of reads, for bodies of 200 B in MPUBs of 1000."""
 WORKER_MARK: Final = 0.65
 """Microseconds of CPU a row in the workers, of ``subscribe`` for the same bodies."""
 ORDERED_MARK: Final = 20.0
 SINK_MARK: Final = 0.65
-TRIGGER_MARK: Final = 1.25
+TRIGGER_MARK: Final = 1.2
+HEADERS_MARK: Final = 60.0
+"""Microseconds of CPU a row in the workers, of 60 headers of 100 B."""
 MEMORY_MARK: Final = 200
 """MB above an idle worker, for reading."""
 MARKED_SIZE: Final = "200"
@@ -56,6 +60,8 @@ def _against_base(rates: Mapping[str, Sequence[float]], label: str, *, marked: b
 
 def _size(size: str) -> str:
     number = int(size)
+    if number >= 1_000_000:
+        return f"{number // 1_000_000} MB"
     return f"{number} B" if number < 1024 else f"{number // 1024} KiB"
 
 
@@ -74,12 +80,13 @@ def _reads(head: str, found: Figures, marked: str = "") -> str:
         marked: The row that the marks are for.
     """
     rows, cpu = [], []
+    others = [label for label in (BASE, *FILES) if all(label in of["rates"] for of in found.values())]
     for name, of in found.items():
         rates, is_marked = of["rates"], name == marked
         cells = [f"{_rate(rates, label)}: {_against_base(rates, label, marked=is_marked)}" for label in READS]
-        rows.append([name, *cells, _rate(rates, BASE)])
-        cpu.append([name, *(_cpu(of, label, marked=is_marked) for label in (*READS, BASE))])
-    heads = [head, *READS, f"`{BASE}`"]
+        rows.append([name, *cells, *(_rate(rates, label) for label in others)])
+        cpu.append([name, *(_cpu(of, label, marked=is_marked) for label in (*READS, *others))])
+    heads = [head, *READS, f"`{BASE}`", *others[1:]]
     return f"{_table(heads, rows)}\n\n{CPU}:\n\n{_table(heads, cpu)}"
 
 
@@ -109,6 +116,21 @@ def ordered(figures: Figures) -> str:
     ratio = _ratio(ratios(rates["bulk"], rates["subscribe"]), at_least=ORDERED_MARK)
     cells = [_rate(rates, "subscribe"), _rate(rates, "bulk"), f"{ORDERED_MARK:g} or more", ratio]
     return _table(["ordered topic, subscribe", "bulk", "mark", "bulk / subscribe"], [cells])
+
+
+def headers(figures: Figures) -> str:
+    """Return rates and CPU of messages with 60 headers of 100 B."""
+    rows = [[fetch, _rate(figures["rates"], fetch), _cpu(figures, fetch), ""] for fetch in figures["rates"]]
+    rows[0][-1] = f"workers {HEADERS_MARK:g} or less"
+    return _table(["fetch", "rows/s", CPU, "mark"], rows)
+
+
+def traces(figures: Figures) -> str:
+    """Return what an event of a trace log costs."""
+    cpu = {label: statistics.median(ours for ours, *_ in used) for label, used in figures["cpu"].items()}
+    events = figures["rows"]
+    rows = [[label, f"{each / events * 1e6:.1f}", f"{events / each:,.0f}"] for label, each in cpu.items()]
+    return _table([f"of {events:,} events", "CPU, µs an event", "events a second of CPU"], rows)
 
 
 def sink(figures: Figures) -> str:
@@ -154,8 +176,10 @@ TABLES: Final[Mapping[str, Callable[[Figures], str]]] = {
     "sizes": sizes,
     "writers": writers,
     "ordered": ordered,
+    "headers": headers,
     "sink": sink,
     "trigger": trigger,
+    "traces": traces,
     "memory": memory,
 }
 
@@ -163,8 +187,10 @@ TITLES: Final = {
     "sizes": "Reading, by size of the bodies",
     "writers": "Reading, by who wrote the topic",
     "ordered": "Reading ordered topics",
+    "headers": "Reading 60 headers of 100 B",
     "sink": "Writing",
     "trigger": "Micro-batches with next to no rows",
+    "traces": "Following messages through a trace log",
     "memory": "Memory",
 }
 

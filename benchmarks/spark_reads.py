@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
     from benchmarks.processes import Usage
 
-SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000}
+SIZES: Final = {50: 300_000, 200: 300_000, 1024: 150_000, 16_384: 12_000, 65_536: 3_000, 1_000_000: 300}
 """Rows by size of the bodies: about a second each."""
+
+HEADERS: Final = {f"header-{number}": "x" * 100 for number in range(60)}
+HEADERS_ROWS: Final = 20_000
 
 LOTS: Final = {1: 60_000, 50: 150_000, 1000: 300_000}
 """Rows by messages of an MPUB; 1 for PUB."""
@@ -28,10 +32,18 @@ ORDERED_ROWS: Final = {"subscribe": 30_000, "bulk": 300_000}
 """A subscription to an ordered topic has one message under way at a time."""
 
 
+def _write_files(spark: SparkSession, folder: str, rows: int, size: int) -> None:
+    """Write the same bodies as files, none of them shorter than it is."""
+    made = spark.range(0, rows, 1, PARTITIONS).select(f.repeat(f.lit("x"), size).alias("value"))
+    bare = {"compression": "none", "parquet.enable.dictionary": "false"}
+    made.select(f.col("value").cast("binary")).write.options(**bare).parquet(f"{folder}/parquet")
+    made.write.json(f"{folder}/json")
+
+
 def _reads(
-    spark: SparkSession, lookupd: str, name: str, rows: int, size: int = BODY_BYTES
+    spark: SparkSession, lookupd: str, name: str, rows: int, size: int = BODY_BYTES, *, files: str | None = None
 ) -> dict[str, Callable[[], float]]:
-    """Return what measures each way to read a topic, and what they are compared with."""
+    """Return what measures each way to read a topic, and what they are compared with, in a folder for files too."""
     found: dict[str, DataFrame] = {}
     for fetch in ("subscribe", "bulk"):
         given = {"lookupd": lookupd, "topic": name, "fetch": fetch}
@@ -40,6 +52,10 @@ def _reads(
     body = b"x" * size
     made = f.udf(lambda _: body, BinaryType(), useArrow=False)
     found[BASE] = spark.range(0, rows, 1, PARTITIONS).select(made("id").alias("value"))
+    if files is not None:
+        _write_files(spark, files, rows, size)
+        found["Parquet"] = spark.read.parquet(f"{files}/parquet")
+        found["JSON lines"] = spark.read.schema("value string").json(f"{files}/json")
     return {label: partial(summed, frame, rows, size) for label, frame in found.items()}
 
 
@@ -49,8 +65,8 @@ def sizes(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
     for size, count in SIZES.items():
         rows = effort.of(count)
         cpu: dict[str, list[Usage]] = {}
-        with topic(lookupd, f"size{size}", rows, size) as name:
-            rates = interleaved(_reads(spark, lookupd, name, rows, size), effort, cpu)
+        with topic(lookupd, f"size{size}", rows, size) as name, tempfile.TemporaryDirectory() as files:
+            rates = interleaved(_reads(spark, lookupd, name, rows, size, files=f"file:{files}"), effort, cpu)
         found[str(size)] = {"rows": rows, "rates": rates, "cpu": cpu}
     return found
 
@@ -79,3 +95,17 @@ def ordered(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]
             "bulk": _reads(spark, lookupd, long, fast)["bulk"],
         }
         return {"rates": interleaved(kinds, effort)}
+
+
+def headers(spark: SparkSession, lookupd: str, effort: Effort) -> dict[str, Any]:
+    """Measure reading messages with many headers."""
+    rows, size = effort.of(HEADERS_ROWS), BODY_BYTES
+    cpu: dict[str, list[Usage]] = {}
+    with topic(lookupd, "headers", rows, headers=HEADERS) as name:
+        frames = {}
+        for fetch in ("subscribe", "bulk"):
+            given = {"lookupd": lookupd, "topic": name, "fetch": fetch, "includeHeaders": "true"}
+            read = spark.read.format("nsq").options(**given).load()
+            frames[fetch] = read.where(f.size("headers") == len(HEADERS))
+        kinds = {fetch: partial(summed, frame, rows, size) for fetch, frame in frames.items()}
+        return {"rows": rows, "rates": interleaved(kinds, effort, cpu), "cpu": cpu}

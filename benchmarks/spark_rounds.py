@@ -60,7 +60,14 @@ def nsqds(lookupd: str) -> frozenset[int]:
 
 @contextmanager
 def topic(
-    lookupd: str, name: str, count: int = 0, size: int = BODY_BYTES, *, lot: int = 1000, ordered: bool = False
+    lookupd: str,
+    name: str,
+    count: int = 0,
+    size: int = BODY_BYTES,
+    *,
+    lot: int = 1000,
+    ordered: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
     """Make a topic of two partitions that holds ``count`` messages, and delete it in the end."""
     full = f"bench_spark_{name}_{os.getpid()}"
@@ -68,9 +75,9 @@ def topic(
     async def make() -> None:
         await asyncio.sleep(max(0.0, _created[-1] + APART - time.monotonic()) if _created else 0.0)
         async with AdminClient(lookupd.split(",")) as admin:
-            await admin.create_topic(full, PARTITIONS, 1, ordered=ordered)
+            await admin.create_topic(full, PARTITIONS, 1, ordered=ordered, extended=headers is not None)
         _created.append(time.monotonic())
-        await publish(lookupd, full, count, size, lot)
+        await publish(lookupd, full, count, size, lot, headers=headers)
 
     async def delete() -> None:
         async with AdminClient(lookupd.split(",")) as admin:
@@ -83,13 +90,18 @@ def topic(
         asyncio.run(delete())
 
 
-async def publish(lookupd: str, name: str, count: int, size: int, lot: int) -> None:
+async def publish(
+    lookupd: str, name: str, count: int, size: int, lot: int, *, headers: Mapping[str, str] | None = None
+) -> None:
     """Publish bodies of one size to both partitions in turn, at most ``lot`` at a time."""
     body = b"x" * size
     lot = max(1, min(lot, 2_000_000 // size))
     async with Producer(lookupd=lookupd.split(",")) as producer:
         for start in range(0, count, lot):
-            messages = [OutgoingMessage(body, partition=n % PARTITIONS) for n in range(start, min(start + lot, count))]
+            messages = [
+                OutgoingMessage(body, partition=n % PARTITIONS, headers=headers)
+                for n in range(start, min(start + lot, count))
+            ]
             for outcome in await producer.publish_many(name, messages):
                 if isinstance(outcome, PublishError):
                     raise outcome

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks import spark
-from benchmarks.spark_page import BARE, BASE, IDLE, READS, page, write_page
+from benchmarks.spark_page import BARE, BASE, FILES, IDLE, READS, page, write_page
 from docs._ext.charts import PAGES, spark_chart
 
 if TYPE_CHECKING:
@@ -19,10 +19,13 @@ if TYPE_CHECKING:
 def kept(bulk: float = 100.0, workers: float = 0.5) -> dict[str, Any]:
     """Return figures of all rows, two rounds each."""
     rates = {label: [50.0, 60.0] for label in READS} | {BASE: [100.0, 100.0], "bulk": [bulk, bulk]}
+    rates |= {label: [70.0, 72.0] for label in FILES}
     reads = {"rows": 1000, "rates": rates, "cpu": {label: [[0.002, workers / 1000, 0.007]] * 2 for label in rates}}
     figures = {
-        "sizes": {"200": reads, "65536": reads},
+        "sizes": {"200": reads, "65536": reads, "1000000": reads},
         "writers": {"1": reads, "1000": reads},
+        "headers": {"rows": 10, "rates": {"subscribe": [5.0, 7.0]}, "cpu": {"subscribe": [[1e-3, 4e-4, 0.0]] * 2}},
+        "traces": {"rows": 3000, "cpu": {"reading": [[0.015, 0.0, 0.0], [0.018, 0.0, 0.0]]}},
         "ordered": {"rates": {"subscribe": [1.0, 1.0], "bulk": [30.0, 40.0]}},
         "sink": {
             "rows": 10,
@@ -30,7 +33,7 @@ def kept(bulk: float = 100.0, workers: float = 0.5) -> dict[str, Any]:
             "cpu": {"nsq": [[4e-5, 3e-6, 0.0]] * 2},
         },
         "trigger": {
-            "ms": {"nsq": [120.0, 130.0], "rate": [100.0, 100.0], BARE: [150.0, 150.0]},
+            "ms": {"nsq": [115.0, 125.0], "rate": [100.0, 100.0], BARE: [150.0, 150.0]},
             "parts": {label: [{"addBatch": 40.0}, {"addBatch": 60.0}] for label in ("nsq", "rate", BARE)},
         },
         "memory": {IDLE: 100e6, "read 50": 250e6, "read 200": 320e6, "write 50": 400e6},
@@ -51,11 +54,14 @@ def test_each_figure_is_in_a_table_and_a_missed_mark_is_bold(tmp_path: Path) -> 
     assert "**" not in next(row for row in rows if row.startswith("| 64 KiB")), "the marks are of 200 B"
     assert "35.0 (30.0 to 40.0)" in "".join(rows)
     assert "**0.50 (0.50 to 0.50)**" in next(row for row in rows if "0.65 or more" in row)
-    assert "1.25 (1.20 to 1.30)" in cells["nsq"]
+    assert "1.20 (1.15 to 1.25)" in cells["nsq"]
     assert "**" not in cells["nsq"]
     assert cells["read 50 bodies of 1 MB"].endswith("| 150 |")
     assert cells["read 200 bodies of 1 MB"].endswith("| **220** |")
     assert cells["write 50 bodies of 1 MB"].endswith("|  | 300 |")
+    assert cells["1 MB"].endswith("| 2.0 / 0.50 / 7.0 | 2.0 / 0.50 / 7.0 |"), "the CPU of both kinds of files"
+    assert cells["subscribe"] == "| subscribe | 6 | 100 / 40.0 / 0.00 | workers 60 or less |"
+    assert cells["reading"] == "| reading | 5.5 | 181,818 |"
     assert {"PUB", "MPUB of 1000"} <= set(cells)
 
 
@@ -89,5 +95,5 @@ def test_each_way_to_read_has_a_bar_for_each_size(tmp_path: Path) -> None:
     assert spark_chart(path) == ""
     path.write_text(json.dumps(kept()))
     drawn = [element.text for element in ET.fromstring(spark_chart(path)).iter("text")]  # noqa: S314 - drawn here
-    assert [drawn.count(label) for label in READS] == [2] * len(READS)
-    assert drawn.count("100/s") == 4
+    assert [drawn.count(label) for label in READS] == [3] * len(READS)
+    assert drawn.count("100/s") == 6
