@@ -178,6 +178,10 @@ class Outcomes:
             self.fail(entry, error)
 
     def _stored(self, entry: PendingPublish, answer: bytes) -> None:
+        if entry.original is not None:
+            entry.attempts = (
+                entry.original.attempts
+            )  # it may have been written elsewhere since, and be stored there, too
         receipts = entry.receipts(answer, self._partition, self.nsqd)
         self._pending.stored(entry.original or entry, receipts)
         self.counts.published += entry.count - 1

@@ -67,7 +67,7 @@ async def test_an_answer_that_comes_first_after_all_ends_the_publish(stage: Stag
         await eventually(lambda: other.held)
         holding.release()
         receipt = await task
-        assert (receipt.partition, receipt.attempts) == (0, 1)
+        assert (receipt.partition, receipt.attempts) == (0, 2)  # the other one may store it, too
         other.release()
 
 
