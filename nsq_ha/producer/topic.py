@@ -164,9 +164,11 @@ class TopicPublisher:
         """
         try:
             async with self.admitted(request.deadline, is_quick=True):
-                await self.view()
-                self.check_open()
-                self.try_admit(request, is_first=True)
+                is_queued = False
+                while not is_queued:  # the view may be another one by now, which names no partitions
+                    await self.view()
+                    self.check_open()
+                    is_queued = self.try_admit(request, is_first=True)
         except PublishError:
             self.count_unsent(request.count, request.deadline)
             raise
@@ -361,10 +363,10 @@ class TopicPublisher:
         view, choice = self.watch.view, self.choice
         if view is None or view.meta is None:
             return
-        others = (p for p in view.publishable if p != sender.partition and choice.is_healthy(p))
+        choice.follow(view)
+        others = (p for p in choice.routes if p != sender.partition and choice.is_healthy(p))
         if not any(choice.is_near(p) or not is_near for p in others):
             return
-        self.choice.follow(view)
         for request in sender.take_movable():
             target = self.sender(self.choice.other_partition(sender.partition))
             sender.buffer.move(request, target.buffer)

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from nsq_ha import ConfigError, OutgoingMessage, Producer, ProducerConfig, Receipt
-from nsq_ha.errors import PublishError, ResponseTimeoutError
+from nsq_ha.errors import PublishError, ResponseTimeoutError, TopicNotFoundError
+from nsq_ha.policy.liveness import DOUBTED_AFTER
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 DELAY = 0.4
 
@@ -165,6 +166,48 @@ async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> No
         (third,) = await many
         assert isinstance(third, Receipt)
         assert third.partition == receipt.partition
+
+
+async def test_a_publish_ends_in_time_if_the_topic_goes_while_keys_wait(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    grow(stage, 1)
+    async with growing(stage, partition_change="drain") as producer:
+        await producer.publish(TOPIC, b"0", key="k")
+        holding = stage.nsqds[0].script = Holding()
+        first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
+        await eventually(lambda: holding.has(1))
+        watch = topics_of(producer)[TOPIC].watch
+        grow(stage, 2)
+        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        began = loop.time()
+        second = asyncio.create_task(producer.publish(TOPIC, b"2", key="k", timeout=5.0))
+        await turn(5)
+        stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
+        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        assert not second.done()
+        holding.release()
+        await first
+        with pytest.raises(PublishError) as caught:
+            await asyncio.wait_for(second, LIMIT)
+        assert isinstance(caught.value.__cause__, TopicNotFoundError)
+        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
+        assert loop.time() - began < 5.1
+
+
+async def test_what_a_silent_leader_has_is_not_written_to_it_again_for_partitions_that_are_not_used_yet(
+    stage: Stage,
+) -> None:
+    grow(stage, 1)
+    async with growing(stage, new_partition_delay=60.0) as producer:
+        await producer.publish(TOPIC, b"0")
+        watch = topics_of(producer)[TOPIC].watch
+        grow(stage, 2)
+        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        holding = stage.nsqds[0].script = Holding()
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"1", timeout=0.9 * DOUBTED_AFTER)
+        assert (caught.value.attempts, len(holding.held)) == (1, 1)
+        holding.release()
 
 
 async def test_a_recreated_topic_is_used_at_once(stage: Stage) -> None:
