@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Callbacks, Connection
-from nsq_ha.engine.waiting import open_while
+from nsq_ha.engine.waiting import abort_opened, open_while
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.policy.suspects import Suspects
 from nsq_ha.policy.tls_renewal import Phase
@@ -153,11 +153,14 @@ class Trunk:
         self._waiting += 1
         try:
             connection = await asyncio.shield(self._opened)
-        finally:
-            self._waiting -= 1
-            if not self._waiting and not self._shares and not self._opened.done():
+        except asyncio.CancelledError:
+            if self._waiting == 1 and not self._shares:
                 self._over()
                 self._opened.cancel()
+                self._opened.add_done_callback(abort_opened)  # it may be open, just now
+            raise
+        finally:
+            self._waiting -= 1
         if not connection.is_open:
             raise ConnectionLostError(f"the connection to {connection.node.address} was lost")
         share = Share(self, connection, callbacks)

@@ -109,18 +109,18 @@ async def open_while(
     except BaseException:
         attempt.cancel()
         # A callback, because this call can be cancelled a second time while it waits below.
-        attempt.add_done_callback(_abort_opened)
+        attempt.add_done_callback(abort_opened)
         await asyncio.wait({attempt})
         if (connection := _opened(attempt)) is not None:
             await connection.ended()
         raise
 
 
-def _opened(attempt: asyncio.Task[C]) -> C | None:
+def _opened(attempt: asyncio.Future[C]) -> C | None:
     return None if attempt.cancelled() or attempt.exception() is not None else attempt.result()
 
 
-def _abort_opened(attempt: asyncio.Task[C]) -> None:
+def abort_opened(attempt: asyncio.Future[C]) -> None:
     """Close the connection if the attempt ended before it could be cancelled."""
     if (connection := _opened(attempt)) is not None:
         connection.abort(ConnectionLostError("given up"))

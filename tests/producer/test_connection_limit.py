@@ -1,12 +1,14 @@
 """``max_connections`` counts each connection from the beginning of the attempt until its socket has closed."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from nsq_ha import ProducerConfig
-from nsq_ha.engine.shared import TURN, Connections
-from nsq_ha.errors import PublishError
+from nsq_ha.engine.connection import Callbacks
+from nsq_ha.engine.shared import TURN, Connections, Trunk
+from nsq_ha.errors import ConnectionLostError, PublishError
 from nsq_ha.protocol import Command
 from tests.support.nsqd import LIMIT, Holding, Peer
 from tests.support.stage import TOPIC, Stage
@@ -175,3 +177,44 @@ async def test_a_connection_in_use_makes_no_room(stage: Stage) -> None:
         holding.release()
         assert (await first).attempts == 1
         assert (await asyncio.wait_for(second, LIMIT)).attempts == 1
+
+
+class Opened:
+    """A connection that notes its end."""
+
+    is_open, node, name, lifetime = True, None, "c1", None
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def on_resume(self, _: object) -> None: ...
+
+    def when_ended(self, _: object) -> None: ...
+
+    def abort(self, _: object) -> None:
+        self.has_ended = True
+
+    def close(self) -> None:
+        self.has_ended = True
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_shared_connection_that_opens_as_its_last_user_is_cancelled_does_not_stay(turns: int) -> None:
+    opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    connection, over = Opened(), []
+
+    async def opening(*_: object) -> Any:  # noqa: ANN401 - a double
+        return await opened
+
+    trunk = Trunk(opening, lambda: over.append(True))
+    joining = asyncio.create_task(trunk.join(Callbacks(lambda _: None)))
+    await turn(3)
+    opened.set_result(connection)
+    await turn(turns)
+    joining.cancel()
+    await asyncio.wait({joining})
+    if not joining.cancelled():
+        (await joining).abort(ConnectionLostError("done"))
+    await turn(3)
+    assert connection.has_ended
+    assert over
