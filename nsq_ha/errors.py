@@ -337,6 +337,7 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
         "E_TOPIC_NOT_EXIST": TopicNotExistError,
         "E_PUB_FAILED": PublishFailedError,
         "E_MPUB_FAILED": PublishFailedError,
+        "E_DPUB_FAILED": PublishFailedError,
         "E_PUB_TOO_MUCH_WAITING": OverloadedError,
         "E_BAD_MESSAGE": MessageRefusedError,
         "E_BAD_BODY": MessageRefusedError,

@@ -45,6 +45,7 @@ PUBLISH_REFUSALS: Final = frozenset(
         "E_BAD_MESSAGE",
         "E_BAD_PARTITION",
         "E_BAD_TOPIC",
+        "E_DPUB_FAILED",
         "E_EXT_NOT_SUPPORT",
         "E_FAILED_ON_NOT_LEADER",
         "E_FAILED_ON_NOT_WRITABLE",
