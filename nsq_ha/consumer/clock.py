@@ -104,14 +104,18 @@ class LoopClock:
         self._turned = now
         return now
 
+    @property
+    def has_run_long(self) -> bool:
+        """Whether other tasks may not have run for a while."""
+        return monotonic() - self._turned > LONGEST_RUN
+
     async def let_others_run(self) -> None:
         """Let other tasks run if they may not have run for a while.
 
         This writes answers, replies to heartbeats and notices lost connections.
         """
-        ran_for = monotonic() - self._turned
-        if ran_for > LONGEST_RUN:
-            if ran_for > _LONG:
+        if self.has_run_long:
+            if monotonic() - self._turned > _LONG:
                 await asyncio.sleep(_REST)
             for _ in range(_TURNS):
                 await asyncio.sleep(0)

@@ -25,7 +25,7 @@ from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.consumer.giving_up import GiveUpPublisher
@@ -424,29 +424,33 @@ class ConsumerInbox:
         self.pace.emptied()
         return self.queue.arrival(loop)
 
-    def turn(self, message: Message) -> asyncio.Future[None] | None:
-        """Put a message that ``max_rate`` holds up back into the queue, and return what to await; None to go on."""
-        if self.pace.is_due(message):
+    def turn(self, message: Message) -> Awaitable[None] | None:
+        """Put a message that must wait back into the queue, and return what to await; None to go on.
+
+        It waits for its turn by ``max_rate``, and while other tasks run. In the queue, a close finds it.
+        """
+        waits: Awaitable[None]
+        if self.clock.has_run_long:
+            waits = self.clock.let_others_run()
+        elif self.pace.is_due(message):
             return None
+        else:
+            waits = self.queue.arrival(asyncio.get_running_loop())
         self.queue.put_back(message, self.queue.next_arrived_at())
-        return self.queue.arrival(asyncio.get_running_loop())
+        return waits
 
     async def may_be_handled(self, message: Message) -> bool:
         """Return whether to hand out a message; if not, it is answered or will be redelivered."""
         queue, backoff = self.queue, self.pace.backoff
         arrived_at = queue.next_arrived_at()
         try:
-            await self.clock.let_others_run()
-            if self.closing.is_set():
-                drop(message)  # the close returns it to nsqd
-                return False
             if not self.ledger.is_wanted(message, arrived_at):
                 return False
             if message.attempts >= self._checked_from and not await self.giving_up.may_be_handled(message):
                 return False
         except asyncio.CancelledError:
-            if self.closing.is_set():
-                drop(message)  # the close returns it to nsqd
+            if is_open(message) and self.closing.is_set():
+                self.ledger.return_at_close(message)
             elif is_open(message):
                 queue.put_back(message, arrived_at)  # for the next caller
                 queue.wake()
