@@ -309,6 +309,7 @@ class Delivery:
             connection = self._connection
             if connection is None:
                 self._ledger.late(message, "finish")
+                self._ledger.unsettled(message.identity)  # it was handled, and nsqd delivers it again
                 return
             if self.is_ordered:
                 self.may_be_refused(message)
@@ -395,12 +396,12 @@ class Delivery:
             self._ledger.late(message, name)
 
     def _copies(self, watch: Watch | None) -> list[Message]:
-        """Return the copies from other connections. On this one, the id's answer counts for all copies."""
+        """Return the copies from other open connections. On this one, the id's answer counts for all copies."""
         copies = [] if watch is None else watch.copies
         for copy in copies:
             if copy.source is self:
                 self.dropped()
-        return [copy for copy in copies if copy.source is not self and not copy.answered]
+        return [copy for copy in copies if copy.source is not self and is_open(copy)]
 
     def _send_back(self, message: Message, delay: float | None) -> None:
         watch, message.watch = message.watch, None

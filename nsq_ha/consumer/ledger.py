@@ -173,7 +173,7 @@ class Ledger:
             drop(message)
             return False
         if self._finished and self._finished.claim(message.identity, now):
-            if not self._finished:
+            if not self._may_come_again():
                 self._pace.be_careful(0.0)
             self._finish_again(message)
             return False
@@ -232,9 +232,13 @@ class Ledger:
         """Record that a connection was lost: its messages are not handed out, since the server delivers them again."""
         self._queue.remove(lambda message: not source_of(message).is_alive)
         if not self.closing.is_set():
-            if self._finished:
+            if self._may_come_again():
                 self._pace.be_careful(monotonic() + _AFTER_LOSS)
             self._pace.left()
+
+    def _may_come_again(self) -> bool:
+        """Return whether a copy may arrive of what was finished, or is handled now, that attempts do not reveal."""
+        return bool(self._finished) or any(not source_of(handled).is_alive for handled in self.handled.values())
 
     # -- answers, as deliveries report them
 

@@ -11,9 +11,12 @@ import pytest
 
 import nsq_ha
 from nsq_ha.events import Event, FinishedAgain
+from nsq_ha.policy.redelivery import LOST_WITHIN
 from nsq_ha.protocol import Finish, Identity, Layout, Requeue, Touch
+from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, error, message_id
 from tests.support.waiting import dawdle, eventually
+from tests.support.work import work
 
 if TYPE_CHECKING:
     from nsq_ha import Consumer, Message
@@ -152,6 +155,65 @@ async def test_an_ordered_message_whose_fin_is_refused_is_not_handled_again(
     assert [(event.internal_id, event.attempts, event.nsqd) for event in again] == [
         (3, attempts, stage.nsqd.node.address)
     ] * 22
+
+
+async def quick_for_long(consumer: Consumer, peer: Peer, count: int = 200) -> None:
+    """Deliver messages until none is checked any more, and no FIN of those that were is in doubt."""
+    await peer.feed([b"quick"] * count, 100)
+    await peer.nsqd.until(lambda: len(peer.of(Finish)) == count)
+    assert not inbox_of(consumer).pace.is_careful
+    await dawdle(LOST_WITHIN + 1.0)
+
+
+async def test_what_is_handled_as_its_connection_is_lost_is_not_handled_twice_at_once(stage: Stage) -> None:
+    """Its attempts do not change, and so far all handlers were quick."""
+    seen: list[bytes] = []
+    may_end = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"slow":
+            await may_end.wait()
+
+    async with stage.consumer(heartbeat_interval=60.0) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle, concurrency=4))
+        await quick_for_long(consumer, peer)
+        peer.message(b"slow", message_id(3), offset=60)
+        await eventually(lambda: b"slow" in seen)
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"slow", message_id(3), offset=60)
+        again.message(b"last", message_id(4), offset=120)
+        await stage.nsqd.until(lambda: Finish(message_id(4)) in again.of(Finish))
+        may_end.set()
+        await stage.nsqd.until(lambda: Finish(message_id(3)) in again.of(Finish))
+        assert consumer.stats().finished_unhandled == 1
+    await running
+    assert seen[200:] == [b"slow", b"last"]
+
+
+async def test_what_is_finished_after_its_connection_was_lost_is_not_handed_out_again(stage: Stage) -> None:
+    seen: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"held":
+            peer.abort()
+            await stage.nsqd.subscriber(1)
+
+    async with stage.consumer(heartbeat_interval=60.0) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(work(consumer, handle, iterates=True))
+        await quick_for_long(consumer, peer)
+        peer.message(b"held", message_id(3), offset=60)
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"held", message_id(3), offset=60)
+        again.message(b"last", message_id(4), offset=120)
+        await stage.nsqd.until(lambda: len(again.of(Finish)) == 2)
+        assert consumer.stats().finished_unhandled == 1
+    await running
+    assert seen[200:] == [b"held", b"last"]
 
 
 async def test_an_ordered_message_whose_fin_was_lost_with_its_connection_is_not_handled_again(stage: Stage) -> None:
