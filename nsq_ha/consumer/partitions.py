@@ -258,7 +258,9 @@ class Partitions:
         else:
             log.info("%s-%d is no longer a partition of the topic", self._watch.topic, partition)
         self._tasks.pop(partition).cancel()
-        self.past.add(self._subscriptions.pop(partition).counts)
+        gone = self._subscriptions.pop(partition)
+        self.past.add(gone.counts)
+        self.past.returned += gone.in_flight + gone.replaced_in_flight  # else they would count as finished
 
     def cancel(self) -> None:
         """End the subscriptions' tasks."""

@@ -118,6 +118,7 @@ class FakeSubscription:
         self.watch, self.channel, self.partition, self.config, self.inbox = parts
         self.has_channel = False
         self.counts = DeliveryCounts()
+        self.in_flight = self.replaced_in_flight = 0
         self.delivery: object = None
         self.is_subscribed = False
         self.trouble: NsqError | None = None

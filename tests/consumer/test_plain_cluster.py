@@ -102,6 +102,22 @@ async def test_an_nsqd_that_has_gone_is_neither_asked_for_nor_warned_about(
     assert "topic orders is no longer listed for nsqd" in caplog.text
 
 
+async def test_what_was_unanswered_at_an_nsqd_that_has_gone_is_not_counted_as_finished(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.consumer(lookup_interval=1.0) as consumer:
+        peer = await stage.nsqds[0].subscriber()
+        peer.message(b"x", layout=Layout.PLAIN)
+        message = await anext(consumer)
+        stage.list_plain(stage.nsqds[1])
+        await eventually(lambda: read(stage) == {1})
+        stats = consumer.stats()
+        assert (stats.delivered, stats.finished, stats.returned, stats.in_flight) == (1, 0, 1, 0)
+        message.finish()
+
+
 async def test_an_nsqd_that_comes_back_is_read_again(stage: Stage) -> None:
     stage.list_plain(*stage.nsqds[:2])
     async with stage.consumer():
