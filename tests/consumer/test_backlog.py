@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.protocol import Command, Finish, Identity, Requeue
+from nsq_ha.protocol import Command, Finish, Identity
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
@@ -110,53 +110,6 @@ async def test_a_copy_of_what_is_being_handled_waits_for_the_answer(
     assert "touch()" in caplog.text
 
 
-async def test_a_copy_of_what_fails_is_requeued_with_it(stage: Stage) -> None:
-    calls, release = [], asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        calls.append(message.body)
-        if message.body == b"x":
-            await release.wait()
-            raise ValueError
-
-    async with stage.consumer() as consumer:
-        running = asyncio.create_task(consumer.run(handle, concurrency=4))
-        peer = await subscriber(stage, b"x")
-        await eventually(lambda: calls)
-        peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
-        peer.message(b"y", message_id(3))
-        await stage.nsqd.until(lambda: finished(peer))
-        release.set()
-        await stage.nsqd.until(lambda: peer.of(Requeue))
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
-        assert len(peer.of(Requeue)) == 1
-    await running
-    assert calls == [b"x", b"y"]
-
-
-async def test_a_copy_from_a_new_connection_is_answered_there(stage: Stage) -> None:
-    calls, release = [], asyncio.Event()
-
-    async def handle(message: Message) -> None:
-        calls.append(message.body)
-        if message.body == b"x":
-            await release.wait()
-
-    async with stage.consumer() as consumer:
-        running = asyncio.create_task(consumer.run(handle, concurrency=4))
-        peer = await subscriber(stage, b"x")
-        await eventually(lambda: calls)
-        peer.abort()
-        again = await stage.nsqd.subscriber(1)
-        again.message(b"x", message_id(2), timestamp_ns=0)
-        again.message(b"y", message_id(3))
-        await stage.nsqd.until(lambda: finished(again))
-        release.set()
-        await stage.nsqd.until(lambda: len(finished(again)) == 2)
-    await running
-    assert calls == [b"x", b"y"]
-
-
 @pytest.mark.parametrize("is_read_before", [True, False])
 async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_read_before: bool) -> None:
     """The copy is in the queue when the FIN is sent, or comes after it."""
@@ -197,28 +150,7 @@ async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCap
     assert "nsq_ha" not in {record.name.partition(".")[0] for record in caplog.records}
 
 
-async def test_a_late_answer_from_another_thread(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        peer = await subscriber(stage, b"x", b"y")
-        for answer in ("finish", "requeue"):
-            message = await anext(consumer)
-            await asyncio.to_thread(getattr(message, answer))
-        await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue)) == 2)
-        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 0)
-
-
 # ------------------------------------------------------------ how many are asked for
-
-
-async def test_few_are_asked_for_until_the_handlers_speed_is_known(stage: Stage) -> None:
-    stage.nsqd.identity = Identity(version="fake", msg_timeout=60_000)  # quick on any machine, as it is handled here
-    async with stage.consumer(max_in_flight=200) as consumer:
-        peer = await stage.nsqd.subscriber()
-        await stage.nsqd.until(lambda: peer.ready == 10)
-        for number in range(400):  # quickly: all that is allowed is asked for
-            peer.message(b"x", message_id(number + 2))
-            (await anext(consumer)).finish()
-        await stage.nsqd.until(lambda: peer.ready == 200)
 
 
 async def test_who_puts_messages_aside_gets_all_that_may_be_in_flight(stage: Stage) -> None:

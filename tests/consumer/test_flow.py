@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 
 import pytest
 
@@ -99,25 +98,6 @@ async def test_a_lost_share_goes_to_the_others_and_comes_back(stage: Stage) -> N
         await eventually(lambda: shares(stage) == [5, 5])
 
 
-async def test_a_raise_waits_until_there_is_room(stage: Stage) -> None:
-    stage.lead({0: stage.nsqds[0]})
-    async with stage.consumer(max_in_flight=4, lookup_interval=0.1) as consumer:
-        peer = await deliver(stage, b"0", b"1", b"2", b"3")
-        held = [await anext(consumer) for _ in range(4)]
-        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-        second = await stage.nsqds[1].peer()
-        await stage.nsqds[0].until(lambda: peer.ready == 2)
-        # All four are still out: the new partition gets its share as they are answered.
-        assert second.ready == 0
-        held.pop().finish()
-        await stage.nsqds[1].until(lambda: second.ready == 1)
-        held.pop().requeue(0)
-        await stage.nsqds[1].until(lambda: second.ready == 2)
-        for message in held:
-            message.finish()
-    assert [command.count for command in second.of(Ready)] == [1, 2]  # type: ignore[attr-defined]
-
-
 async def test_pausing_and_resuming(stage: Stage) -> None:
     async with stage.consumer(max_in_flight=5) as consumer:
         peer = await stage.nsqd.subscriber()
@@ -173,22 +153,6 @@ async def test_fewer_than_partitions_take_turns(stage: Stage, monkeypatch: pytes
             return served == {0, 1, 2}
 
         await eventually(look)
-
-
-async def test_a_partition_with_a_backlog_gets_what_the_others_do_not_use(stage: Stage) -> None:
-    stage.lead(dict(enumerate(stage.nsqds)))
-    async with stage.consumer(max_in_flight=8) as consumer:
-        busy = await stage.nsqds[1].subscriber()
-        await subscribers(*stage.nsqds)
-        held: list[Message] = []
-        while busy.ready < 6:  # one is left for each of the others
-            if busy.ready > len(held):
-                busy.message(b"x", message_id(len(held) + 2))
-                held.append(await anext(consumer))
-            await stage.nsqds[1].until(lambda: busy.ready > len(held))
-        assert sorted(shares(stage)) == [1, 1, 6]
-        for message in held:
-            message.finish()
 
 
 async def test_the_turn_of_an_idle_partition_is_short(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,44 +214,6 @@ async def test_answers_keep_their_order(stage: Stage) -> None:
     assert sent.index(Touch(d.id)) < sent.index(Requeue(d.id, 1500))
     assert Requeue(b.id, 0) in sent
     assert Finish(c.id) in sent
-
-
-async def test_answers_from_another_thread(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        peer = await deliver(stage, b"a", b"b", b"c")
-        messages = [await anext(consumer) for _ in range(3)]
-
-        def answer() -> None:
-            messages[0].touch()
-            messages[0].finish()
-            messages[1].requeue(2.0)
-            messages[2].requeue()
-
-        await asyncio.to_thread(answer)
-        await stage.nsqd.until(lambda: len(peer.of(Finish, Requeue, Touch)) == 4)
-        assert set(peer.of(Finish, Requeue, Touch)) == {
-            Touch(messages[0].id),
-            Finish(messages[0].id),
-            Requeue(messages[1].id, 2000),
-            Requeue(messages[2].id, 1000),
-        }
-
-
-async def test_an_answer_when_the_loop_has_gone() -> None:
-    kept: list[Message] = []
-
-    def run() -> None:
-        async def main() -> None:
-            async with Stage() as stage, stage.consumer(close_timeout=0.1) as consumer:
-                await deliver(stage, b"x")
-                kept.append(await anext(consumer))
-
-        asyncio.run(main())
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    kept[0].finish()
 
 
 async def test_a_requeue_without_delay_grows_with_the_attempts(stage: Stage) -> None:

@@ -121,37 +121,6 @@ async def test_so_does_a_requeue_while_iterating(stage: Stage) -> None:
     assert peer.of(Requeue) == []
 
 
-async def test_what_cannot_be_given_up_comes_again_once(stage: Stage) -> None:
-    letters = Letters()
-    letters.fails = 1
-    async with stage.consumer(
-        max_attempts=1, on_give_up="dead_letter", dead_letter_topic="dead", producer=letters
-    ) as consumer:
-        peer = await stage.nsqd.subscriber()
-        peer.message(b"x")
-        (await anext(consumer)).requeue(0)
-        await stage.nsqd.until(lambda: peer.of(Requeue))
-        peer.message(b"x", attempts=2)
-        waiting = asyncio.create_task(anext(consumer))
-        await stage.nsqd.until(lambda: peer.of(Finish))
-        waiting.cancel()
-        await asyncio.wait({waiting})
-    assert letters.bodies == [b"x"]
-    assert len(peer.of(Requeue)) == 1
-
-
-async def test_a_function_may_ask_for_the_message_again(stage: Stage) -> None:
-    def again(message: Message) -> None:
-        message.requeue(0)
-
-    async with stage.consumer(max_attempts=1, on_give_up=again) as consumer:
-        peer = await stage.nsqd.subscriber()
-        peer.message(b"x")
-        (await anext(consumer)).requeue(5.0)
-        await stage.nsqd.until(lambda: peer.of(Requeue))
-    assert answers(peer) == [Requeue(message_id(2), 0)]
-
-
 async def test_a_handler_that_is_cancelled_has_not_failed(stage: Stage) -> None:
     """It used to be requeued, so that a service that was stopped twice had one attempt of three left."""
     entered = asyncio.Event()
@@ -371,20 +340,6 @@ async def test_closing_waits_for_it(stage: Stage) -> None:
         may_end.set()
         await closing
     assert answers(peer) == [Finish(message_id(2))]
-
-
-async def test_one_that_never_ends_ends_with_the_consumer(stage: Stage) -> None:
-    async def give_up(message: Message) -> None:
-        await asyncio.Event().wait()
-
-    async with asyncio.timeout(LIMIT):
-        async with stage.consumer(max_attempts=1, on_give_up=give_up, close_timeout=0.1) as consumer:
-            peer = await stage.nsqd.subscriber()
-            peer.message(b"x")
-            (await anext(consumer)).requeue()
-            await turn()
-        await stage.nsqd.until(lambda: not peer.is_open)
-    assert answers(peer) == []
 
 
 # ------------------------------------------------------------ the topic of dead letters
@@ -631,36 +586,6 @@ async def test_plain_nsqds_take_dead_letters_without_key_and_trace(stage: Stage)
         (await anext(consumer)).requeue()
         await stage.nsqd.until(lambda: peer.of(Finish) or peer.of(Requeue))
     assert answers(peer) == [Finish(message_id(2, trace_id=7))]
-
-
-async def test_the_log_counts_the_attempts_that_the_handler_saw(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    seen: list[int] = []
-
-    async def fail(message: Message) -> None:
-        seen.append(message.attempts)
-        raise ValueError("no")
-
-    async with stage.consumer(max_attempts=3, requeue_backoff=Backoff(0.01, 0.01)) as consumer:
-        peer = await stage.nsqd.subscriber()
-        running = asyncio.create_task(consumer.run(fail))
-
-        async def answered(count: int) -> None:
-            await stage.nsqd.until(lambda: len(answers(peer)) == count)
-
-        for attempt in (1, 2, 3):
-            peer.message(b"x", message_id(2), attempts=attempt)
-            await answered(attempt)
-        peer.message(b"late", message_id(3), attempts=3 + EXTRA_DELIVERIES + 1)
-        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2)
-        await consumer.aclose()
-        await running
-    logged = [text for text in caplog.messages if text.startswith("giving up")]
-    assert seen == [1, 2, 3]
-    assert len(logged) == 2
-    assert "attempts=3" in logged[0]
-    assert logged[0].endswith(": attempt 3 of 3 failed")
-    assert "attempts=14" in logged[1]
-    assert logged[1].endswith(" unhandled: delivery 14, max_attempts=3")
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-import subprocess
-import sys
 import weakref
 from collections.abc import Iterator
 
@@ -16,6 +14,7 @@ import pytest
 from nsq_ha import Consumer, Message
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import until
+from tests.support import programs
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import eventually
 
@@ -78,8 +77,7 @@ def in_flight_and_depth(plain: DevCluster, topic: str) -> tuple[int, int]:
 
 def run(plain: DevCluster, topic: str, text: str) -> str:
     """Run a program; return what it complains about."""
-    command = [sys.executable, "-c", HEAD + text, plain.lookupd[0], topic]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=8 * LIMIT, check=False)
+    ended = programs.run(programs.ORDINARY, HEAD + text, plain.lookupd[0], topic)
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
 
@@ -145,19 +143,17 @@ async def main():
     sys.stdin.readline()
 asyncio.run(main())
 """
-    command = [sys.executable, "-c", HEAD + UNREAD + program, plain.lookupd[0], topic]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "frozen?\n"
+    with programs.Program(programs.ORDINARY, HEAD + UNREAD + program, plain.lookupd[0], topic) as running:
+        assert running.stdout.readline() == b"frozen?\n"
         plain.freeze("nsqd-0")
         try:
-            _, complaints = running.communicate("yes\n", timeout=8 * LIMIT)
+            running.stdin.write(b"yes\n")
+            _, complaints = running.communicate()
         finally:
             plain.thaw("nsqd-0")
     assert running.returncode == 0
-    assert "did not answer CLS in time: up to 10 messages may stay in flight until nsqd's message timeout" in complaints
+    said = "did not answer CLS in time: up to 10 messages may stay in flight until nsqd's message timeout"
+    assert said in complaints.decode()
 
 
 @pytest.mark.slow

@@ -2,8 +2,11 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+
+import pytest
+import pytest_asyncio
 
 from tests.support.inside import watched_sockets
 from tests.support.nsqd import LIMIT
@@ -29,17 +32,35 @@ def _threads() -> set[threading.Thread]:
 @asynccontextmanager
 async def nothing_left() -> AsyncIterator[None]:
     """Want that the block leaves no task, thread or socket that was not there before."""
-    tasks, threads, sockets = _tasks(), _threads(), _sockets()
+    tasks, sockets = _tasks(), _sockets()
+    with no_thread_left():
+        yield
+        # A socket is closed in the turn after its transport.
+        with suppress(TimeoutError):
+            await eventually(lambda: _sockets() <= sockets)
+        assert _sockets() <= sockets
+        # The scripted peer's task sees the end of its connection some turns later than the client.
+        with suppress(TimeoutError):
+            await eventually(lambda: _tasks() <= tasks)
+        assert _tasks() <= tasks, _tasks() - tasks
+
+
+@contextmanager
+def no_thread_left() -> Iterator[None]:
+    """Want that the block leaves no thread that was not there before."""
+    threads = _threads()
     yield
-    # A socket is closed in the turn after its transport.
-    with suppress(TimeoutError):
-        await eventually(lambda: _sockets() <= sockets)
-    assert _sockets() <= sockets
-    # The scripted peer's task sees the end of its connection some turns later than the client.
-    with suppress(TimeoutError):
-        await eventually(lambda: _tasks() <= tasks)
-    assert _tasks() <= tasks, _tasks() - tasks
     # A thread ends a moment after the request, in real time whatever the loop's clock.
     for thread in _threads() - threads:
         thread.join(LIMIT)
     assert _threads() <= threads, _threads() - threads
+
+
+def watch(request: pytest.FixtureRequest, coroutines: str) -> Iterator[None]:
+    """Watch a test: a coroutine by this fixture; a function has no loop, so that it can leave only threads."""
+    if pytest_asyncio.is_async_test(request.node):
+        request.getfixturevalue(coroutines)
+        yield
+    else:
+        with no_thread_left():
+            yield

@@ -29,6 +29,13 @@ COMMANDS: Final = tuple(
 )
 NSQ_HA: Final = "from nsq_ha.cli.__main__ import main\nmain()"
 """The program of the command line."""
+FILE: Final = """
+import runpy, sys
+del sys.argv[0]
+sys.path.insert(0, "")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs the file that its first argument names."""
 LIMIT: Final = 200.0
 """Seconds that a program has to end."""
 
@@ -85,12 +92,14 @@ class Host:
 class Program:
     """A program that runs, as far as needed like :class:`subprocess.Popen`; the end of its block kills it."""
 
-    def __init__(self, host: Host, text: str, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, host: Host, text: str, *arguments: str, env: Mapping[str, str] | None = None, folder: Path | None = None
+    ) -> None:
         asked = {
             "text": text,
             "arguments": arguments,
             "environment": dict(os.environ if env is None else env),
-            "folder": str(Path.cwd()),
+            "folder": str(folder or Path.cwd()),
         }
         self.returncode: int | None = None
         with ExitStack() as theirs:
@@ -143,6 +152,7 @@ class Program:
 
 
 COMMAND_LINE: Final = Host(loads=(*LOADED, *COMMANDS))
+ORDINARY: Final = Host()
 STRICT: Final = Host("-W", "error")
 DEBUG: Final = Host("-X", "dev", "-W", "error")
 """Python's development mode, where asyncio is in debug mode."""
@@ -150,13 +160,13 @@ DEBUG: Final = Host("-X", "dev", "-W", "error")
 
 def close() -> None:
     """End the hosts that have started."""
-    for host in (COMMAND_LINE, STRICT, DEBUG):
+    for host in (COMMAND_LINE, ORDINARY, STRICT, DEBUG):
         host.close()
 
 
-def run(host: Host, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(host: Host, text: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run a program without input to its end."""
-    with Program(host, text, *arguments) as program:
+    with Program(host, text, *arguments, folder=folder) as program:
         printed, complaints = program.communicate()
         return subprocess.CompletedProcess(text, program.wait(), printed.decode(), complaints.decode())
 

@@ -11,6 +11,7 @@ such as the embedded cluster's, it always does.
 import asyncio
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import selectors
@@ -19,6 +20,7 @@ import sys
 import time
 from asyncio.events import Handle
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 import pytest
@@ -444,6 +446,13 @@ def loop_for(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventL
     return {"virtual": VirtualLoop}
 
 
+@functools.lru_cache(maxsize=1)
+def _with_clock(_loaded: int) -> list[ModuleType]:
+    """Return the modules of the library that read the clock, of this number that are loaded."""
+    of_library = [module for name, module in sys.modules.items() if name.startswith("nsq_ha.")]
+    return [module for module in of_library if getattr(module, "monotonic", None) is time.monotonic]
+
+
 @contextlib.contextmanager
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have ``time.monotonic`` of the library show the running loop's virtual time, if it has one.
@@ -452,9 +461,8 @@ def one_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     if isinstance(loop, VirtualLoop):
-        for name, module in tuple(sys.modules.items()):
-            if name.startswith("nsq_ha.") and getattr(module, "monotonic", None) is time.monotonic:
-                monkeypatch.setattr(module, "monotonic", loop.time)
+        for module in _with_clock(len(sys.modules)):
+            monkeypatch.setattr(module, "monotonic", loop.time)
         call = HandlerThreads.call
 
         async def counted(self: HandlerThreads, function: Callable[[Any], object], argument: object) -> object:

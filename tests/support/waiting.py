@@ -10,10 +10,13 @@ from tests.support.nsqd import LIMIT
 from tests.support.virtual import VirtualLoop
 
 _LOOK: Final = 0.01
+_LONGEST_LOOK: Final = 0.05
+"""What is asked costs time of the processor: an answer that takes long is asked for less often."""
 
 
 async def eventually(condition: Callable[[], object | Awaitable[object]], limit: float = LIMIT) -> None:
     """Return when ``condition``, asked over and over, is true."""
+    is_virtual, look = isinstance(asyncio.get_running_loop(), VirtualLoop), _LOOK
     async with asyncio.timeout(limit):
         while True:
             outcome = condition()
@@ -21,7 +24,9 @@ async def eventually(condition: Callable[[], object | Awaitable[object]], limit:
                 outcome = await outcome
             if outcome:
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(look)
+            if not is_virtual:
+                look = min(1.2 * look, _LONGEST_LOOK)
 
 
 async def turn(count: int = 1) -> None:

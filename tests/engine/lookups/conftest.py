@@ -7,22 +7,29 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.engine.lookups.loopback import Fake
+from tests.support.leaks import watch
 from tests.support.log_lines import whole_log_lines
 from tests.support.virtual import loop_for, one_clock
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return loop_for(item)
 
 
-@pytest.fixture(autouse=True)
-async def virtual_clock(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> AsyncIterator[None]:
-    with whole_log_lines(caplog), one_clock(monkeypatch):
+@pytest.fixture
+async def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    with one_clock(monkeypatch):
         yield
+
+
+@pytest.fixture(autouse=True)
+def watched(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with whole_log_lines(caplog):
+        yield from watch(request, "virtual_clock")
 
 
 @pytest.fixture
