@@ -179,9 +179,8 @@ class Outcomes:
 
     def _stored(self, entry: PendingPublish, answer: bytes) -> None:
         if entry.original is not None:
-            entry.attempts = (
-                entry.original.attempts
-            )  # it may have been written elsewhere since, and be stored there, too
+            # It may have been written elsewhere since, and be stored there, too.
+            entry.attempts = entry.original.attempts
         receipts = entry.receipts(answer, self._partition, self.nsqd)
         self._pending.stored(entry.original or entry, receipts)
         self.counts.published += entry.count - 1
