@@ -39,13 +39,15 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha import Producer, Receipt
 from nsq_ha.admin import AdminClient
+from tests.support import programs
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -140,6 +142,10 @@ def _take(found: list[Example], example: Example, said: tuple[str, str] | None) 
             raise ValueError(f"{example}: unknown setting {name!r}")
         example.settings[name] = value
     found.append(example)
+
+
+_SETTING: Final = re.compile(r"\w+=.*")
+"""A variable before a command."""
 
 
 def looks_like(printed: str, expected: str) -> bool:
@@ -288,14 +294,10 @@ class PageRun:
             assert example.output is None or looks_like(printed, example.output), f"{example} printed:\n{printed}"
 
     def _program(self, example: Example, *arguments: str) -> str:
-        ran = subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PROCESS_LIMIT,
-            check=False,
+        ran = (
+            self._shell(shlex.join([sys.executable, *arguments]))
+            if arguments[0] == "-m"
+            else self._forked(programs.FILE, *arguments)
         )
         assert ran.returncode == 0, f"{example}:\n{ran.stdout}{ran.stderr}"
         return ran.stdout
@@ -317,19 +319,34 @@ class PageRun:
                 given = self._spark_command(example, self._here(command))
                 assert not expected or looks_like(given, self._here(expected)), f"{example}: {command}\n{given}"
                 continue
-            ran = subprocess.run(  # noqa: S602 - our own pages; they pipe
-                self._here(command),
-                shell=True,
-                cwd=self._folder,
-                env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=PROCESS_LIMIT,
-                check=False,
-            )
+            ran = self._command(self._here(command))
             assert ran.returncode == 0, f"{example}: {command}\n{ran.stdout}{ran.stderr}"
             assert not expected or looks_like(ran.stdout, self._here(expected)), f"{example}: {command}\n{ran.stdout}"
+
+    def _command(self, command: str) -> CompletedProcess[str]:
+        """Run a command: in a process that is forked if it needs no shell."""
+        words = shlex.split(command)
+        program, *arguments = itertools.dropwhile(_SETTING.fullmatch, words)
+        if re.search(r"[|<>&]", command) or program not in ("nsq-ha", "python"):
+            return self._shell(command)
+        env = os.environ | dict(word.split("=", 1) for word in itertools.takewhile(_SETTING.fullmatch, words))
+        return self._forked(programs.FILE if program == "python" else programs.NSQ_HA, *arguments, env=env)
+
+    def _forked(self, text: str, *arguments: str, env: Mapping[str, str] | None = None) -> CompletedProcess[str]:
+        return programs.run(programs.COMMAND_LINE, text, *arguments, env=env, folder=self._folder)
+
+    def _shell(self, command: str) -> CompletedProcess[str]:
+        return subprocess.run(  # noqa: S602 - our own pages; they pipe
+            command,
+            shell=True,
+            cwd=self._folder,
+            env=os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROCESS_LIMIT,
+            check=False,
+        )
 
     async def _stock(self, topic: str, channel: str, bodies: Sequence[bytes], *, extended: bool = False) -> None:
         """Make a topic of one partition with a channel, and publish to it."""
@@ -367,7 +384,7 @@ def commands_of(example: Example) -> Iterator[tuple[str, str]]:
 def programs_of(command: str) -> Iterator[list[str]]:
     """Return the words of each program of a pipe."""
     for words in _piped(shlex.split(command, comments=True)):
-        yield list(itertools.dropwhile(re.compile(r"\w+=.*").fullmatch, words))
+        yield list(itertools.dropwhile(_SETTING.fullmatch, words))
 
 
 def _piped(words: list[str]) -> Iterator[list[str]]:

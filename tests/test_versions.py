@@ -11,13 +11,16 @@ import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Literal, cast
+from unittest import mock
 
 import pytest
 import pytest_asyncio
+from sphinx.errors import ConfigError
 
 import nsq_ha
-from docs._ext.versions import read_versions
+from docs._ext.versions import check, read_versions, setup
 from tests.support.chromium import chromium
 
 if TYPE_CHECKING:
@@ -250,10 +253,13 @@ def test_a_wrong_list_fails_the_build(tmp_path: Path, text: str, problem: str) -
 
 
 def test_a_build_of_a_version_that_is_not_listed_fails(tmp_path: Path) -> None:
-    started = build(tmp_path, tmp_path / "site", "0.3.0", VERSIONS, ("how-to/both",))
-    printed, _ = started.communicate(timeout=200)
-    assert started.returncode != 0
-    assert "does not list 0.3.0: add it" in printed
+    (tmp_path / "versions.json").write_text(json.dumps(VERSIONS))
+    config = SimpleNamespace(release="0.3.0", versions_file=str(tmp_path / "versions.json"))
+    with pytest.raises(ConfigError, match=r"does not list 0\.3\.0: add it"):
+        check(cast("Any", None), cast("Any", config))
+    app = mock.Mock()
+    setup(app)
+    app.connect.assert_any_call("config-inited", check)
 
 
 def test_the_pages_of_each_version_are_published_beside_each_other(tmp_path: Path) -> None:

@@ -164,9 +164,11 @@ def close() -> None:
         host.close()
 
 
-def run(host: Host, text: str, *arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    host: Host, text: str, *arguments: str, env: Mapping[str, str] | None = None, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a program without input to its end."""
-    with Program(host, text, *arguments, folder=folder) as program:
+    with Program(host, text, *arguments, env=env, folder=folder) as program:
         printed, complaints = program.communicate()
         return subprocess.CompletedProcess(text, program.wait(), printed.decode(), complaints.decode())
 
