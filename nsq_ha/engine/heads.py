@@ -12,17 +12,11 @@ Source: server failures 5.2.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import httpcore
 
 from nsq_ha.errors import RemoteProtocolError
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable
-
-    from httpcore._backends.base import SOCKET_OPTION  # private, but the type of a public method
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Maximum size of the head of an answer, interim answers included, and of its trailers. Heads of both servers have less
@@ -93,11 +87,9 @@ class _Stream(httpcore.AsyncNetworkStream):
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.AsyncNetworkStream:
+    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         try:
-            return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+            return _Stream(await self._stream.start_tls(*args, **kwargs))
         except BaseException:
             # httpcore does not close it if the request is cancelled, as at its time limit: the event loop would keep
             # the socket until the server closes it.
@@ -111,13 +103,6 @@ class _Stream(httpcore.AsyncNetworkStream):
 class BoundedHeads(httpcore.AnyIOBackend):
     """Connects as httpcore does on asyncio."""
 
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         """Connect, and bound the heads that come."""
-        return _Stream(await super().connect_tcp(host, port, timeout, local_address, socket_options))
+        return _Stream(await super().connect_tcp(*args, **kwargs))
