@@ -44,10 +44,7 @@ class Spans:
         span = self._tracer.start_span(
             f"publish {topic}",
             kind=SpanKind.PRODUCER,
-            attributes={
-                **conventions.of_operation("send", "publish", topic),
-                **conventions.of_bodies(messages),
-            },
+            attributes=conventions.of_operation("send", "publish", topic) | conventions.of_bodies(messages),
         )
         return _PublishSpan(span)
 
@@ -58,10 +55,7 @@ class Spans:
             context=Context(),  # no span of the application is active here but the one that opened the consumer
             kind=SpanKind.CLIENT,
             links=_links(map(_context_of, messages[:MOST_LINKS])),
-            attributes={
-                **conventions.of_operation("receive", "receive", topic),
-                **conventions.of_messages(messages),
-            },
+            attributes=conventions.of_operation("receive", "receive", topic) | conventions.of_messages(messages),
         )
         span.end()
 
@@ -75,10 +69,7 @@ class Spans:
             context=parent,
             kind=SpanKind.CONSUMER,
             links=_links(creators),
-            attributes={
-                **conventions.of_operation("process", "process", topic),
-                **conventions.of_messages(messages),
-            },
+            attributes=conventions.of_operation("process", "process", topic) | conventions.of_messages(messages),
         )
         return _ProcessSpan(span, parent)
 
