@@ -219,6 +219,8 @@ class ConsumerInbox:
         clock: The event loop's.
         heartbeats: How often nsqd should send heartbeats.
         iterations: The tasks that iterate.
+        closing: Set when no more messages are handed out.
+        changed: Set when a subscription or the unanswered messages have changed.
         failure: An error that retrying cannot fix. None if there is none.
         died: Why the consumer's own task died. None if it did not.
     """
@@ -241,6 +243,8 @@ class ConsumerInbox:
         )
         self.giving_up: GivingUp = GivingUp(config, publisher, self.pace.backoff, observer)
         self.ledger: Ledger = Ledger(name, config, self.queue, self.pace, self.giving_up, self.clock, observer)
+        self.closing: asyncio.Event = self.ledger.closing
+        self.changed: asyncio.Event = self.ledger.changed
         self.failure: NsqError | None = None
         self.died: BaseException | None = None
         self._is_open = False  # started, and neither closing nor refused
@@ -265,16 +269,6 @@ class ConsumerInbox:
     def waiting(self) -> deque[Message]:
         """Messages that arrived and were not handed out. Empty while closing."""
         return self.queue.messages
-
-    @property
-    def closing(self) -> asyncio.Event:
-        """Set when no more messages are handed out."""
-        return self.ledger.closing
-
-    @property
-    def changed(self) -> asyncio.Event:
-        """Set when a subscription or the unanswered messages have changed."""
-        return self.ledger.changed
 
     def start(self) -> None:
         """Start, in the running event loop."""

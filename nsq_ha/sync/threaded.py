@@ -27,7 +27,11 @@ _here: Final = threading.local()
 
 
 class ThreadedConsumer(nsq_ha.Consumer):
-    """A consumer whose messages threads take, and whose functions know which consumer calls them."""
+    """A consumer whose messages threads take, and whose functions know which consumer calls them.
+
+    Attributes:
+        on_pause: Functions to call, in the event loop, when messages that no thread has seen must wait.
+    """
 
     def __init__(
         self, topic: str, channel: str, *, producer: Publishes[Awaitable[object]] | None, config: ConsumerConfig
@@ -37,6 +41,7 @@ class ThreadedConsumer(nsq_ha.Consumer):
             check_handler(config.on_give_up, "on_give_up")
             config = dataclasses.replace(config, on_give_up=self._known(config.on_give_up))
         super().__init__(topic, channel, producer=producer, config=config)
+        self.on_pause: set[Callable[[], None]] = self._inbox.pace.backoff.on_pause
 
     async def run(
         self,
@@ -88,11 +93,6 @@ class ThreadedConsumer(nsq_ha.Consumer):
             if not waiting or waiting[0].attempts >= queue.fine_below:  # would take more than a look at it
                 return
             ready.append(await anext(messages))
-
-    @property
-    def on_pause(self) -> set[Callable[[], None]]:
-        """Functions to call, in the event loop, when messages that no thread has seen must wait."""
-        return self._inbox.pace.backoff.on_pause
 
     async def take_batch(self, max_messages: int, max_wait: float) -> Batch:
         """Wait for a batch, see :meth:`nsq_ha.Consumer.batches`.
