@@ -96,15 +96,14 @@ class Consumer(SingleUseClient):
         self.config: ConsumerConfig = options_of(ConsumerConfig, config, options)
         self.topic: str = check_topic(topic)
         self.channel: str = check_channel(channel)
+        self._name = f"{self.topic}/{self.channel}"
         if self.config.partitions == ():
             raise ConfigError("partitions must name at least one partition; None reads all of them")
         if callable(self.config.on_give_up):
             check_handler(self.config.on_give_up, "on_give_up")
         self._give_up_publisher = GiveUpPublisher(self.config, self.topic, producer)
         self._observer = Observer(self.config.on_event)
-        self._inbox = ConsumerInbox(
-            f"{self.topic}/{self.channel}", self.config, self._give_up_publisher, self._check_loop, self._observer
-        )
+        self._inbox = ConsumerInbox(self._name, self.config, self._give_up_publisher, self._check_loop, self._observer)
         self._subscriptions = self._inbox.subscriptions
         self._close = Closing(self._close_gently, self._end, f"nsq_ha consumer {self.topic} closes")
         self._opened_at = 0.0
@@ -194,7 +193,7 @@ class Consumer(SingleUseClient):
                 raise
             why = "" if self._partitions is None else f": {self._partitions.why_not()}"
             raise ResponseTimeoutError(
-                f"{self.topic}/{self.channel}: not all partitions are subscribed after {timeout:g} s{why}"
+                f"{self._name}: not all partitions are subscribed after {timeout:g} s{why}"
             ) from None
 
     def stats(self) -> ConsumerStats:
@@ -286,9 +285,7 @@ class Consumer(SingleUseClient):
                 async with asyncio.timeout_at(deadline):
                     await drain(self._inbox)
             except TimeoutError:
-                log.warning(
-                    "%s/%s: closed with messages unanswered: %s", self.topic, self.channel, self._unanswered_by_nsqd()
-                )
+                log.warning("%s: closed with messages unanswered: %s", self._name, self._unanswered_by_nsqd())
                 await self._cut_off(max(began + CUT_OFF_TIMEOUT - loop.time(), 0.0))
             for subscription in self._subscriptions.values():
                 await subscription.aclose_connection(max(deadline - loop.time(), 0.0))
@@ -310,7 +307,7 @@ class Consumer(SingleUseClient):
         if self._partitions is not None:
             self._partitions.cancel()
         await self._inbox.giving_up.aclose()
-        await supervisor_ended(self._supervisor, f"{self.topic}/{self.channel}")
+        await supervisor_ended(self._supervisor, self._name)
         self._inbox.giving_up.end_threads()
         await self._lookups.aclose()
         self._observer.flush()
@@ -345,10 +342,9 @@ class Consumer(SingleUseClient):
         def wait() -> None:
             if done is None or not concurrent.futures.wait([done], _AT_EXIT).done:
                 log.warning(
-                    "%s/%s: the process exits without closing the consumer: %s messages stay in flight until nsqd's"
+                    "%s: the process exits without closing the consumer: %s messages stay in flight until nsqd's"
                     " message timeout: %s. Use the consumer with `async with`, or await aclose()",
-                    self.topic,
-                    self.channel,
+                    self._name,
                     _number(sum(least for _, least, _ in kept), sum(most for _, _, most in kept)),
                     ", ".join(f"{_number(least, most)} of {nsqd}" for nsqd, least, most in sorted(kept)),
                 )
@@ -494,9 +490,8 @@ class Consumer(SingleUseClient):
         """Warn if batches can never be full."""
         if 0 < self.max_in_flight < max_messages:
             log.warning(
-                "%s/%s: batches get at most max_in_flight=%d messages: raise it to max_messages=%d or more",
-                self.topic,
-                self.channel,
+                "%s: batches get at most max_in_flight=%d messages: raise it to max_messages=%d or more",
+                self._name,
                 self.max_in_flight,
                 max_messages,
             )
@@ -542,9 +537,8 @@ class Consumer(SingleUseClient):
         inbox.check_free()
         if 0 < self.max_in_flight < concurrency:
             log.warning(
-                "%s/%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
-                self.topic,
-                self.channel,
+                "%s: only %d of %d handlers can run at once: raise max_in_flight=%d to concurrency or more",
+                self._name,
                 self.max_in_flight,
                 concurrency,
                 self.max_in_flight,
@@ -563,7 +557,7 @@ class Consumer(SingleUseClient):
 
     def _stop_gently(self, signal_name: str) -> None:
         """Close the consumer after a signal."""
-        log.info("%s/%s: closing after %s; a second signal closes at once", self.topic, self.channel, signal_name)
+        log.info("%s: closing after %s; a second signal closes at once", self._name, signal_name)
         self._is_signalled = True
         self._begin_close()
 
@@ -578,7 +572,7 @@ class Consumer(SingleUseClient):
         self._close.begin()
 
     def _stop_at_once(self) -> None:
-        log.warning("%s/%s: closing at once: running handlers are cancelled", self.topic, self.channel)
+        log.warning("%s: closing at once: running handlers are cancelled", self._name)
         self._close.hurry()
 
 

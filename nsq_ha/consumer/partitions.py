@@ -56,6 +56,7 @@ class Partitions:
         self._subscriptions = subscriptions
         self._watch = watch
         self._channel = channel
+        self._name = f"{watch.topic}/{channel}"
         self._reports = PartitionReports(watch.observer, watch.topic, channel, None)
         self._config = config
         self._inbox = inbox
@@ -129,16 +130,12 @@ class Partitions:
             if warned is not None:
                 self._is_absence_reported = True
                 log.warning(
-                    "%s/%s: nothing to read for %.0f s: %s; still looking",
-                    self._watch.topic,
-                    self._channel,
-                    warned.seconds,
-                    self.why_not(),
+                    "%s: nothing to read for %.0f s: %s; still looking", self._name, warned.seconds, self.why_not()
                 )
                 self._reports.stalled(warned, self.why_not())
         over = outage.recovered(loop.time())
         if over is not None:
-            log.warning("%s/%s: found the topic after %.0f s", self._watch.topic, self._channel, over.seconds)
+            log.warning("%s: found the topic after %.0f s", self._name, over.seconds)
             self._reports.recovered(over)
 
     def warn_at_start(self, now: float) -> None:
@@ -147,9 +144,8 @@ class Partitions:
             return
         without = sorted(self._without_channel())
         log.warning(
-            "%s/%s: not all partitions are subscribed yet, continuing in the background: %s%s",
-            self._watch.topic,
-            self._channel,
+            "%s: not all partitions are subscribed yet, continuing in the background: %s%s",
+            self._name,
             self.why_not(),
             f". The channel may not exist on {numbered(without)} yet: what is published there before it does is not"
             f" delivered to it"
@@ -228,18 +224,16 @@ class Partitions:
         if config.skip_header is not None and not meta.extend_support and "skip_header" not in self._warned:
             self._warned |= {"skip_header"}
             log.warning(
-                "%s/%s: messages of this topic have no headers, so skip_header= skips none of them: remove it, or"
+                "%s: messages of this topic have no headers, so skip_header= skips none of them: remove it, or"
                 " create the topic as an extended one",
-                topic,
-                self._channel,
+                self._name,
             )
         if config.ordered is True and not meta.ordered and "ordered" not in self._warned:
             self._warned |= {"ordered"}
             log.warning(
-                "%s/%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
+                "%s: the topic is not ordered: ordered=True makes this channel ordered for all its consumers, one"
                 " message at a time for each partition, until nsqd's /channel/setorder is called with order=false",
-                topic,
-                self._channel,
+                self._name,
             )
 
     def _add(self, partition: int, group: asyncio.TaskGroup) -> None:
