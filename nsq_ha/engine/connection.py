@@ -154,20 +154,16 @@ class Connection:
         except TimeoutError:
             was_reached = connection._stream is not None
             await connection._discard()
+            hint = ""
             if connection._asks_for_secret:
-                raise ConnectError(
-                    f"{node.address} asks for AUTH, but the function auth_secret returned no secret within"
-                    f" connect_timeout={config.connect_timeout} s"
-                ) from None
-            if not was_reached:
+                problem = f"{node.address} asks for AUTH, but the function auth_secret returned no secret"
+            elif was_reached:
+                problem = f"{node.address} did not complete the handshake"
+            else:
+                problem = f"cannot connect to {node.address}"
                 # With nsqd= the user chose the address, so the hint does not apply.
                 hint = "" if config.nsqd else f"; {REACHABLE}"
-                raise ConnectError(
-                    f"cannot connect to {node.address} within connect_timeout={config.connect_timeout} s{hint}"
-                ) from None
-            raise ConnectError(
-                f"{node.address} did not complete the handshake within connect_timeout={config.connect_timeout} s"
-            ) from None
+            raise ConnectError(f"{problem} within connect_timeout={config.connect_timeout} s{hint}") from None
         except BaseException as error:
             await connection._discard()
             if isinstance(error, RemoteProtocolError):
