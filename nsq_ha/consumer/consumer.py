@@ -199,8 +199,7 @@ class Consumer(SingleUseClient):
     def stats(self) -> ConsumerStats:
         """Return the counts and states of all partitions. It may be called at any time, from any thread."""
         past = DeliveryCounts() if self._partitions is None else self._partitions.past
-        lookups = self._lookups.counts
-        return consumer_stats(self.topic, self.channel, self._inbox, self._watch, past=past, lookups=lookups)
+        return consumer_stats(self._inbox, self._watch, past, self._lookups.counts)
 
     def _stopped(self) -> str | None:
         if self._inbox.failure is not None:

@@ -25,34 +25,25 @@ if TYPE_CHECKING:
 
 
 def consumer_stats(
-    topic: str,
-    channel: str,
-    inbox: ConsumerInbox,
-    watch: TopicWatch | None,
-    *,
-    past: DeliveryCounts,
-    lookups: LookupCounts,
+    inbox: ConsumerInbox, watch: TopicWatch | None, past: DeliveryCounts, lookups: LookupCounts
 ) -> ConsumerStats:
     """Return the statistics of a consumer.
 
     Args:
-        topic: The topic.
-        channel: The channel.
         inbox: Its messages and subscriptions.
         watch: The topic's lookups. None before the consumer is entered.
         past: Counts of partitions that are no longer read.
         lookups: Counts of all lookups.
     """
     waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.pace.backoff.parked))
-    total = DeliveryCounts()
+    topic, total, partitions = inbox.ledger.topic, DeliveryCounts(), []
     total.add(past)
-    partitions = []
     for number, subscription in sorted(inbox.subscriptions.items()):
         total.add(subscription.counts)
         partitions.append(_partition(topic, watch, subscription, waiting[number]))
     return ConsumerStats(
         topic=topic,
-        channel=channel,
+        channel=inbox.ledger.channel,
         partitions=tuple(partitions),
         queued=sum(waiting.values()),
         ready=sum(each.ready for each in partitions),

@@ -206,8 +206,7 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        lookups = self._lookups.counts
-        return consumer_stats(self.topic, self.channel, self._inbox, None, past=self._counts, lookups=lookups)
+        return consumer_stats(self._inbox, None, self._counts, self._lookups.counts)
 
     def _troubles(self) -> list[Trouble]:
         return []
