@@ -59,14 +59,6 @@ _OTHER_NAME: Final = "; give lookupd_tls=TlsConfig(server_name=...), the name th
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
 
-_HEADERS: Final = {
-    # Without the version the server wraps its answers and sends every refusal as a 500.
-    "Accept": "application/vnd.nsq; version=1.0",
-    # A small body must not grow a thousandfold in our memory.
-    "Accept-Encoding": "identity",
-    "User-Agent": "nsq_ha",
-}
-
 
 def new_client(
     urls: Iterable[str] = (), tls: TlsConfig | ssl.SSLContext | None = None, local_addr: str | None = None
@@ -91,7 +83,7 @@ def new_client(
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = ssl.create_default_context()
-    return QuietClient(_HEADERS, verify, None if tls is None else server_name(tls, ""), local_addr)
+    return QuietClient(verify, None if tls is None else server_name(tls, ""), local_addr)
 
 
 async def ask(

@@ -14,11 +14,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 
 @contextlib.contextmanager
@@ -41,6 +41,14 @@ import httpcore  # noqa: E402 - after httpx, as above
 
 from nsq_ha.engine.heads import BoundedHeads  # noqa: E402 - it imports httpcore
 
+_HEADERS: Final = {
+    # Without the version the server wraps its answers and sends every refusal as a 500.
+    "Accept": "application/vnd.nsq; version=1.0",
+    # A small body must not grow a thousandfold in our memory.
+    "Accept-Encoding": "identity",
+    "User-Agent": "nsq_ha",
+}
+
 
 class _Transport(httpx.AsyncHTTPTransport):
     """Maps httpcore's errors and answers to httpx's, with a pool of our own: httpx cannot be given one."""
@@ -53,19 +61,12 @@ class QuietClient(httpx.AsyncClient):
     """Sends requests with one transport, and nothing around it. It keeps no state but open connections.
 
     Args:
-        headers: Headers of every request.
         verify: Checks certificates. None if no server uses https.
         server_name: Name that a certificate must contain. None for the host of the URL.
         local_addr: Host of the source address. None lets the system choose.
     """
 
-    def __init__(
-        self,
-        headers: Mapping[str, str],
-        verify: ssl.SSLContext | None,
-        server_name: str | None,
-        local_addr: str | None,
-    ) -> None:
+    def __init__(self, verify: ssl.SSLContext | None, server_name: str | None, local_addr: str | None) -> None:
         transport = _Transport(
             httpcore.AsyncConnectionPool(
                 ssl_context=verify,
@@ -77,7 +78,7 @@ class QuietClient(httpx.AsyncClient):
             )
         )
         super().__init__(
-            headers=headers,
+            headers=_HEADERS,
             transport=transport,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
             follow_redirects=False,
