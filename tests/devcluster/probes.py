@@ -30,10 +30,11 @@ NOT_WRITABLE = b"E_FAILED_ON_NOT_WRITABLE "
 def until(condition: Callable[[], Any], limit: float = LIMIT) -> Any:  # noqa: ANN401 - whatever the condition gives
     """Wait for something true, and return it."""
     end = time.monotonic() + limit
-    pause = threading.Event()
+    pause, seconds = threading.Event(), 0.005
     while not (found := condition()):
         assert time.monotonic() < end, "it did not come true"
-        pause.wait(0.005)  # so that the cluster, in this process, has its turn
+        pause.wait(seconds)  # so that the cluster, in this process, has its turn
+        seconds = min(1.2 * seconds, 0.03)
     return found
 
 
