@@ -197,7 +197,8 @@ class Replay(BlockingSubscription):
             if self._asked.extended:
                 return self._accept(connection.read(until))
             block.put(connection.protocol.take_unfinished())
-            block.end += connection.read_into(block.room(), until)
+            room = block.room()  # not below: it may move the end, which += has read before
+            block.end += connection.read_into(room, until)
         except ResponseTimeoutError as error:
             raise ResponseTimeoutError(
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
