@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -266,6 +267,20 @@ def test_messages_that_do_not_fit_into_the_memory_of_a_batch(start: Start, monke
     replay.open(0)
     got = received(replay, len(log))
     assert [(each.offset, set(each.body)) for each in got] == [(each.offset, set(each.body)) for each in log]
+
+
+def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start) -> None:
+    log = log_of([40] * 300)
+    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log)))
+    replay.open(0)
+    lots: list[list[Message] | Frames] = []
+    until = soon()
+    while sum(map(len, lots)) < len(log):
+        lots.append(replay.receive(until))
+    memory = [weakref.ref(lot.data) for lot in lots if isinstance(lot, Frames)]
+    assert replay.pause()
+    lots.clear()
+    assert [each() for each in memory] == [None] * len(memory) != []
 
 
 @pytest.mark.parametrize(

@@ -117,6 +117,8 @@ class Replay(BlockingSubscription):
         if not self._is_own or self._gathers or self._has_more:
             return False
         self.set_ready(0)
+        # Nothing waits in it, and an idle subscription must not keep megabytes.
+        self._block = Block()
         return True
 
     def suits(self, asked: Range, node: Node) -> bool:
