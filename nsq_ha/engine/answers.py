@@ -165,7 +165,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
     if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
         found = [(_node(raw, is_plain=True), raw) for raw in content.producers[:MAX_LISTED_NODES]]
         nodes = tuple(node for node, _ in found if node is not None)
-        return _plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
+        return plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
     if not content.partitions and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
@@ -280,7 +280,7 @@ def _channels(names: Sequence[str] | None) -> tuple[str, ...]:
 def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     text = body.message.lower()
     if body.status in (404, 500) and "topic_not_found" in text:  # only a plain one says so
-        return _plain_answer(lookupd, (), exists=False, note=NOT_CREATED)
+        return plain_answer(lookupd, (), exists=False, note=NOT_CREATED)
     if body.status in (404, 500) and "key not found" in text:
         return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=False, note=NOT_CREATED)
     if body.status in (404, 500) and "topic has no channel" in text:
@@ -288,7 +288,8 @@ def _refused_lookup(body: Body, lookupd: str) -> LookupAnswer:
     raise _unusable(body)
 
 
-def _plain_answer(lookupd: str, nodes: tuple[Node, ...], *, exists: bool = True, note: str = "") -> LookupAnswer:
+def plain_answer(lookupd: str, nodes: tuple[Node, ...], *, exists: bool = True, note: str = "") -> LookupAnswer:
+    """Return the answer of a plain nsqlookupd that lists ``nodes``."""
     return LookupAnswer(lookupd, leads=False, meta=None, partitions={}, exists=exists, note=note, nodes=nodes)
 
 

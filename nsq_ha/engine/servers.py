@@ -24,11 +24,11 @@ import random
 import socket
 from collections import Counter, defaultdict
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from nsq_ha.checks import is_ip
+from nsq_ha.engine.answers import plain_answer
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import LookupdFailed, LookupdRecovered
@@ -136,15 +136,7 @@ class Listing:
             candidates = tuple(info.node for info in self._nodes if topic not in info.tombstoned)
         if not nodes and not candidates:
             return None  # it may know the topic, though no nsqd has it
-        return LookupAnswer(
-            lookupd=self._lookupd,
-            leads=False,
-            meta=None,
-            partitions=MappingProxyType({}),
-            exists=True,
-            nodes=nodes,
-            candidates=candidates,
-        )
+        return dataclasses.replace(plain_answer(self._lookupd, nodes), candidates=candidates)
 
 
 class LookupdOutage(NamedTuple):
