@@ -19,13 +19,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.errors import (
-    ConnectionLostError,
-    NsqError,
-    RemoteProtocolError,
-    ServerError,
-    TlsRequiredError,
-)
+from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import NsqdHttp

@@ -70,12 +70,7 @@ class Producer(SingleUseClient):
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.
     """
 
-    def __init__(
-        self,
-        *,
-        config: ProducerConfig | None = None,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
+    def __init__(self, *, config: ProducerConfig | None = None, **options: Unpack[ProducerOptions]) -> None:
         self.config: ProducerConfig = options_of(ProducerConfig, config, options)
         self._trace = self.config.trace
         self._choose_path()

@@ -67,12 +67,7 @@ class Producer(Facade[nsq_ha.Producer]):
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.
     """
 
-    def __init__(
-        self,
-        *,
-        config: ProducerConfig | None = None,
-        **options: Unpack[ProducerOptions],
-    ) -> None:
+    def __init__(self, *, config: ProducerConfig | None = None, **options: Unpack[ProducerOptions]) -> None:
         """Check the options; connect to nothing yet."""
         checked = options_of(ProducerConfig, config, options)
         super().__init__(lambda: nsq_ha.Producer(config=checked))
