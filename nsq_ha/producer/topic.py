@@ -250,16 +250,25 @@ class TopicPublisher:
     # ------------------------------------------------------------ the topic's view
 
     async def view(self) -> TopicView:
-        """Return the topic's view; wait for the first lookup that names its partitions.
+        """Return the topic's view as :meth:`known_view` does; if keys are moving, wait as ``partition_change`` says.
 
-        If keys are moving to other partitions, wait as ``partition_change`` says.
+        Only for the front of the topic's queue: the number of partitions in use may change here, and a large batch
+        there has chosen its partitions.
+        """
+        view = await self.known_view()
+        await self._repartition.settled()
+        return view
+
+    async def known_view(self) -> TopicView:
+        """Return the topic's view; wait for the first lookup that names its partitions.
 
         The caller sets the time limit. Cancelling leaves nothing behind.
 
         Raises:
             TopicNotFoundError: No nsqlookupd knows the topic, and none did before.
         """
-        if self.is_usable(view := self.watch.view):
+        view = self.watch.view
+        if view is not None and _names_partitions(view):
             self._was_known = True
             return view
         loop = asyncio.get_running_loop()
@@ -269,13 +278,11 @@ class TopicPublisher:
                 async with asyncio.timeout_at(None if self._was_known else deadline):
                     view = await self.watch.wait_until(_names_partitions)
                 self._was_known = True
-                break
+                return view
             except TimeoutError:
                 if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
                     raise self._unknown() from None
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
-        await self._repartition.settled()
-        return view
 
     def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
         """Return whether the view names the topic's partitions and keys are not moving."""
@@ -455,7 +462,7 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
     with contextlib.ExitStack() as stack:
         for publisher in publishers:
             stack.enter_context(publisher.kept())
-        views = await asyncio.gather(*(publisher.view() for publisher in publishers))
+        views = await asyncio.gather(*(publisher.known_view() for publisher in publishers))
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
         nodes = {node.address for view in views for node in view.publishable.values()}

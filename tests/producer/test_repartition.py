@@ -8,10 +8,13 @@ import pytest
 from nsq_ha import ConfigError, OutgoingMessage, Producer, ProducerConfig, Receipt
 from nsq_ha.errors import PublishError, ResponseTimeoutError, TopicNotFoundError
 from nsq_ha.policy.liveness import DOUBTED_AFTER
+from nsq_ha.policy.sharding import partition_for
+from nsq_ha.producer.batch import STEP
+from nsq_ha.protocol import Mpub
 from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import dawdle, eventually, turn
 
 DELAY = 0.4
 
@@ -166,6 +169,40 @@ async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> No
         (third,) = await many
         assert isinstance(third, Receipt)
         assert third.partition == receipt.partition
+
+
+async def test_a_large_batch_is_drained_as_a_whole(stage: Stage) -> None:
+    """Its commands wait for room one after the other; nobody uses the new number before the last one is queued."""
+    key, count = next(f"k{n}" for n in range(9) if partition_for(f"k{n}", 2) == 1), STEP + 1
+    grow(stage, 1)
+    async with growing(
+        stage, partition_change="drain", new_partition_delay=0.2, max_batch_bytes=20_000, max_pending_bytes=1
+    ) as producer:
+        await producer.publish(TOPIC, b"0")
+        holding = stage.nsqds[0].script = Holding()
+        batch = [OutgoingMessage(b"x" * 100, key=key)] * count
+        many = asyncio.create_task(producer.publish_many(TOPIC, batch, timeout=3600.0))
+        await eventually(lambda: holding.has(1))
+        watch = topics_of(producer)[TOPIC].watch
+        grow(stage, 2)
+        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        await dawdle(0.25)
+        ready = asyncio.create_task(producer.wait_ready(TOPIC))
+        await dawdle(0.05)
+        later = asyncio.create_task(producer.publish(TOPIC, b"later", key=key, timeout=3600.0))
+        written = 0
+        while written < count:
+            await eventually(lambda: holding.has(1), 5.0)
+            [(_, command)] = holding.held
+            assert isinstance(command, Mpub)
+            written += len(command.bodies)
+            if written == count:
+                await dawdle(0.5)
+                assert not later.done()
+            holding.release()
+        assert (await later).partition == 1
+        assert {receipt.partition for receipt in await many if isinstance(receipt, Receipt)} == {0}
+        await ready
 
 
 async def test_a_publish_ends_in_time_if_the_topic_goes_while_keys_wait(stage: Stage) -> None:
