@@ -20,10 +20,9 @@ import time
 import uuid
 from typing import Any, Final, NamedTuple
 
-import httpx
-
 import nsq_ha.sync
 from nsq_ha import Consumer, Message, Producer
+from tests.support import web
 
 COUNTS: Final = {
     (1, 0.0): 3400,
@@ -50,7 +49,7 @@ class Nsqd(NamedTuple):
     def finished(self, topic: str) -> int:
         """Return how many FINs it has counted on the topic's connections."""
         url = f"http://{self.http}/stats?format=json&topic={topic}&channel={CHANNEL}"
-        topics = httpx.get(url).raise_for_status().json()["topics"]
+        topics = web.get(url).raise_for_status().json()["topics"]
         channels = itertools.chain.from_iterable(each["channels"] for each in topics)
         return sum(client["finish_count"] for channel in channels for client in channel["clients"] or ())
 

@@ -11,12 +11,11 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, Final, NoReturn, Unpack
 
-import httpx
-
 from integration.cluster import TLS_VARIABLE, OperatedNodes, TopicOptions
 from integration.embedded import EmbeddedNodes
 from nsq_ha import OutgoingMessage, Producer, PublishError, Receipt, TlsConfig
 from nsq_ha.devcluster import DevCluster
+from tests.support import web
 from tests.support.certificates import CA_FILE, server_context
 
 UPSTREAM_VARIABLE: Final = "NSQ_HA_TEST_UPSTREAM_LOOKUPD"
@@ -56,7 +55,7 @@ class PlainCluster(OperatedNodes):
         """The base URLs of the HTTP of all nsqds."""
         found = set()
         for url in self.lookupd:
-            for node in httpx.get(f"{url}/nodes").raise_for_status().json()["producers"]:
+            for node in web.get(f"{url}/nodes").raise_for_status().json()["producers"]:
                 found.add(f"http://{node['broadcast_address']}:{node['http_port']}")
         return found
 
@@ -66,7 +65,7 @@ class PlainCluster(OperatedNodes):
         self._topics.append(topic)
         nsqds = self._nsqds()
         for nsqd in nsqds:
-            httpx.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()
+            web.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()
         limit = time.monotonic() + 30
         while not all(self._listed(url, topic) == len(nsqds) for url in self.lookupd):
             assert time.monotonic() < limit, f"no nsqlookupd lists all nsqds of {topic}"
@@ -74,13 +73,13 @@ class PlainCluster(OperatedNodes):
 
     @staticmethod
     def _listed(url: str, topic: str) -> int:
-        answer = httpx.get(f"{url}/lookup", params={"topic": topic})
+        answer = web.get(f"{url}/lookup", params={"topic": topic})
         return len(answer.json()["producers"]) if answer.status_code == 200 else 0
 
     def delete_channel(self, channel: str) -> None:
         for nsqd in self._nsqds():
             for topic in self._topics:
-                answer = httpx.post(f"{nsqd}/channel/delete", params={"topic": topic, "channel": channel})
+                answer = web.post(f"{nsqd}/channel/delete", params={"topic": topic, "channel": channel})
                 assert answer.status_code in (200, 404), answer.text
 
     def move_leader(self, topic: str, partition: int) -> NoReturn:
@@ -93,15 +92,15 @@ class PlainCluster(OperatedNodes):
 
     def recreate(self, topic: str) -> None:
         for nsqd in self._nsqds():
-            httpx.post(f"{nsqd}/topic/delete", params={"topic": topic})
-            httpx.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()
+            web.post(f"{nsqd}/topic/delete", params={"topic": topic})
+            web.post(f"{nsqd}/topic/create", params={"topic": topic}).raise_for_status()
 
     def close(self) -> None:
         for topic in self._topics:
             for nsqd in self._nsqds():
-                httpx.post(f"{nsqd}/topic/delete", params={"topic": topic})
+                web.post(f"{nsqd}/topic/delete", params={"topic": topic})
             for url in self.lookupd:
-                httpx.post(f"{url}/topic/delete", params={"topic": topic})
+                web.post(f"{url}/topic/delete", params={"topic": topic})
 
 
 class EmbeddedPlainCluster(EmbeddedNodes, PlainCluster):

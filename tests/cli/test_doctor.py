@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
@@ -23,6 +22,7 @@ from nsq_ha.cli.doctor import ahead, certificates
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
+from tests.support import web
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import eventually
 
@@ -214,7 +214,7 @@ def test_a_dead_nsqd_that_the_nsqlookupds_forgot_is_missed(invoke: Invoke, name:
         address = lonely.nsqds["nsqd-2"]
         lonely.kill("nsqd-2")
         port = address.rpartition(":")[2]
-        asyncio.run(eventually(lambda: port not in httpx.get(f"{lookupd}/nodes").text))
+        asyncio.run(eventually(lambda: port not in web.get(f"{lookupd}/nodes").text))
         result = invoke("doctor", "-o", "table", lookupd=lookupd)
         assert result.exit_code == 1
         assert result.stdout.startswith(f"FAILED  incident: nsqd {address} ")

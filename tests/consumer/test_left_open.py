@@ -8,13 +8,12 @@ import re
 import weakref
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from nsq_ha import Consumer, Message
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import until
-from tests.support import programs
+from tests.support import programs, web
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import eventually
 
@@ -61,16 +60,16 @@ def published(plain: DevCluster, test: str, count: int) -> str:
     name = f"t{abs(hash(test))}"
     plain.create_topic(name)
     for nsqd in map(plain.http_address, plain.nsqds):
-        httpx.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
+        web.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
         body = b"\n".join(b"%d" % number for number in range(count))
-        httpx.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
+        web.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
     return name
 
 
 def in_flight_and_depth(plain: DevCluster, topic: str) -> tuple[int, int]:
     found = []
     for nsqd in map(plain.http_address, plain.nsqds):
-        answer = httpx.get(nsqd + "/stats", params={"format": "json", "topic": topic}).json()
+        answer = web.get(nsqd + "/stats", params={"format": "json", "topic": topic}).json()
         found += answer["topics"][0]["channels"]
     return sum(channel["in_flight_count"] for channel in found), sum(channel["depth"] for channel in found)
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import until
+from tests.support import web
 from tests.support.programs import STRICT, run
 
 PUBLISHED = 10
@@ -36,14 +36,14 @@ def topic(plain: DevCluster, request: pytest.FixtureRequest) -> str:
     name = f"t{abs(hash(request.node.name))}"
     plain.create_topic(name)
     nsqd = plain.http_address("nsqd-0")
-    httpx.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
+    web.post(nsqd + "/channel/create", params={"topic": name, "channel": "ch"}).raise_for_status()
     body = b"\n".join(b"%d" % number for number in range(PUBLISHED))
-    httpx.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
+    web.post(nsqd + "/mpub", params={"topic": name}, content=body).raise_for_status()
     return name
 
 
 def in_flight_and_depth(plain: DevCluster, topic: str) -> tuple[int, int]:
-    answer = httpx.get(plain.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": topic}).json()
+    answer = web.get(plain.http_address("nsqd-0") + "/stats", params={"format": "json", "topic": topic}).json()
     (channel,) = answer["topics"][0]["channels"]
     return channel["in_flight_count"], channel["depth"]
 
