@@ -428,6 +428,25 @@ def test_topics_of_a_pattern_come_and_go() -> None:
     assert plan.latest(begin) == {**begin, "t2": {"0": 5}}
 
 
+@pytest.mark.parametrize("has_end", [False, True])
+def test_a_topic_of_a_pattern_is_not_gone_because_an_nsqlookupd_that_just_started_lists_nothing(
+    monkeypatch: pytest.MonkeyPatch, *, has_end: bool
+) -> None:
+    model = two()
+    monkeypatch.setattr(model, "topics", lambda max_age=0.0: ())
+    given = {"lookupd": "127.0.0.1:4161", "subscribePattern": "t.*", "metadataRefresh": "1m"}
+    plan = StreamPlanner(ReadOptions.parse(given, "stream"), model.cluster)
+    if has_end:
+        plan.prepare_target()
+    begin = {"t": {"0": 20, "1": 20}}
+    end = plan.latest(begin)
+    assert bounds(plan, begin, end) == {0: (20, 100), 1: (20, 50)}
+    assert plan.latest(end) == end
+    del model.topics_["t"]
+    with pytest.raises(DataLossError, match="the topic is gone"):
+        StreamPlanner(ReadOptions.parse(given, "stream"), model.cluster).latest(end)
+
+
 @pytest.mark.parametrize("reads", [{"topic": "t"}, {"subscribePattern": "t.*"}])
 def test_without_any_nsqlookupd_the_known_leaders_are_read(reads: Given, caplog: pytest.LogCaptureFixture) -> None:
     model = two()

@@ -159,6 +159,7 @@ class Snapshots:
     def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.last: dict[str, TopicSnapshot] = {}
         self._taken_at = 0.0
+        self._denied: set[str] = set()
         self._options = options
         self._cluster = cluster
         self._is_silent = False
@@ -173,21 +174,27 @@ class Snapshots:
         topics = topics_of(options, cluster, options.patience)
         return self._keep([complete_snapshot(topic, options, cluster) for topic in topics])
 
-    def recent(self) -> Mapping[str, TopicSnapshot]:
+    def recent(self, places: Iterable[TopicPartition] = ()) -> Mapping[str, TopicSnapshot]:
         """Return snapshots that are not older than ``metadataRefresh``.
+
+        Args:
+            places: Partitions that the query has read. Their topics are looked up though no list has them: one
+                nsqlookupd makes the list, and one that has just started lists nothing.
 
         Raises:
             NsqError: No nsqlookupd has answered since the query began, for the patience of the read.
         """
         options = self._options
-        if time.monotonic() - self._taken_at < options.metadata_refresh:
+        read = {place[0] for place in places if options.reads(*place)} - self._denied
+        if time.monotonic() - self._taken_at < options.metadata_refresh and read <= self.last.keys():
             return self.last
         # Without a time for which answers count, those of the nsqlookupds do not count either.
         max_age = ROUTINE if options.metadata_refresh else 0.0
 
         def ask() -> Mapping[str, TopicSnapshot]:
             try:
-                topics = topics_of(options, self._cluster, max_age=max_age)
+                listed = topics_of(options, self._cluster, max_age=max_age)
+                topics = dict.fromkeys((*listed, *sorted(read)))
                 return self._keep([self._available(topic, max_age) for topic in topics])
             finally:
                 self._report_silence()
@@ -208,6 +215,7 @@ class Snapshots:
         try:
             return available_snapshot(topic, options, self._cluster, max_age)
         except TopicNotFoundError:
+            self._denied.add(topic)
             # A deleted topic that was read before is handled with its offsets; it may be one of many.
             if topic in self.last or options.subscribe_pattern is not None or not options.fail_on_data_loss:
                 return None

@@ -157,7 +157,7 @@ class StreamPlanner:
         """
         begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
         self._losses.check(until)
-        snapshots = self._snapshots.recent()
+        snapshots = self._snapshots.recent(until)
         ranges: list[Range] = []
         for place, stop in sorted(until.items()):
             if not self._options.reads(*place):
@@ -191,7 +191,7 @@ class StreamPlanner:
 
     def _next(self, begin: Mapping[TopicPartition, int], origin: Origin, *, limited: bool) -> NextBatch:
         """Return the next micro-batch."""
-        self._snapshots.recent()
+        self._snapshots.recent(begin)
         logs = self._snapshots.logs()
         readable = self._readable(begin, logs, origin)
         ends, stopped = readable.ends, readable.stopped
@@ -291,10 +291,13 @@ class StreamPlanner:
         self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Return the ends of a query with an end, even for partitions without a leader: tasks wait for one."""
-        targets = self._target or {}
+        targets = {} if self._target is None else self._target
         found: dict[TopicPartition, int] = {}
         for place in ends.keys() | targets.keys():
             target, start = targets.get(place), begin.get(place)
+            if target is None and start is not None and ends[place] > start:
+                # The list of a pattern's topics was incomplete when the targets were set.
+                target = targets[place] = ends[place]
             if target is not None and (start is None or target > start):
                 found[place] = target
             elif start is not None:
