@@ -509,6 +509,22 @@ def test_a_batch_that_goes_back_is_refused(plan: Callable[..., AckPlanner], topi
     assert lossy.ranges(end, start) == [], "planned after a loss that was allowed"
 
 
+def test_a_file_that_comes_while_the_servers_say_that_nothing_is_left_is_read(
+    dev_cluster: DevCluster, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planner = AckPlanner(options_for(dev_cluster, topic, tmp_path))
+    start = planner.initial()
+    planner.prepare_target()
+
+    def drained_after_a_last_file(_: object) -> bool:
+        planner._spool.append(plain(b"last"))  # noqa: SLF001 - as a puller does
+        return True
+
+    monkeypatch.setattr(planner, "_is_drained", drained_after_a_last_file)
+    with closing(planner):
+        assert read(planner, start, planner.latest(start)) == [b"last"]
+
+
 def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
     options = options_for(dev_cluster, topic, tmp_path)
     planner = AckPlanner(options)

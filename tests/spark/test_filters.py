@@ -84,9 +84,17 @@ def test_no_row_that_a_filter_wants_is_left_out(filters: list[tuple[type[Any], i
 
 
 def test_a_time_narrows_from_below() -> None:
-    log = Log([10] * 5, [1000, 2000, 3000, 4000, 5000])
-    since = limits_of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(3, UTC))])
-    assert since.time_from == 3000
+    log = Log([10] * 5, [100_000, 200_000, 300_000, 400_000, 500_000])
+    since = limits_of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(300, UTC))])
+    assert since.time_from == 300_000
     assert since.narrow(0, 50, search_in_log(log)) == (20, 50)
     assert since.narrow(30, 50, search_in_log(log)) == (30, 50)
     assert since.narrow(0, 10, search_in_log(log)) == (10, 10), "nothing of it is so young"
+
+
+@given(st.lists(st.integers(0, 60_000), min_size=1, max_size=12), st.integers(0, 20))
+def test_no_row_is_left_out_though_the_clock_of_the_next_leader_is_behind(ahead_ms: list[int], second: int) -> None:
+    times = [1000 * number + ahead for number, ahead in enumerate(ahead_ms)]
+    since = limits_of([GreaterThanOrEqual(("timestamp",), datetime.fromtimestamp(second, UTC))])
+    low, high = since.narrow(0, 10 * len(times), search_in_log(Log([10] * len(times), times)))
+    assert all(low <= 10 * number < high for number, time_ms in enumerate(times) if time_ms >= 1000 * second)

@@ -99,7 +99,11 @@ class AckPlanner:
         while True:
             self._pull()
             end = self._end(begin, limited=limited)
-            if end > begin or self._draining is None or self._is_drained(self._draining):
+            if end > begin or self._draining is None:
+                break
+            if self._is_drained(self._draining):
+                # A puller may have written and finished its last messages after the files were counted.
+                end = self._end(begin, limited=limited)
                 break
             time.sleep(_LOOK)
         if end > begin:

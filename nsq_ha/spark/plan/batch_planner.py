@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
+from nsq_ha.spark.checkpoint import MARGIN
 from nsq_ha.spark.options import EARLIEST, LATEST
 from nsq_ha.spark.plan.metadata import complete_snapshot, topics_of
 
@@ -114,7 +115,8 @@ class FilterLimits:
             behind = self.offset_to + 1
             end = max(start, _at_once(lambda: log.boundary(behind)) or end)
         if self.time_from is not None and start < end:
-            time_from = self.time_from
+            # The clock of a partition's next leader may be behind, so older messages may follow younger ones.
+            time_from = self.time_from - round(MARGIN * 1000)
             if (found := _at_once(lambda: log.at_time(time_from))) is not None:
                 start = min(max(start, found), end)
         return start, end
