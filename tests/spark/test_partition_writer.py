@@ -125,6 +125,14 @@ def test_an_explicit_refusal_is_no_doubt(nsqd: Start) -> None:
     )
 
 
+def test_a_late_refusal_leaves_doubt(nsqd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_writer, "PROMPT_REFUSAL", 0.0)
+    before = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_WRITABLE no")))
+    after = nsqd(HANDSHAKE, (b"one", OK))
+    found = write(writer(Leaders([before.node, after.node])), batch(b"one", b"uno"))
+    assert found == PartitionWritten(rows=2, size=6, batches=1, doubtful=2)
+
+
 def test_a_lost_connection_leaves_what_was_sent_in_doubt(nsqd: Start) -> None:
     before = nsqd(HANDSHAKE, (b"one", b""), close=True)
     after = nsqd(HANDSHAKE, (b"one", OK))

@@ -1,8 +1,8 @@
 """Publish the rows of one task: MPUBs by partition, one in flight on each connection, with retries.
 
 Each partition's MPUBs are stored in order: the next one is sent only after the previous
-one was acknowledged. An MPUB that was sent but not answered is in doubt: it is sent again,
-may then be stored twice, and is counted as doubtful. ``row_converter`` decides which row
+one was acknowledged. An MPUB that was sent but not answered, or refused late, is in doubt: it is
+sent again, may then be stored twice, and is counted as doubtful. ``row_converter`` decides which row
 goes where.
 
 **Source:** Spark design 2.3; server protocol 6.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.options.types import Backoff
+from nsq_ha.policy.lane import PROMPT_REFUSAL
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import Traced, decode_traced
 from nsq_ha.protocol.frames import OK
@@ -90,6 +91,7 @@ class PartitionWriter:
         self._connection: BlockingConnection | None = None
         self._pending: EncodedMpub | None = None
         self._failure: NsqError | None = None
+        self._sent_at = 0.0
 
     def send(self, batch: EncodedMpub) -> None:
         """Wait until the previous batch is acknowledged, then send this one.
@@ -117,7 +119,8 @@ class PartitionWriter:
             is_sent = self._connection is not None
             attempts += is_sent
             if answer is not None:
-                doubtful += is_sent and not isinstance(answer, ServerError)
+                is_prompt = time.monotonic() - self._sent_at <= PROMPT_REFUSAL
+                doubtful += is_sent and not (isinstance(answer, ServerError) and is_prompt)
                 self._give_up(answer, until, attempts, in_doubt=doubtful > 0)
                 time.sleep(delay_after(_RETRY, max(1, attempts), random.random))
             self._reopen(batch)
@@ -188,8 +191,8 @@ class PartitionWriter:
         self._connection = connection
         self._failure = self._try_to_send(connection, batch)
 
-    @staticmethod
-    def _try_to_send(connection: BlockingConnection, batch: EncodedMpub) -> NsqError | None:
+    def _try_to_send(self, connection: BlockingConnection, batch: EncodedMpub) -> NsqError | None:
+        self._sent_at = time.monotonic()
         try:
             connection.protocol.expect_publish()
             connection.send(batch.command)
