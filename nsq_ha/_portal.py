@@ -282,10 +282,10 @@ class Call(Generic[_Result]):
             self._portal.post(self._cancel)
 
     def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        else:
+        if self._task is None:
             self.coroutine.close()
+        elif not self._task.done():
+            self._portal.loop.call_soon(self._task.cancel)  # after its first step: without that it would tell nobody
 
 
 class WaitingCall(Call[_Result]):

@@ -153,14 +153,16 @@ class Facade(Generic[_Client_co]):
                     f" coroutine blocks it or the machine is too busy; it goes on starting, and the next call waits"
                     f" for it"
                 ) from None
-            begun.future.cancel()
+            future = begun.future  # it may have started meanwhile
+            has_failed = future.cancel() or not future.done() or future.exception() is not None
             with _portal.mutex():
-                if self._begun is begun and not self._is_stopped:
+                if has_failed and self._begun is begun and not self._is_stopped:
                     self._client = self._make()
                     self._begun = None  # last, for a fork in between
             if isinstance(error, CancelledError):  # by stop(), or since another thread that started it was interrupted
                 return self._start(call, limit)
-            raise
+            if has_failed or not isinstance(error, TimeoutError):
+                raise
         self._portal = begun.portal
         return begun.portal
 

@@ -49,13 +49,17 @@ class PublishFuture(CallFuture[Receipt]):
 
     def succeeded(self, result: Receipt) -> None:
         """Set the result (in the loop)."""
-        super().succeeded(result)
-        self._owner.ended(self, has_failed=False)
+        try:
+            super().succeeded(result)
+        finally:  # a callback may raise SystemExit
+            self._owner.ended(self, has_failed=False)
 
     def failed(self, error: BaseException) -> None:
         """Set the error (in the loop)."""
-        super().failed(error)
-        self._owner.ended(self, has_failed=not self.cancelled())
+        try:
+            super().failed(error)
+        finally:
+            self._owner.ended(self, has_failed=not self.cancelled())
 
     def result(self, timeout: float | None = None) -> Receipt:
         """Return the receipt or raise the error."""

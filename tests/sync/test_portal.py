@@ -11,7 +11,7 @@ from concurrent.futures import wait as wait_for
 import pytest
 
 from nsq_ha import ClosedError
-from nsq_ha._portal import Portal
+from nsq_ha._portal import CallFuture, Portal
 from tests.support.nsqd import LIMIT
 from tests.support.threads import at_once, in_thread, signal_when, until
 from tests.support.waiting import turn
@@ -117,6 +117,17 @@ def test_a_future_that_is_cancelled_before_the_loop_sees_it_never_starts(portal:
     free.set()
     assert wait_for([future], LIMIT).done == {future}
     assert not endless.began.is_set()
+
+
+def test_a_future_that_is_cancelled_before_its_first_step_ends(portal: Portal) -> None:
+    future = CallFuture(portal, double(1))
+
+    def begin_and_cancel() -> None:
+        future.begin()
+        future.cancel()
+
+    portal.post(begin_and_cancel)
+    assert wait_for([future], LIMIT).done == {future}
 
 
 def test_a_call_from_the_loops_own_thread_fails_instead_of_waiting_for_itself(portal: Portal) -> None:
