@@ -59,9 +59,9 @@ class HandlerThreads:
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
         if self._busy == self._started < self._most:
-            self._started += 1
-            name = f"nsq_ha handler {self._started}"
+            name = f"nsq_ha handler {self._started + 1}"
             threading.Thread(target=self._work, args=(self._jobs,), name=name, daemon=True).start()
+            self._started += 1  # not before: the system may have no thread left
         self._busy += 1
         self._jobs.put((loop, outcome, partial(contextvars.copy_context().run, function, argument)))
         return await outcome

@@ -549,6 +549,21 @@ async def test_a_thread_has_the_callers_context_and_returns_its_error() -> None:
     threads.close()
 
 
+@pytest.mark.real_time
+async def test_a_thread_that_cannot_start_is_not_waited_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = HandlerThreads(1)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await threads.call(lambda number: number, 1)
+    assert await asyncio.wait_for(threads.call(lambda number: number, 2), 10.0) == 2
+    threads.close()
+
+
 def test_what_returns_a_coroutine_is_async() -> None:
     class Async:
         async def __call__(self, _: Message) -> None: ...
