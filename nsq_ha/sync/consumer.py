@@ -217,7 +217,7 @@ class Consumer(Facade[ThreadedConsumer]):
         if begun is not None and not begun.portal.is_inherited and is_called_by(self._client):
             # To wait would be to wait for the message that this thread handles.
             self._is_stopped = True
-            begun.portal.submit(self._close(error))
+            begun.portal.submit(self._close(error)).add_done_callback(lambda _: begun.portal.forget(self))
         else:
             super()._stop(error)
 
@@ -228,7 +228,7 @@ class Consumer(Facade[ThreadedConsumer]):
     async def _close_after(self, leaving: Taker | None, error: BaseException | None) -> None:
         if leaving is not None:
             await leaving.end()
-        for taker in self._takers:
+        for taker in [*self._takers]:  # threads add theirs meanwhile
             taker.give_back()
         # From here to the end of the inbox nothing else runs, so that nobody takes what was given back.
         await super()._close(error)

@@ -140,6 +140,8 @@ class Taker:
 
     def _begin(self) -> None:
         self.task = self._portal.loop.create_task(self._run(), name="nsq_ha takes messages for a thread")
+        # Not at the end of the task: it may be cancelled before its first step.
+        self.task.add_done_callback(lambda _: self._answer(StopIteration()))
 
     def _wanted(self, wanting: LockType, wish: tuple[int, float] | None) -> None:
         self.give_back()
@@ -179,7 +181,6 @@ class Taker:
                 await self._fill()
         finally:
             self._engine.on_pause.discard(self._pause)
-            self._answer(StopIteration())
 
     async def _fill(self) -> None:
         self._is_taking = True

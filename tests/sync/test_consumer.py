@@ -242,6 +242,32 @@ def test_leaving_the_block_gives_back_at_once_what_this_thread_has_not_answered(
         assert (message.body, message.attempts) == (first.body, 1)
 
 
+def test_a_thread_that_begins_to_iterate_while_it_stops_does_not_wait_for_ever(cluster: DevCluster, topic: str) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        portal, free = consumer._started("start"), threading.Event()
+        portal.post(lambda: free.wait(LIMIT))
+        taker = taking.Taker(portal, consumer._client)
+        taken = in_thread(taker.take)
+        until(lambda: len(portal._posted) == 2)
+        portal.post(taker.drop)
+        free.set()
+        assert isinstance(taken.exception(LIMIT), StopIteration)
+
+
+def test_a_thread_that_begins_to_iterate_does_not_stop_the_close(cluster: DevCluster, topic: str) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        portal = consumer._started("start")
+        other = taking.Taker(portal, consumer._client)
+
+        class Joined(taking.Taker):
+            def give_back(self) -> None:
+                consumer._takers.add(other)
+
+        consumer._takers.add(Joined(portal, consumer._client))
+    assert other.task is not None
+    assert other.task.done()
+
+
 def test_a_thread_that_ends_holds_up_no_close(cluster: DevCluster, topic: str, producer: Producer) -> None:
     publish(producer, topic, 1)
     consumer = Consumer(topic, "ch", lookupd=cluster.lookupd, close_timeout=3 * LIMIT)
@@ -319,6 +345,14 @@ def test_a_handler_that_stops_the_consumer_is_answered_like_any_other(
             if len(found) == len(expected):
                 break
         assert found == expected
+
+
+def test_a_consumer_that_its_handler_stops_is_not_kept(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    publish(producer, topic, 1)
+    consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
+    consumer.run(lambda _: consumer.stop())
+    closers = _portal.shared()._closers
+    until(lambda: consumer not in closers)
 
 
 def test_run_returns_when_a_signal_handler_stops_the_consumer(
