@@ -25,6 +25,7 @@ import json
 import os
 import struct
 import zlib
+from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
@@ -155,8 +156,8 @@ def _complete(path: Path) -> Completed | None:
     final = path.with_name(path.name.removeprefix(".").removesuffix(_JOURNAL))
     reading = JournalReader(path)
     if final.exists():  # an earlier process was killed after it had completed the file
-        path.unlink()
-        return None
+        deque(reading, maxlen=0)
+        return _put_away(path, final, 0, reading.damaged)
     partial = path.with_name(f".{final.name}{_TMP}")
     form, compressed = _kind(final.name)
     check_format(form)
@@ -179,11 +180,16 @@ def _complete(path: Path) -> Completed | None:
             sync_folder(final.parent)
     finally:
         partial.unlink(missing_ok=True)
+    return _put_away(path, final, count, reading.damaged)
+
+
+def _put_away(path: Path, final: Path, count: int, damaged: int) -> Completed | None:
+    """Delete a journal whose file is complete, or keep one that has ``damaged`` bytes."""
     note = None
-    if reading.damaged:
+    if damaged:
         kept = path.with_name(final.name + _DAMAGED)
         path.rename(kept)
-        note = f"{reading.damaged} bytes at the end of the journal cannot be read; it is kept as {kept}"
+        note = f"{damaged} bytes at the end of the journal cannot be read; it is kept as {kept}"
     else:
         path.unlink()
     return Completed(final, count, note) if count or note else None

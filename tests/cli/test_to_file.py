@@ -214,6 +214,26 @@ def test_a_journal_whose_file_is_there_adds_nothing(tmp_path: Path) -> None:
     assert final.read_bytes() == b"m1\n"
 
 
+def test_a_damaged_journal_whose_file_is_there_is_kept(tmp_path: Path) -> None:
+    """The process was killed between the rename of the file and that of the journal."""
+    killed = Archive(tmp_path, "orders", "lines", "none")
+    killed.append([message(1), message(2)])
+    killed.close()
+    path = journal_of(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    final = path.with_name(path.name.removeprefix(".").removesuffix(".journal"))
+    final.write_bytes(b"m1\n")
+    with contextlib.closing(Archive(tmp_path, "orders", "lines", "none")) as archive:
+        (completed,) = archive.recover()
+    (kept,) = (tmp_path / "orders").glob("*.damaged")
+    assert completed.messages == 0
+    assert str(completed.note).endswith(f"cannot be read; it is kept as {kept}")
+    assert kept.read_bytes() == data
+    assert final.read_bytes() == b"m1\n"
+
+
 def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Journal(tmp_path / "journal")
     journal.append([message(1)])
