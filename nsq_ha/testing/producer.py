@@ -12,14 +12,15 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Unpack
 
-from nsq_ha.checks import check_topic
+from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import partition_for
+from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.producer import Producer
-from nsq_ha.producer.requests import check_message, compressing
+from nsq_ha.producer.requests import check_defer, check_message, compressing
 from nsq_ha.stats import ProducerStats
 
 if TYPE_CHECKING:
@@ -158,6 +159,8 @@ class FakeProducer(Producer):
             raise ConfigError("name the topics that wait_ready() should wait for")
         for topic in topics:
             check_topic(topic)
+        if timeout is not None:
+            check_timeout(timeout)
 
     async def publish(
         self,
@@ -173,6 +176,8 @@ class FakeProducer(Producer):
         timeout: float | None = None,
     ) -> Receipt:
         """Remember one message and return a receipt, see :meth:`nsq_ha.Producer.publish`."""
+        if timeout is not None:
+            check_timeout(timeout)
         message = OutgoingMessage(body, key, partition, trace_id, headers, tag)
         outcome = self._take(topic, message, defer)
         await asyncio.sleep(0)  # other tasks run, as with the real one
@@ -188,15 +193,20 @@ class FakeProducer(Producer):
         timeout: float | None = None,
     ) -> list[Receipt | PublishError]:
         """Remember many messages and return their receipts, see :meth:`nsq_ha.Producer.publish_many`."""
-        wanted = [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in messages]
         self._check_open()
-        for message in wanted:
-            self._checked(topic, message)
+        if timeout is not None:
+            check_timeout(timeout)
+        wanted = [each if isinstance(each, OutgoingMessage) else OutgoingMessage(each) for each in as_list(messages)]
+        for position, message in enumerate(wanted):
+            try:
+                self._checked(topic, message, None)
+            except ConfigError as error:
+                raise at_position(position, error) from error
         outcomes = [self._take(topic, message, None) for message in wanted]
         await asyncio.sleep(0)
         return outcomes
 
-    def _checked(self, topic: str, message: OutgoingMessage) -> tuple[int | None, int]:
+    def _checked(self, topic: str, message: OutgoingMessage, defer: float | None) -> tuple[int | None, int]:
         """Return the trace id and the size in the queue.
 
         Raises:
@@ -207,11 +217,15 @@ class FakeProducer(Producer):
             raise ConfigError(f"topic {topic!r} is ordered: give key= or partition=")
         trace_id = self._trace_id(topic, message)
         checked = check_message(message, trace_id, self.config.max_message_bytes, compressing(self.config, topic))
+        check_defer(defer, checked)
+        partition_num = self._partition_num(topic)
+        if message.partition is not None and message.partition >= partition_num:
+            raise ConfigError(f"topic {topic!r} has no partition {message.partition}: it has {partition_num}")
         return checked.trace_id, _OVERHEAD + len(checked.body) + (len(checked.ext) if checked.ext else 0)
 
     def _take(self, topic: str, message: OutgoingMessage, defer: float | None) -> Receipt | PublishError:
         self._check_open()
-        trace_id, size = self._checked(topic, message)
+        trace_id, size = self._checked(topic, message, defer)
         partition = self._partition(topic, message)
         failure = next((each for each in self._failures if each[0] in (None, topic)), None)
         if failure is not None:
@@ -237,14 +251,15 @@ class FakeProducer(Producer):
         error.__cause__ = cause
         return error
 
-    def _partition(self, topic: str, message: OutgoingMessage) -> int:
+    def _partition_num(self, topic: str) -> int:
         nums = self._partition_nums
-        partition_num = nums if isinstance(nums, int) else nums.get(topic, 1)
+        return nums if isinstance(nums, int) else nums.get(topic, 1)
+
+    def _partition(self, topic: str, message: OutgoingMessage) -> int:
+        partition_num = self._partition_num(topic)
         if message.key is not None:
             return partition_for(message.key, partition_num, self.config.sharding)
         if message.partition is None:
             self._turns[topic] += 1
             return (self._turns[topic] - 1) % partition_num
-        if message.partition >= partition_num:
-            raise ConfigError(f"topic {topic!r} has no partition {message.partition}: it has {partition_num}")
         return message.partition

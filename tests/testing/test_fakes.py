@@ -59,6 +59,28 @@ async def test_a_producer_refuses_what_the_real_one_refuses() -> None:
         await FakeProducer().publish("bills", b"a")
 
 
+async def test_a_producer_checks_what_only_the_real_one_uses() -> None:
+    async with FakeProducer(partitions=2) as producer:
+        for timeout in (0, -1.0, float("nan"), "1"):
+            with pytest.raises(ConfigError, match="timeout must be"):
+                await producer.publish("orders", b"a", timeout=timeout)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="timeout must be"):
+                await producer.publish_many("orders", [b"a"], timeout=timeout)  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="timeout must be"):
+                await producer.wait_ready("orders", timeout=timeout)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="defer must be"):
+            await producer.publish("orders", b"a", defer=-1)
+        with pytest.raises(ConfigError, match="defer= cannot be combined"):
+            await producer.publish("orders", b"a", defer=1, tag="t")
+        with pytest.raises(ConfigError, match="messages must be a list"):
+            await producer.publish_many("orders", b"")  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"^message 1: "):
+            await producer.publish_many("orders", [b"a", b""])
+        with pytest.raises(ConfigError, match="has no partition 2"):
+            await producer.publish_many("orders", [b"a", OutgoingMessage(b"b", partition=2)])
+    assert producer.published == []
+
+
 async def test_a_producer_fails_as_it_is_asked_to() -> None:
     async with FakeProducer() as producer:
         producer.fail(NotWritableError("E_FAILED_ON_NOT_WRITABLE", ""), topic="orders")
