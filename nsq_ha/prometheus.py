@@ -11,6 +11,7 @@ Source: Prometheus, "Exposition formats", text format 0.0.4.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +82,7 @@ class MetricsServer:
             self._server = _Server(host, port)
         except (OSError, OverflowError) as error:
             raise ConfigError(f"the metrics cannot be served at {host}:{port}: {error}; choose another port") from error
+        self._process = os.getpid()
         shown = f"[{host}]" if ":" in host else host
         self.url: str = f"http://{shown}:{self._server.server_address[1]}/metrics"
         self._thread = threading.Thread(target=self._serve, name="nsq_ha metrics", daemon=True)
@@ -90,10 +92,11 @@ class MetricsServer:
         self._server.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
-        """Stop serving. May be called again."""
-        self._server.shutdown()
+        """Stop serving. May be called again; in a forked child it only closes the child's copy of the socket."""
+        if os.getpid() == self._process:  # the thread runs only there
+            self._server.shutdown()
+            self._thread.join()
         self._server.server_close()
-        self._thread.join()
 
     def __enter__(self) -> Self:
         """Return the server."""

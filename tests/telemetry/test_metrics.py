@@ -1,7 +1,9 @@
 """What metrics say, in which format, and how they are served."""
 
 import gc
+import os
 import re
+import signal
 import socket
 import urllib.error
 import urllib.request
@@ -218,6 +220,23 @@ def test_it_stops_twice_and_can_be_served_again() -> None:
     server.close()
     with prometheus.serve(port) as again:
         assert again.url == server.url
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_child_closes_without_the_thread_that_serves() -> None:
+    with prometheus.serve(0) as server:
+        child = os.fork()
+        if child == 0:  # pragma: no cover - in another process
+            try:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(10)
+                server.close()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        with urllib.request.urlopen(server.url, timeout=LIMIT) as answer:  # noqa: S310
+            assert answer.status == 200
 
 
 def test_the_loopback_of_ipv6() -> None:
