@@ -135,8 +135,11 @@ class _ProcessSpan:
 
 def _fail(span: Span, error: BaseException) -> None:
     span.set_attributes(conventions.of_error(error))
-    span.record_exception(error)
-    span.set_status(StatusCode.ERROR, str(error))
+    try:
+        span.record_exception(error)
+        span.set_status(StatusCode.ERROR, str(error))
+    except Exception:  # noqa: BLE001 - the text of an application's error may raise anything
+        span.set_status(StatusCode.ERROR)
 
 
 def _context_of(message: Message) -> Context:

@@ -354,6 +354,22 @@ async def test_an_error_of_a_handler_is_recorded(
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
+async def test_an_error_without_a_text_ends_its_span(
+    stage: Stage, consumer: Consumer, exporter: InMemorySpanExporter
+) -> None:
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise LookupError
+
+    async def handle(_: Message) -> None:
+        await consumer.aclose()
+        raise BrokenError
+
+    (await stage.nsqd.subscriber()).message(b"x", layout=Layout.EXT_DETAIL)
+    await consumer.run(handle)
+    assert str(attributes(one(exporter, "process"))["error.type"]).endswith("BrokenError")
+
+
 async def test_iterating_code_makes_its_own_spans(
     stage: Stage, consumer: Consumer, exporter: InMemorySpanExporter
 ) -> None:
