@@ -236,13 +236,15 @@ def run_messages(data: bytes) -> None:
 
 
 def _cut(frame: bytes, layout: Layout) -> None:
-    if layout is not Layout.DETAIL or 4 + len(frame) > spark_frames.LARGEST_BYTES:
+    if layout is not Layout.DETAIL:
         return
     one = encode_frame(FrameType.MESSAGE, frame)
     other = encode_frame(FrameType.MESSAGE, bytes(38) + b"other")
     for stream in (one * (9000 // len(one) + 1), (one + other) * (9000 // len(one) + 1) + one[:-1]):
         expected = heard(_subscribed(layout), [stream])
-        cut = spark_frames.cut(stream, LARGEST, SOURCE)
+        block = spark_frames.Block()
+        block.put(stream)
+        cut = spark_frames.cut(block, LARGEST, SOURCE)
         found = [] if cut is None else [fields_of(each) for each in cut.messages()]
         assert found == expected.messages[: len(found)]
         assert cut is not None or expected.damaged or expected.is_error
