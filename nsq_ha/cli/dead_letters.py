@@ -249,11 +249,11 @@ def show_letters(
         fields = [*origin.items(), ("headers", entry["headers"]), ("tag", entry["tag"])]
         print_table(["field", "value"], [(name, str(value)) for name, value in fields], title=id_of(message))
         click.echo(clean(letter.body.decode("utf-8", "backslashreplace")))
-    _check_all_found(topic, ids, [message for message, _ in rows])
+    _check_all_found(topic, ids, {id_of(message) for message, _ in rows})
 
 
-def _check_all_found(topic: str, ids: tuple[str, ...], messages: list[Message]) -> None:
-    missing = set(ids) - {id_of(message) for message in messages}
+def _check_all_found(topic: str, ids: tuple[str, ...], found: set[str]) -> None:
+    missing = set(ids) - found
     if missing:
         names = ", ".join(sorted(missing))
         raise click.ClickException(f"topic {topic!r} holds no dead letter {names}: see `nsq-ha dead-letters list`")
@@ -363,7 +363,7 @@ class Replayer:
         done: Number of replayed ones.
         failed: Number of those that were not acknowledged.
         uncertain: Number of failed ones that may be stored.
-        seen: The messages that were tried.
+        seen: The ids of the messages that were tried.
         is_interrupted: The last one was interrupted, and may be stored.
     """
 
@@ -371,14 +371,14 @@ class Replayer:
         self.done: int = 0
         self.failed: int = 0
         self.uncertain: int = 0
-        self.seen: list[Message] = []
+        self.seen: set[str] = set()
         self.is_interrupted: bool = False
         self._target = target
         self.dry_run: bool = dry_run
 
     async def replay(self, producer: Producer, message: Message, letter: DeadLetter) -> bool:
         """Replay one, and return whether it was acknowledged."""
-        self.seen.append(message)
+        self.seen.add(id_of(message))
         topic = self._target or letter.provenance.topic
         if self.dry_run:
             click.echo(f"{id_of(message)} to {clean(topic)}")
@@ -434,6 +434,7 @@ async def _replay_channel(
         is_plain = (await admin.describe(topic)).view.is_plain
     reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
     reading["auto_touch"] = True
+    left = 0
     async with (
         producer,
         cluster.consumer(topic, channel, **reading) as consumer,
@@ -443,10 +444,16 @@ async def _replay_channel(
         with Sorting(topic) as sorting, Progress("replayed", total) as progress:
             # Statistics may not show yet that a new channel was moved to the beginning.
             async for message in until_quiet(consumer, None if is_new else total):
+                left += 1
                 letter = sorting.letter_of(message)
                 # What is left unanswered goes back to the channel when the consumer closes.
                 if letter is None or not which.has(message, letter):
                     continue
                 if await replayer.replay(producer, message, letter):
                     message.finish()
+                    left -= 1
                     progress.advance()
+    if left >= _IN_FLIGHT:
+        click.echo(
+            f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest", err=True
+        )

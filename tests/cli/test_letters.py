@@ -102,6 +102,20 @@ def test_an_ordinary_topic_is_noticed_after_a_sample(
     assert (result.exit_code, "left out 30 messages" in result.stderr) == (0, True)
 
 
+def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsq_ha.cli.dead_letters._IN_FLIGHT", 2)
+    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 2.0)
+    dead = cluster.create_topic(f"{name}.dead", sync_every=1)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        producer.publish_many(dead, [b"no letter"] * 2)
+    bury(cluster, topic, dead, [b"v1"])
+    result = invoke("dead-letters", "replay", dead, "--all", "--yes")
+    assert "replayed 0 dead letters" in result.stderr
+    assert "warning: 2 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
+
+
 def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invoke: Invoke, name: str) -> None:
     """Whoever may publish to the topic can write letters by hand."""
     dead = cluster.create_topic(f"{name}.dead", sync_every=1)
@@ -181,9 +195,9 @@ async def test_an_interrupted_replay_says_that_its_last_one_may_be_stored(monkey
 
     monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
     replayer: Any = Replayer("again", dry_run=False)
-    await replayer.replay(None, None, None)
+    await replayer.replay(None, message(b"x"), None)
     with pytest.raises(asyncio.CancelledError):
-        await replayer.replay(None, None, None)
+        await replayer.replay(None, message(b"x"), None)
     assert replayer.summary() == "replayed 1 dead letters; one more was interrupted, and may be stored"
 
 
