@@ -178,7 +178,8 @@ class Taker:
             while True:
                 await self._demand.wait()
                 self._demand.clear()
-                await self._fill()
+                if self._wanting is not None:  # else the wait was interrupted as it began
+                    await self._fill()
         finally:
             self._engine.on_pause.discard(self._pause)
 

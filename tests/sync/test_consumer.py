@@ -301,6 +301,21 @@ def test_an_interrupted_wait_loses_no_message(cluster: DevCluster, topic: str, p
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_wait_that_is_interrupted_as_it_begins_takes_no_message(
+    cluster: DevCluster, topic: str, producer: Producer
+) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        portal, free = consumer._started("start"), threading.Event()
+        portal.post(lambda: free.wait(LIMIT))
+        taker = consumer._taker("__next__")
+        portal.post(lambda: taker._wanted(threading.Lock(), None))
+        portal.post(taker._unwanted)
+        free.set()
+        portal.call(lambda: None)
+        bodies = publish(producer, topic, 1)
+        assert in_thread(lambda: some(consumer, 1)).result(LIMIT) == bodies
+
+
 # -- handlers
 
 
