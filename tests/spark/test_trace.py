@@ -273,6 +273,7 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
     lines = [*put(1, 0), consume("READ_QUEUE", 1, 2), consume("START", 1, 3), consume("FIN", 1, 10)]
     lines += [*put(2, 1), consume("START", 2, 4), consume("TIMEOUT", 2, 5), consume("START", 2, 6)]
     lines += [consume("REQ", 2, 7), "[TRACE] topic flights-1 something new"]
+    lines += [consume("START", 10**20, 8)]  # two lines of a damaged file as one
     log = write(tmp_path / "nsqd.log", lines)
     found = events(read_lines(spark, [log]))
     counts = {row.event: row["count"] for row in found.groupBy("event").count().collect()}
@@ -284,7 +285,7 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
         "finish": 1,
         "timeout": 1,
         "requeue": 1,
-        "bad": 1,
+        "bad": 2,
     }
     assert {row.partition for row in found.where("event != 'bad'").select("partition").collect()} == {1}
     lives = lifecycle(found.where("event != 'bad'"), grace_s=60.0).orderBy("message_id").collect()
@@ -309,12 +310,13 @@ def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) 
 
 @pytest.mark.slow
 def test_gaps_of_a_log(spark: SparkSession) -> None:
-    rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), 7) for offset in (0, 40, 120)]
+    rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), -7) for offset in (0, 40, 120)]
     frame = spark.createDataFrame(
         rows, "topic string, partition int, offset bigint, raw_size int, message_id binary, trace_id bigint"
     ).selectExpr("*", "timestamp_seconds(0) as timestamp")
     (gap,) = gaps(frame).collect()
     assert (gap.kind, gap.detail) == ("gap", "begins at 120, the one before ends at 80")
+    assert gap.trace_id == 2**64 - 7, "the column of a read shows an unsigned number signed"
 
 
 @pytest.mark.slow

@@ -138,7 +138,8 @@ def _columns() -> list[Column]:
         server = f.when(is_put, f.col(put) if put else f.lit(None)).otherwise(
             f.col(consumed) if consumed else f.lit(None)
         )
-        return f.when(is_client, parsed[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).cast(kind))
+        # Not cast(), by which a number that is too large fails the query.
+        return f.when(is_client, parsed[field].cast(kind)).otherwise(f.nullif(server, f.lit("")).try_cast(kind))
 
     message_id = pick("internal_id", "p4", "c4", "bigint")
     of_id = f.shiftrightunsigned(message_id, PARTITION_SHIFT)
@@ -163,9 +164,9 @@ def _columns() -> list[Column]:
         message_id.alias("message_id"),
         pick("offset", "p6", "c6", "bigint").alias("offset"),
         pick("attempt", None, "c11", "int").alias("attempt"),
-        f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).cast("bigint")).alias("published_ns"),
+        f.when(~is_client, f.nullif(f.col("c5"), f.lit("")).try_cast("bigint")).alias("published_ns"),
         f.when(event == "publish", f.coalesce(parsed["acknowledged_ns"], times)).alias("acknowledged_ns"),
-        f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).cast("bigint")).alias("cost_ns"),
+        f.when(~is_client, f.nullif(f.col("c10"), f.lit("")).try_cast("bigint")).alias("cost_ns"),
         f.when(~is_client, f.nullif(f.col("c8"), f.lit(""))).alias("client"),
         f.when(is_client, parsed["nsqd"]).otherwise(f.col("file")).alias("node"),
     ]
