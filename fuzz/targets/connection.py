@@ -242,9 +242,9 @@ def _cut(frame: bytes, layout: Layout) -> None:
     other = encode_frame(FrameType.MESSAGE, bytes(38) + b"other")
     for stream in (one * (9000 // len(one) + 1), (one + other) * (9000 // len(one) + 1) + one[:-1]):
         expected = heard(_subscribed(layout), [stream])
-        block = spark_frames.Block()
-        block.put(stream)
-        cut = spark_frames.cut(block, LARGEST, SOURCE)
+        buffer = spark_frames.ReceiveBuffer()
+        buffer.put(stream)
+        cut = spark_frames.cut(buffer, LARGEST, SOURCE)
         found = [] if cut is None else [fields_of(each) for each in cut.messages()]
         assert found == expected.messages[: len(found)]
         assert cut is not None or expected.damaged or expected.is_error

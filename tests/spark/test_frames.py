@@ -19,7 +19,7 @@ from nsq_ha.protocol.messages import encode_message, reader_for
 from nsq_ha.spark.read import columns as columns_module
 from nsq_ha.spark.read import frames as frames_module
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.frames import BATCH_BYTES, FEWEST_BYTES, LEAST_ROOM, Block, Frames, Rows, cut, joined
+from nsq_ha.spark.read.frames import BATCH_BYTES, FEWEST_BYTES, LEAST_ROOM, Frames, ReceiveBuffer, Rows, cut, joined
 from tests.spark.logs import PARTITION, Source
 from tests.spark.projections import ALL
 
@@ -56,14 +56,14 @@ def data_of(messages: Sequence[Message]) -> bytes:
     return b"".join(map(frame, messages))
 
 
-def block_of(data: bytes) -> Block:
-    block = Block()
-    block.put(data)
-    return block
+def buffer_of(data: bytes) -> ReceiveBuffer:
+    buffer = ReceiveBuffer()
+    buffer.put(data)
+    return buffer
 
 
 def frames_of(messages: Sequence[Message]) -> Frames:
-    frames = cut(block_of(data_of(messages)), LARGEST, SOURCE)
+    frames = cut(buffer_of(data_of(messages)), LARGEST, SOURCE)
     assert frames is not None
     assert len(frames) == len(messages)
     return frames
@@ -100,19 +100,19 @@ def test_cutting_gives_what_the_reader_of_the_protocol_gives(
     end = reader_for(Layout.DETAIL)(data, 0, LARGEST, SOURCE, wanted)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames_module, "FEWEST_BYTES", 4)
-        block = block_of(data)
-        frames = cut(block, LARGEST, SOURCE)
+        buffer = buffer_of(data)
+        frames = cut(buffer, LARGEST, SOURCE)
     if frames is None:
         assert not wanted
     else:
         assert fields(iter(frames)) == fields(wanted)
         assert frames.ends[-1] == end
-    assert block.take() == data[end:]
+    assert buffer.take() == data[end:]
 
 
 def test_a_frame_above_the_limit_is_left_to_the_protocol() -> None:
     log = log_of([b"a" * 10, b"b" * 40, b"c" * 10])
-    frames = cut(block_of(data_of(log)), 42 + 39, SOURCE)
+    frames = cut(buffer_of(data_of(log)), 42 + 39, SOURCE)
     assert frames is not None
     assert fields(frames.messages()) == fields(log[:1])
 
@@ -120,8 +120,8 @@ def test_a_frame_above_the_limit_is_left_to_the_protocol() -> None:
 def test_little_data_is_left_to_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames_module, "FEWEST_BYTES", FEWEST_BYTES)
     small = data_of(log_of([b"x" * 200] * 100))
-    assert cut(block_of(small[: FEWEST_BYTES - 1]), LARGEST, SOURCE) is None
-    assert len(cut(block_of(small[:FEWEST_BYTES]), LARGEST, SOURCE) or ()) == FEWEST_BYTES // 246
+    assert cut(buffer_of(small[: FEWEST_BYTES - 1]), LARGEST, SOURCE) is None
+    assert len(cut(buffer_of(small[:FEWEST_BYTES]), LARGEST, SOURCE) or ()) == FEWEST_BYTES // 246
 
 
 FRAME: Final = frame(message(b"x" * 100, 0))
@@ -144,51 +144,51 @@ FRAME: Final = frame(message(b"x" * 100, 0))
     ],
 )
 def test_only_the_start_of_a_valid_message_waits_for_more(rest: bytes, largest: int, *, is_cut: bool) -> None:
-    block = block_of(b"before" + rest)
-    block.start += 6
-    assert block.is_cut(largest) == is_cut
+    buffer = buffer_of(b"before" + rest)
+    buffer.start += 6
+    assert buffer.is_cut(largest) == is_cut
 
 
 def test_the_memory_of_a_batch_serves_the_next_one() -> None:
-    block = block_of(bytes(LEAST_ROOM))
-    memory = block.memory
-    block.renew()
-    assert (block.start, block.end) == (0, LEAST_ROOM)
-    block.put(bytes(BATCH_BYTES) + b"rest")
-    block.start = block.end - 4
-    block.renew()
-    assert block.memory is memory
-    assert (block.start, block.end, block.take()) == (0, 4, b"rest")
-    assert len(block.room()) >= BATCH_BYTES + LEAST_ROOM
+    buffer = buffer_of(bytes(LEAST_ROOM))
+    memory = buffer.memory
+    buffer.renew()
+    assert (buffer.start, buffer.end) == (0, LEAST_ROOM)
+    buffer.put(bytes(BATCH_BYTES) + b"rest")
+    buffer.start = buffer.end - 4
+    buffer.renew()
+    assert buffer.memory is memory
+    assert (buffer.start, buffer.end, buffer.take()) == (0, 4, b"rest")
+    assert len(buffer.room()) >= BATCH_BYTES + LEAST_ROOM
 
 
 @given(st.lists(st.one_of(bodies, same_size), min_size=2, max_size=6), st.booleans())
 def test_batches_outlive_the_memory_of_their_frames(lots: list[list[bytes]], are_large: bool) -> None:
     whole = log_of(list(itertools.chain.from_iterable(lots)))
-    rest, block, batches = iter(whole), Block(), []
+    rest, buffer, batches = iter(whole), ReceiveBuffer(), []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames_module, "FEWEST_BYTES", 4)
         patch.setattr(frames_module, "BATCH_BYTES", 1 << 14)
         patch.setattr(frames_module, "LEAST_ROOM", 1 << 11)
         patch.setattr(columns_module, "_LARGE_BYTES", 0 if are_large else 1 << 20)
         for lot in lots:
-            block.put(data_of(list(itertools.islice(rest, len(lot)))))
-            frames = cut(block, LARGEST, SOURCE)
+            buffer.put(data_of(list(itertools.islice(rest, len(lot)))))
+            frames = cut(buffer, LARGEST, SOURCE)
             assert frames is not None
             batches.append(ALL.batch(Rows(frames)))
-            memory = block.memory
-            block.renew()
-            assert block.memory is memory
+            memory = buffer.memory
+            buffer.renew()
+            assert buffer.memory is memory
             memory[:] = bytes(len(memory))
     assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([ALL.batch(whole)]))
 
 
 def test_a_frame_that_is_larger_than_the_memory_gets_more() -> None:
-    block = block_of(b"taken" + bytes(BATCH_BYTES))
-    block.start += 5
+    buffer = buffer_of(b"taken" + bytes(BATCH_BYTES))
+    buffer.start += 5
     for _ in range(20):
-        block.put(b"x" * LEAST_ROOM)
-    assert block.take() == bytes(BATCH_BYTES) + b"x" * (20 * LEAST_ROOM)
+        buffer.put(b"x" * LEAST_ROOM)
+    assert buffer.take() == bytes(BATCH_BYTES) + b"x" * (20 * LEAST_ROOM)
 
 
 def test_rows_of_two_memories_are_two_parts_and_one_batch() -> None:
@@ -210,16 +210,16 @@ def test_fins_and_ids_are_those_of_the_messages(given_bodies: list[bytes]) -> No
 
 @given(st.lists(st.one_of(bodies, same_size), min_size=1, max_size=4))
 def test_several_reads_are_joined_to_the_same_rows(lots: list[list[bytes]]) -> None:
-    block, parts = Block(), list[Frames]()
+    buffer, parts = ReceiveBuffer(), list[Frames]()
     whole = log_of(list(itertools.chain.from_iterable(lots)))
     rest = iter(whole)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames_module, "FEWEST_BYTES", 4)
         for lot in lots:
-            block.put(data_of(list(itertools.islice(rest, len(lot)))) + b"\x00\x00\x01")  # an unfinished frame follows
-            frames = cut(block, LARGEST, SOURCE)
+            buffer.put(data_of(list(itertools.islice(rest, len(lot)))) + b"\x00\x00\x01")  # an unfinished frame follows
+            frames = cut(buffer, LARGEST, SOURCE)
             assert frames is not None
-            assert block.take() == b"\x00\x00\x01"
+            assert buffer.take() == b"\x00\x00\x01"
             parts.append(frames)
     assert fields(joined(parts).messages()) == fields(whole)
     rows = Rows()
@@ -294,12 +294,12 @@ def test_the_frames_of_a_quiet_log_are_taken_at_once() -> None:
 
 def test_rows_keep_their_order_and_kinds() -> None:
     log = log_of([b"a", b"bb", b"ccc", b"dddd", b"e"])
-    block, rows = block_of(data_of(log[:1])), Rows()
+    buffer, rows = buffer_of(data_of(log[:1])), Rows()
     for more in (data_of(log[1:2]), b""):
-        frames = cut(block, LARGEST, SOURCE)
+        frames = cut(buffer, LARGEST, SOURCE)
         assert frames is not None
         rows.add(frames)
-        block.put(more)
+        buffer.put(more)
     rows.messages().append(log[2])
     rows.messages().append(log[3])
     rows.add(frames_of(log[4:]))

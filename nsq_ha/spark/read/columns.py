@@ -196,7 +196,7 @@ def _joined(bodies: Sequence[bytes | memoryview]) -> Any:  # noqa: ANN401 - pyar
     if bounds[-1] <= _LARGE_BYTES * len(bodies):
         joined: Any = b"".join(bodies)
     else:
-        # Of large pages, as in ``frames.Block``.
+        # numpy asks for large pages: the first use of small ones costs as much as the copy.
         joined = np.empty(int(bounds[-1]), np.uint8).data
         for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             joined[start:end] = body

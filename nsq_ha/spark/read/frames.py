@@ -59,7 +59,7 @@ _FIELDS: Final = ("id", "attempts", "timestamp", "offset", "raw_size")
 _FIN: Final = np.frombuffer(b"FIN " + bytes(16) + b"\n", np.uint8)
 
 
-class Block:
+class ReceiveBuffer:
     """What one connection has received and nobody has taken yet, in memory that its reads share.
 
     A body is copied from here to Arrow, and nowhere before. The memory serves again and again, since the first use of
@@ -296,11 +296,11 @@ def joined(parts: Sequence[Frames]) -> Frames:
     return Frames(parts[0].data, starts, heads, parts[0].source)
 
 
-def cut(block: Block, largest: int, source: MessageSource) -> Frames | None:
+def cut(buffer: ReceiveBuffer, largest: int, source: MessageSource) -> Frames | None:
     """Take the message frames at the start of what was received.
 
     Args:
-        block: Received bytes, from the start of a frame.
+        buffer: Received bytes, from the start of a frame.
         largest: Largest size word of a valid frame.
         source: What the messages are answered through.
 
@@ -308,9 +308,9 @@ def cut(block: Block, largest: int, source: MessageSource) -> Frames | None:
         The frames before the first one that is incomplete, damaged or of another type. None if ``protocol`` should
         read all.
     """
-    if len(block) < max(FEWEST_BYTES, HEAD_BYTES):
+    if len(buffer) < max(FEWEST_BYTES, HEAD_BYTES):
         return None
-    starts, heads = _equal(block) or _unequal(block)
+    starts, heads = _equal(buffer) or _unequal(buffer)
     if not len(starts):
         return None
     size, raw_size = heads["size"], heads["raw_size"]
@@ -319,28 +319,28 @@ def cut(block: Block, largest: int, source: MessageSource) -> Frames | None:
     count = len(starts) if is_whole.all() else int(is_whole.argmin())
     if not count:
         return None
-    block.start = int(starts[count - 1]) + 4 + int(size[count - 1])
-    return Frames(block.memory, starts, heads, source).first(count)
+    buffer.start = int(starts[count - 1]) + 4 + int(size[count - 1])
+    return Frames(buffer.memory, starts, heads, source).first(count)
 
 
-def _equal(block: Block) -> tuple[Numbers, NDArray[np.void]] | None:
+def _equal(buffer: ReceiveBuffer) -> tuple[Numbers, NDArray[np.void]] | None:
     """Return starts and heads if all frames have the size of the first one; the usual case of uniform bodies."""
-    memory, start = block.memory, block.start
+    memory, start = buffer.memory, buffer.start
     step = 4 + _SIZE(memory, start)[0]
-    count = len(block) // step
+    count = len(buffer) // step
     if step < HEAD_BYTES or not count:
         return None
     heads: NDArray[Any] = np.ndarray(count, _HEAD, memory, start, (step,))
     end = start + count * step
-    if not (heads["size"] == step - 4).all() or (block.end - end >= 4 and _SIZE(memory, end)[0] != step - 4):
+    if not (heads["size"] == step - 4).all() or (buffer.end - end >= 4 and _SIZE(memory, end)[0] != step - 4):
         return None
     return np.arange(start, end, step, dtype=np.int64), heads
 
 
-def _unequal(block: Block) -> tuple[Numbers, NDArray[np.void]]:
+def _unequal(buffer: ReceiveBuffer) -> tuple[Numbers, NDArray[np.void]]:
     """Return starts and heads of frames of any sizes."""
     found: list[int] = []
-    append, memory, position, end = found.append, block.memory, block.start, block.end
+    append, memory, position, end = found.append, buffer.memory, buffer.start, buffer.end
     last = end - HEAD_BYTES
     while position <= last:
         following = position + 4 + _SIZE(memory, position)[0]
@@ -349,5 +349,5 @@ def _unequal(block: Block) -> tuple[Numbers, NDArray[np.void]]:
         append(position)
         position = following
     starts = np.array(found, np.int64)
-    everywhere: NDArray[Any] = np.ndarray(last + 1 - block.start, _HEAD, memory, block.start, (1,))
-    return starts, everywhere[starts - block.start]
+    everywhere: NDArray[Any] = np.ndarray(last + 1 - buffer.start, _HEAD, memory, buffer.start, (1,))
+    return starts, everywhere[starts - buffer.start]

@@ -28,7 +28,7 @@ from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
 from nsq_ha.spark.cluster import temporary_channel
 from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
-from nsq_ha.spark.read.frames import Block, Frames, cut
+from nsq_ha.spark.read.frames import Frames, ReceiveBuffer, cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +68,7 @@ class Replay(BlockingSubscription):
         self._node = node
         self._cluster = cluster
         self._options = options
-        self._block = Block()
+        self._buffer = ReceiveBuffer()
 
     def open(self, position: int) -> None:
         """Create the channel at ``position``, connect and subscribe.
@@ -118,7 +118,7 @@ class Replay(BlockingSubscription):
             return False
         self.set_ready(0)
         # Nothing waits in it, and an idle subscription must not keep megabytes.
-        self._block = Block()
+        self._buffer = ReceiveBuffer()
         return True
 
     def suits(self, asked: Range, node: Node) -> bool:
@@ -147,7 +147,7 @@ class Replay(BlockingSubscription):
     def _has_more(self) -> bool:
         """Whether messages, or a part of one, arrived that nobody has received."""
         connection = self.connection
-        return bool(connection.early) or connection.protocol.unfinished_bytes > 0 or len(self._block) > 0
+        return bool(connection.early) or connection.protocol.unfinished_bytes > 0 or len(self._buffer) > 0
 
     def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
@@ -191,24 +191,24 @@ class Replay(BlockingSubscription):
 
     def begin_batch(self) -> None:
         """Forget the frames received so far, whose memory serves again."""
-        self._block.renew()
+        self._buffer.renew()
 
     def _receive(self, until: float) -> list[Message] | Frames:
-        connection, block, largest = self.connection, self._block, self._options.connection.max_frame_bytes
+        connection, buffer, largest = self.connection, self._buffer, self._options.connection.max_frame_bytes
         try:
             if self._asked.extended:
                 return self._accept(connection.read(until))
-            block.put(connection.protocol.take_unfinished())
-            room = block.room()  # not below: it may move the end, which += has read before
-            block.end += connection.read_into(room, until)
+            buffer.put(connection.protocol.take_unfinished())
+            room = buffer.room()  # not below: it may move the end, which += has read before
+            buffer.end += connection.read_into(room, until)
         except ResponseTimeoutError as error:
             raise ResponseTimeoutError(
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
             ) from error
-        frames = cut(block, largest, self)
-        if block.is_cut(largest):
+        frames = cut(buffer, largest, self)
+        if buffer.is_cut(largest):
             return [] if frames is None else frames
-        messages = self._accept(block.take())
+        messages = self._accept(buffer.take())
         if frames is None:
             return messages
         connection.early += messages
