@@ -539,7 +539,13 @@ class Servers:
     async def _ask_list(self, server: Server) -> tuple[str, str] | None:
         """Request the list of one server; return its base URL and why it gave none, or None."""
         failure = await _tried(server, self._learn(server))
-        return (server.url, _reason_of(failure)) if isinstance(failure, NsqError) else None
+        if not isinstance(failure, NsqError):
+            return None
+        if server.list is not None:
+            # One that led and died named itself: its old word must not outweigh the newer one of another.
+            server.list = dataclasses.replace(server.list, leader=None)
+            self._count_leaders()
+        return server.url, _reason_of(failure)
 
     async def _learn(self, server: Server) -> None:
         async with server.slots:

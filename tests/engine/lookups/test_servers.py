@@ -365,6 +365,19 @@ async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_it
     assert servers.leader == urls[1]
 
 
+async def test_a_list_that_is_not_given_again_names_no_leader(serve: Serve, known: Known) -> None:
+    led, other = await serve(), await serve()
+    for fake in (led, other):
+        fake.answer("/listlookup", list_body(led.url, led.url, other.url))
+    servers = known(led.url, other.url)
+    await servers.refresh_lists()
+    assert servers.leader == led.url
+    await led.stop()
+    other.answer("/listlookup", list_body(other.url, led.url, other.url))
+    await servers.refresh_lists()
+    assert servers.leader == other.url
+
+
 async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
     serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
