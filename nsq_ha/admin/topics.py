@@ -303,7 +303,8 @@ class TopicAdmin(AdminBase):
                 found = await self._leading.nsqd(node).stats(view.topic, leader_only=True)
             except NsqError:
                 return False
-            if not all(entry.extended for entry in found if entry.topic == view.topic):
+            extended = {entry.partition for entry in found if entry.topic == view.topic and entry.extended}
+            if not extended.issuperset(p for p, leader in view.leaders.items() if leader == node):
                 return False
         return view.complete
 

@@ -78,6 +78,11 @@ async def test_settings_that_are_not_shown_are_named(cluster: Scripted, admin: A
         "the nsqlookupds do not show the new disable_channel_auto_create",
     )
     cluster.lookups(cluster.body(4150, extend_support=True))
+    cluster.nsqd.answer("/stats", {"topics": []})  # it does not lead the partition yet
+    await at_its_limit(
+        lambda limit: admin.update_topic("orders", extended=True, timeout=limit),
+        "a leader does not show the new setting, or does not answer",
+    )
     await cluster.nsqd.stop()
     await at_its_limit(
         lambda limit: admin.update_topic("orders", extended=True, timeout=limit),
