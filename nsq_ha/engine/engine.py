@@ -96,8 +96,8 @@ class Engine:
         """Stop using the engine; the last one ends it. A second call does nothing."""
         if client not in self._clients:
             return
-        del self._clients[client]
-        if self._clients:
+        if len(self._clients) > 1:
+            del self._clients[client]
             return
         self._forget()
         for task in self._tasks:
@@ -106,6 +106,7 @@ class Engine:
         if self.servers is not None:
             await self.servers.aclose()
             await self.servers.http.aclose()
+        self._clients.pop(client, None)  # at the end: a call that was cancelled is repeated
 
     def lookups_of(self, topic: str, access: Access) -> TopicLookups:
         """Return the lookups of a topic; start them if nobody watches it."""

@@ -56,6 +56,25 @@ def client(*lookupd: str, **options: Any) -> Lookups:  # noqa: ANN401 - ClientCo
     return Lookups(config(*lookupd, **options), access="r")
 
 
+@pytest.mark.parametrize("turns", range(1, 8))
+async def test_a_close_that_was_cancelled_is_completed_by_the_next(
+    fake: Fake, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    http = new_client()
+    monkeypatch.setattr("nsq_ha.engine.engine.new_client", lambda *_: http)
+    lookups = client(fake.url)
+    await lookups.start()
+    await lookups.watch("orders").wait_until(lambda view: view.complete)
+    before = asyncio.all_tasks()
+    closing = asyncio.create_task(lookups.aclose())
+    await turn(turns)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()  # as asyncio.run does in the end
+    await asyncio.gather(closing, return_exceptions=True)
+    await lookups.aclose()
+    assert http.is_closed
+
+
 async def test_the_last_one_ends_it_and_the_next_one_starts_another() -> None:
     one, two = client(A), client(A)
     first = Engine.join(config(A), one)
