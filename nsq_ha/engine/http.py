@@ -58,6 +58,8 @@ _OTHER_NAME: Final = "; give lookupd_tls=TlsConfig(server_name=...), the name th
 
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
+_CLOSED: Final = ("Server disconnected", "peer closed connection")
+"""How the words of httpx begin if a server closed before the end of its answer; it has no class for that."""
 
 
 def new_client(
@@ -213,7 +215,7 @@ def _ours(error: Exception) -> NsqError:
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
     text = str(error) if is_known else f"{type(error).__name__}: {error}"
-    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError):
+    if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError) or text.startswith(_CLOSED):
         return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
         return RemoteProtocolError(

@@ -230,6 +230,20 @@ async def test_a_long_head_is_refused(serve: Serve, answer: bytes) -> None:
             await ask(client, "GET", fake.url + "/x", timeout=5.0)
 
 
+@pytest.mark.parametrize("answer", [b"", OK_HEAD[:-5], OK_HEAD + b"\r\n{"])
+async def test_a_server_that_closes_instead_of_answering_is_lost(serve: Serve, answer: bytes) -> None:
+    fake = await serve()
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer)
+        writer.close()
+
+    fake.behave = behave
+    async with new_client() as client:
+        with pytest.raises(ConnectionLostError, match=r"^connection lost: (Server disconnected|peer closed)"):
+            await ask(client, "GET", fake.url + "/x", timeout=5.0)
+
+
 async def test_a_compressed_answer_is_refused(respx_mock: respx.MockRouter) -> None:
     answer = httpx.Response(200, headers={"content-encoding": "br"}, content=b"x")
     assert await refused(respx_mock, answer) == "the answer is compressed, which was not requested"
