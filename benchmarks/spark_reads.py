@@ -34,6 +34,8 @@ ORDERED_ROWS: Final = {"subscribe": 30_000, "bulk": 300_000}
 
 def _write_files(spark: SparkSession, folder: str, rows: int, size: int) -> None:
     """Write the same bodies as files, none of them shorter than it is."""
+    # Spark reads 4,096 values of Parquet at a time, however large they are.
+    spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", max(1, min(4096, 2**24 // size)))
     made = spark.range(0, rows, 1, PARTITIONS).select(f.repeat(f.lit("x"), size).alias("value"))
     bare = {"compression": "none", "parquet.enable.dictionary": "false"}
     made.select(f.col("value").cast("binary")).write.options(**bare).parquet(f"{folder}/parquet")
