@@ -23,7 +23,7 @@ from nsq_ha.message import Message
 from nsq_ha.protocol.frames import FrameType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -94,6 +94,11 @@ class ReceiveBuffer:
         size = len(self)
         memory[:size] = self.memory[self.start : self.end]
         self.memory, self.start, self.end = memory, 0, size
+
+    def fill(self, read: Callable[[memoryview], int]) -> None:
+        """Append what ``read`` writes into the room that it is given, and returns the size of."""
+        room = self.room()  # first: it may move the end
+        self.end += read(room)
 
     def put(self, data: bytes) -> None:
         """Append bytes that were received elsewhere."""

@@ -199,8 +199,7 @@ class Replay(BlockingSubscription):
             if self._asked.extended:
                 return self._accept(connection.read(until))
             buffer.put(connection.protocol.take_unfinished())
-            room = buffer.room()  # not below: it may move the end, which += has read before
-            buffer.end += connection.read_into(room, until)
+            buffer.fill(lambda room: connection.read_into(room, until))
         except ResponseTimeoutError as error:
             raise ResponseTimeoutError(
                 f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
