@@ -14,6 +14,7 @@ import base64
 import json
 import re
 import traceback
+from functools import lru_cache
 from typing import Final, TypeVar
 from urllib.parse import quote, quote_plus
 
@@ -31,22 +32,40 @@ neither memory nor time without bound."""
 _secrets: dict[str, dict[str, str]] = {}
 """By secret, the least recently given first: its forms, by what to look for in a folded text. Replaced and not changed,
 since other threads read it."""
+_changes = 0
+"""How often the secrets have changed."""
 _lock: Final = Mutex()
+
+_SHORT: Final = 1_000
+"""Characters of a text whose result is kept: when an nsqd is away, thousands of publishes fail with the same error."""
 
 
 def conceal(secret: str | None) -> None:
     """Hide ``secret`` in all later texts. None and an empty secret are ignored."""
-    global _secrets  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
+    global _changes, _secrets  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
     if not secret or secret == next(reversed(_secrets), None):
         return
     with _lock:
         others = {other: forms for other, forms in _secrets.items() if other != secret}
         kept = list(others.items())[-(MAX_SECRETS - 1) :]
         _secrets = {**dict(kept), secret: {form.casefold(): form for form in _forms(secret)}}
+        _changes += 1
 
 
 def redact(text: str) -> str:
     """Return ``text`` with every secret replaced."""
+    if not _secrets:
+        return text
+    return _kept(text, _changes) if len(text) <= _SHORT else _redacted(text)
+
+
+@lru_cache(maxsize=64)
+def _kept(text: str, changes: int) -> str:
+    """Return the result for a text; another number asks for another one."""
+    return _redacted(text)
+
+
+def _redacted(text: str) -> str:
     found = _found(text)
     if not found:
         return text
@@ -57,8 +76,6 @@ def redact(text: str) -> str:
 
 def _found(text: str) -> set[str]:
     """Return the forms of secrets in ``text``. A search for each takes less time than one pattern of thousands."""
-    if not _secrets:
-        return set()
     folded = text.casefold()
     return {form for forms in _secrets.values() for key, form in forms.items() if key in folded}
 
@@ -86,9 +103,11 @@ def trace_of(error: BaseException) -> str:
 
 def forget() -> None:
     """Forget all secrets."""
-    global _secrets  # noqa: PLW0603 - see conceal()
+    global _changes, _secrets  # noqa: PLW0603 - see conceal()
     with _lock:
         _secrets = {}
+        _changes += 1
+        _kept.cache_clear()
 
 
 def _forms(secret: str) -> tuple[str, ...]:

@@ -139,6 +139,22 @@ def test_the_oldest_secrets_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> No
     assert redaction.redact("secret-1 secret-2 secret-3") == "*** secret-2 ***"
 
 
+def test_a_text_that_was_harmless_is_looked_at_again_for_a_new_secret() -> None:
+    redaction.conceal("first")
+    assert redaction.redact("the second one") == "the second one"
+    redaction.conceal("second")
+    assert redaction.redact("the second one") == "the *** one"
+
+
+def test_an_error_of_thousands_of_publishes_is_searched_once() -> None:
+    for number in range(redaction.MAX_SECRETS):
+        redaction.conceal(f"token-{number:06}")
+    began = time.thread_time()
+    for _ in range(10_000):
+        redaction.redact("publish to orders-3 not sent: the publish still waited behind earlier ones to the leader")
+    assert time.thread_time() - began < 5 * TURN
+
+
 @pytest.mark.parametrize("secret", ["Straße", "İstanbul", "\u017fecret"])
 def test_letters_with_several_cases_are_found(secret: str) -> None:
     redaction.conceal(secret)

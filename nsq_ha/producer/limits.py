@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.policy.lane import Entry
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from nsq_ha.errors import PublishError
     from nsq_ha.message import Receipt
     from nsq_ha.policy.sharding import Key
+
+EXPIRED_AT_ONCE: Final = 200
+"""Most publishes that expire in one turn of the loop: each makes an error, and thousands may have begun together."""
 
 
 class PendingPublish(Entry, eq=False, kw_only=True):
@@ -242,10 +245,11 @@ class PendingPublishes:
         now = max(self._clock(), self._check_at)  # timers may fire a tick of the clock early
         expired: list[PendingPublish] = []
         for request in self.usual:
-            if request.deadline > now:
-                self._check_later(request.deadline)
+            if request.deadline > now or len(expired) == EXPIRED_AT_ONCE:
+                self._check_later(max(request.deadline, now))
                 break
-            expired.append(request)
+            if not request.future.done() and request.buffer is not None:
+                expired.append(request)
         for request in expired:
             _expire(request)
 

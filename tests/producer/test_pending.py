@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha.errors import PublishError
 from nsq_ha.message import Receipt
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
+from nsq_ha.producer.limits import EXPIRED_AT_ONCE, PartitionBuffer, PendingPublish, PendingPublishes
 from tests.support.waiting import eventually
 
 USUAL = 30.0
@@ -133,6 +133,28 @@ async def test_the_first_ones_to_end_are_expired_by_one_timer(
     timers.clear()
     await eventually(lambda: len(partition.expired) == 50, 2 * USUAL)
     assert set(timers) & {one.deadline for one in requests} <= {one.deadline for one in requests[50:]}
+    pending.close()
+
+
+async def test_thousands_that_end_together_leave_turns_to_others() -> None:
+    pending = PendingPublishes(0.01, 10**6)
+    partition = Partition(pending)
+    requests = [request(pending, partition) for _ in range(3 * EXPIRED_AT_ONCE)]
+    for one in requests:
+        pending.add(one, None)
+    turns: list[int] = []
+
+    def expire(one: PendingPublish) -> None:
+        if len(partition.expired) % EXPIRED_AT_ONCE == 0:
+            asyncio.get_running_loop().call_soon(lambda: turns.append(len(partition.expired)))
+        partition.expire(one)
+
+    partition.buffer.expire = expire
+    await eventually(lambda: len(partition.expired) == len(requests))
+    assert turns[:2] == [EXPIRED_AT_ONCE, 2 * EXPIRED_AT_ONCE]
+    for one in requests:
+        assert isinstance(one.future.exception(), PublishError)
+        pending.let_go(one)
     pending.close()
 
 
