@@ -11,6 +11,8 @@ from integration.faults.audit import Audit
 if TYPE_CHECKING:
     from integration.faults.audit import Ack, Delivered, Failure
 
+DELIVERED: Final = 1
+DENIED: Final = 2
 LATE: Final = 10.0
 """Seconds by which another process's deliveries may be entered after later ones of this process."""
 
@@ -18,7 +20,7 @@ LATE: Final = 10.0
 class SlimAudit(Audit):
     """Counts instead of keeping; tells loss, order and false denials, not stalls.
 
-    Of each message one byte is kept: whether it was delivered.
+    Of each message one byte is kept: whether it was delivered, and whether it was called "not stored".
     """
 
     def __init__(self, keys: list[str], limit: float) -> None:
@@ -30,8 +32,7 @@ class SlimAudit(Audit):
         self._wrong = 0
         self._highest = dict.fromkeys(keys, -1)
         self._arrived: list[tuple[float, int, str, int]] = []
-        self._delivered = {key: bytearray() for key in keys}
-        self._denied: dict[str, set[int]] = {key: set() for key in keys}
+        self._flags = {key: bytearray() for key in keys}
         self.waiting: dict[tuple[str, int], Ack] = {}
         """What is acknowledged and not delivered."""
 
@@ -49,8 +50,7 @@ class SlimAudit(Audit):
             self.failures.append(failure)
         self.slowest = max(self.slowest, failure.at - began)
         if failure.maybe_stored is False:
-            self._denied[failure.key].add(failure.seq)
-            self.denied_and_delivered += self._was_seen(failure.key, failure.seq)
+            self.denied_and_delivered += self._mark(failure.key, failure.seq, DENIED) & DELIVERED
 
     def delivered(self, key: str, delivery: Delivered) -> None:
         """Enter a delivery."""
@@ -58,15 +58,21 @@ class SlimAudit(Audit):
         self.delivered_count += 1
         seq = delivery.seq
         self.waiting.pop((key, seq), None)
-        if self._was_seen(key, seq):
+        flags = self._mark(key, seq, DELIVERED)
+        if flags & DELIVERED:
             self.repeated += 1
             return
-        self.denied_and_delivered += seq in self._denied[key]
+        self.denied_and_delivered += bool(flags & DENIED)
         heapq.heappush(self._arrived, (delivery.at, self.delivered_count, key, seq))
         self._judge_order(delivery.at - LATE)
-        flags = self._delivered[key]
+
+    def _mark(self, key: str, seq: int, flag: int) -> int:
+        """Set a flag of a message, and return those that it had."""
+        flags = self._flags[key]
         flags.extend(bytes(max(seq + 1 - len(flags), 0)))
-        flags[seq] = 1
+        before = flags[seq]
+        flags[seq] = before | flag
+        return before
 
     def _judge_order(self, until: float) -> None:
         """Compare first deliveries in the order of their times, whichever process got them."""
@@ -78,11 +84,11 @@ class SlimAudit(Audit):
     @property
     def kept_bytes(self) -> int:
         """What these books hold for good."""
-        return sum(map(sys.getsizeof, self._delivered.values()))
+        return sum(map(sys.getsizeof, self._flags.values()))
 
     def _was_seen(self, key: str, seq: int) -> bool:
-        flags = self._delivered[key]
-        return seq < len(flags) and flags[seq] == 1
+        flags = self._flags[key]
+        return seq < len(flags) and bool(flags[seq] & DELIVERED)
 
     @property
     def missing(self) -> set[tuple[str, int]]:
