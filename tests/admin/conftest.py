@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha.admin import AdminClient, channels, leading, plain, spread, topics
 from nsq_ha.admin import cluster as cluster_calls
-from tests.admin.scripted import Scripted
+from tests.admin.scripted import Plain, Scripted
 from tests.engine.lookups import conftest as discovery
 from tests.support.virtual import loop_for
 
@@ -28,9 +28,9 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
 
 
 def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let an admin client look again soon."""
+    """Let an admin client look again soon, and some times within a short limit."""
     for module in (channels, cluster_calls, leading, plain, spread, topics):
-        monkeypatch.setattr(module, "PAUSE", 0.01)
+        monkeypatch.setattr(module, "PAUSE", 0.05)
 
 
 @pytest.fixture
@@ -43,4 +43,16 @@ async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.Monk
 @pytest.fixture
 async def admin(cluster: Scripted) -> AsyncIterator[AdminClient]:
     async with AdminClient(cluster.follower.url, question_timeout=2.0) as admin:
+        yield admin
+
+
+@pytest.fixture
+async def plain_cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
+    quicken(monkeypatch)
+    return Plain([await serve(), await serve()], [await serve(), await serve()])
+
+
+@pytest.fixture
+async def plain_admin(plain_cluster: Plain) -> AsyncIterator[AdminClient]:
+    async with AdminClient([lookupd.url for lookupd in plain_cluster.lookupds], question_timeout=2.0) as admin:
         yield admin

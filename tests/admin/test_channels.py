@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import StartFrom
-from nsq_ha.admin import AdminClient
 from nsq_ha.errors import (
     ChangeIncompleteError,
     ChannelNotFoundError,
@@ -19,31 +18,19 @@ from nsq_ha.errors import (
     TlsRequiredError,
     TopicNotFoundError,
 )
-from tests.admin.conftest import quicken
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain, part
 from tests.engine.lookups.loopback import LIMIT
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
+    from nsq_ha.admin import AdminClient
     from tests.admin.scripted import Scripted
     from tests.engine.lookups.loopback import Fake
 
 ABSENT = {"message": "CHANNEL_NOT_FOUND"}
-
-
-@pytest.fixture
-async def plain_cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
-    quicken(monkeypatch)
-    return Plain([await serve(), await serve()], [await serve(), await serve()])
-
-
-@pytest.fixture
-async def plain_admin(plain_cluster: Plain) -> AsyncIterator[AdminClient]:
-    async with AdminClient([lookupd.url for lookupd in plain_cluster.lookupds], question_timeout=2.0) as admin:
-        yield admin
 
 
 def places(error: ChangeIncompleteError) -> list[str]:
@@ -204,6 +191,7 @@ async def test_a_channel_of_an_unknown_topic_is_not_changed(cluster: Scripted, a
     assert cluster.nsqd.requests == []
 
 
+@pytest.mark.few(every=5)
 @pytest.mark.parametrize("name", ["create", "delete", "pause", "unpause", "skip", "unskip", "empty", "reset"])
 @pytest.mark.parametrize("wrong", [("a b", "ch"), ("orders", "c/h"), (7, "ch"), ("orders", "x" * 65)])
 async def test_wrong_names_send_nothing(cluster: Scripted, admin: AdminClient, name: str, wrong: Any) -> None:  # noqa: ANN401
@@ -212,6 +200,7 @@ async def test_wrong_names_send_nothing(cluster: Scripted, admin: AdminClient, n
     assert cluster.leader.requests == cluster.follower.requests == []
 
 
+@pytest.mark.few(every=3)
 @pytest.mark.parametrize("timeout", [0, -1, "5", None, float("nan"), 86401])
 async def test_a_time_limit_must_be_seconds(admin: AdminClient, timeout: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
@@ -334,6 +323,7 @@ async def test_an_empty_partition_is_at_every_position(cluster: Scripted, admin:
     await asyncio.wait_for(admin.reset_channel("orders", "billing"), LIMIT)
 
 
+@pytest.mark.few(every=2)
 @pytest.mark.parametrize("start", [None, "end", {}, {0: "end"}, {-1: StartFrom.end()}])
 async def test_what_is_no_position_sends_nothing(cluster: Scripted, admin: AdminClient, start: Any) -> None:  # noqa: ANN401
     with pytest.raises(ConfigError):

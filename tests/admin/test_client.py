@@ -164,6 +164,7 @@ async def test_a_refusal_is_reported_with_the_servers_words(cluster: Scripted, a
     assert cluster.leader.count("/topic/create") == 1
 
 
+@pytest.mark.few(every=3)
 @pytest.mark.parametrize(
     "wrong",
     [

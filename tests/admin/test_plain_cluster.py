@@ -15,27 +15,21 @@ from nsq_ha.errors import (
     LookupUnavailableError,
     TopicNotFoundError,
 )
-from tests.admin.conftest import quicken
 from tests.admin.limits import at_its_limit
-from tests.admin.scripted import Plain
 from tests.engine.lookups.loopback import LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
-    from tests.engine.lookups.loopback import Fake
+    from tests.admin.scripted import Plain
 
 
 @pytest.fixture
-async def cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
-    quicken(monkeypatch)
-    return Plain([await serve(), await serve()], [await serve(), await serve()])
+def cluster(plain_cluster: Plain) -> Plain:
+    return plain_cluster
 
 
 @pytest.fixture
-async def admin(cluster: Plain) -> AsyncIterator[AdminClient]:
-    async with AdminClient([lookupd.url for lookupd in cluster.lookupds], question_timeout=2.0) as admin:
-        yield admin
+def admin(plain_admin: AdminClient) -> AdminClient:
+    return plain_admin
 
 
 # ---------------------------------------------------------------- creating
@@ -48,6 +42,7 @@ async def test_a_topic_is_created_at_every_nsqlookupd(cluster: Plain, admin: Adm
     assert {node.http_port for node in view.leaders.values()} == {nsqd.port for nsqd in cluster.nsqds}
 
 
+@pytest.mark.few(every=3)
 @pytest.mark.parametrize(
     ("option", "reason"),
     [

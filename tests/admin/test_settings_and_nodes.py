@@ -18,29 +18,13 @@ from nsq_ha.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from tests.admin.conftest import quicken
 from tests.admin.limits import at_its_limit
 from tests.admin.scripted import Plain, part
 from tests.engine.lookups.loopback import LIMIT
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-
     from tests.admin.scripted import Scripted
-    from tests.engine.lookups.loopback import Fake
-
-
-@pytest.fixture
-async def plain_cluster(serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch) -> Plain:
-    quicken(monkeypatch)
-    return Plain([await serve(), await serve()], [await serve(), await serve()])
-
-
-@pytest.fixture
-async def plain_admin(plain_cluster: Plain) -> AsyncIterator[AdminClient]:
-    async with AdminClient([lookupd.url for lookupd in plain_cluster.lookupds], question_timeout=2.0) as admin:
-        yield admin
 
 
 # ---------------------------------------------------------------- settings
@@ -90,6 +74,7 @@ async def test_settings_that_are_not_shown_are_named(cluster: Scripted, admin: A
     )
 
 
+@pytest.mark.few(every=4)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -273,6 +258,7 @@ async def test_a_message_is_searched_at_the_leader_of_its_partition(cluster: Scr
     assert asked == [("1", "id"), ("1", "virtual_offset"), ("1", "count"), ("1", "count")]
 
 
+@pytest.mark.few(every=4)
 @pytest.mark.parametrize(
     "place",
     [
