@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.devcluster.probes import LIMIT
-from tests.support.inside import in_cluster
+from tests.support.inside import in_cluster, next_timer
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
 
 STEP: Final = 0.005
-"""Seconds that pass between two looks: less than any moment that a test looks for."""
+"""Least seconds between two looks: less than any moment that a test looks for."""
 FAR: Final = 120.0
 """Seconds of the cluster in which whatever is expected has to come."""
 
@@ -41,13 +41,13 @@ class Clock:
         for _ in range(3):
             in_cluster(self._cluster, _nothing)
 
-    def until(self, condition: Callable[[], Any], step: float = STEP) -> Any:  # noqa: ANN401 - whatever it gives
-        """Let time pass in steps until ``condition`` holds; return what it gives."""
+    def until(self, condition: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it gives
+        """Let time pass, from one timer to the next, until ``condition`` holds; return what it gives."""
         began, end = self._now, time.monotonic() + 4 * LIMIT
         while not (found := condition()):
             assert self._now < began + FAR, "it did not come true"
             assert time.monotonic() < end, "it did not come true in time"
-            self.move(step)
+            self.move(max(STEP, in_cluster(self._cluster, next_timer) - self._now))
         return found
 
 

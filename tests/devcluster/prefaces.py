@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nsq_ha.protocol.encoding import MAGIC
+from tests.devcluster.probes import until
 from tests.devcluster.replay import Replay, first_target, put_messages, subscription
 from tests.devcluster.wire import Wire, connect, message_id, pub
 
@@ -83,6 +85,10 @@ def timed_out(replay: Replay) -> None:
     replay.before[late] = wait
 
 
+def is_over(second: int) -> bool:
+    return int(time.time()) > second
+
+
 def fill_offsets(replay: Replay) -> None:
     """Put m0 to m5 on the topic, a second between m1 and m2, and again between m3 and m4."""
     stage = replay.stage
@@ -90,7 +96,7 @@ def fill_offsets(replay: Replay) -> None:
         for number in range(6):
             if number in (2, 4):
                 second = int(time.time())
-                stage.until(lambda s=second: int(time.time()) > s)  # type: ignore[misc]
+                until(partial(is_over, second))
                 stage.seconds.append(int(time.time()))
             stage.publish("proto_offs2", 0, f"m{number}".encode(), number + 1)
     replay.seconds = {
@@ -150,7 +156,7 @@ def two_consumers(replay: Replay) -> None:
         assert wire.answer() == b"OK"
         if name == "A":
             stage.publish("proto_ord", 0, b"m1")
-            stage.until(lambda: not replay.wires["A"].is_quiet(0))
+            until(lambda: not replay.wires["A"].is_quiet(0))
     for number in (2, 3, 4):
         stage.publish("proto_ord", 0, f"m{number}".encode())
 
@@ -232,12 +238,12 @@ def not_writable(replay: Replay) -> None:
             probe.send(pub(topic, b"x"))
             return probe.answer() == b"E_FAILED_ON_NOT_WRITABLE "
 
-        replay.stage.until(refused)
+        until(refused)
 
 
 def writable_no_more(stage: Stage, topic: str) -> None:
     """Wait until the nsqlookupd leaves the topic out of ``access=w``."""
-    stage.until(lambda: not stage.writable(topic, stage.cluster.lookupd[0]))
+    until(lambda: not stage.writable(topic, stage.cluster.lookupd[0]))
 
 
 def leader_killed(replay: Replay) -> None:

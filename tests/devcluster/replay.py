@@ -16,6 +16,7 @@ from typing import Any
 from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import FrameType
 from nsq_ha.protocol.server.gotext import byte_list
+from tests.devcluster.probes import until
 from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.wire import LIMIT, Closed, Wire
 from tests.support.inside import in_cluster, nsqd_of
@@ -77,7 +78,7 @@ class Replay:
         leader = self.stage.cluster.leader(topic, partition)
         assert leader is not None
         replica = nsqd_of(self.stage.cluster, leader).replicas[topic, partition]
-        self.stage.until(lambda: not in_cluster(self.stage.cluster, lambda: replica.channels[channel].consumers))
+        until(lambda: not in_cluster(self.stage.cluster, lambda: replica.channels[channel].consumers))
 
     def close(self) -> None:
         for wire in (*self.wires.values(), *self.extra):

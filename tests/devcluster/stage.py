@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from nsq_ha.protocol.encoding import MAGIC, encode_pub, encode_pub_ext, encode_pub_trace
+from tests.devcluster.probes import until
 from tests.devcluster.wire import LIMIT, Wire
 from tests.support.web import NO_CERTIFICATES
 
@@ -50,7 +50,7 @@ class Stage:
             cluster.create_topic(name, **options, sync_every=0, wait=False)  # as the recorded ones were made
         for name, options in made.items():
             for lookupd in cluster.lookupd:
-                self.until(lambda n=name, u=lookupd, p=options["partitions"]: len(self.writable(n, u)) == p)  # type: ignore[misc]
+                until(partial(self.are_writable, options["partitions"], name, lookupd))
         if not topics:
             for partition in (0, 1):
                 self.publish("proto_plain", partition, b"hello")
@@ -61,15 +61,12 @@ class Stage:
         for wire in self.wires:
             wire.close()
 
-    def until(self, condition: Callable[[], bool], limit: float = LIMIT) -> None:
-        """Wait for a condition, with a limit."""
-        end = time.monotonic() + limit
-        while not condition():
-            assert time.monotonic() < end, "it did not come true"
-
     def writable(self, topic: str, lookupd: str) -> dict[str, Any]:
         answer = self.http.get(f"{lookupd}/lookup", params={"topic": topic, "access": "w"}).json()
         return (answer["data"] or {}).get("partitions") or {}
+
+    def are_writable(self, partitions: int, topic: str, lookupd: str) -> bool:
+        return len(self.writable(topic, lookupd)) == partitions
 
     def address(self, topic: str, partition: int = 0) -> str:
         """TCP address of a partition's leader."""

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 
 from nsq_ha import Consumer, Producer, PublishError, TlsConfig
@@ -18,6 +17,7 @@ from nsq_ha.devcluster import AuthGrant, AuthRule, DevCluster
 from nsq_ha.devcluster.auth import AuthTable, Credentials
 from nsq_ha.errors import AuthError
 from tests.devcluster.wire import Wire, connect, identify
+from tests.support import web
 from tests.support.certificates import CA_FILE, server_context
 
 SECRET = "sesame & sons"
@@ -135,7 +135,7 @@ def test_the_kinds_call_publishes_and_topics_differently(cluster: DevCluster, is
         )
         # Nothing is made for who may not use it.
         assert refusal(cluster, "narrow sesame", b"SUB not_there mine\n").startswith(b"E_UNAUTHORIZED")
-        assert "not_there" not in httpx.get(f"{cluster.lookupd[0]}/topics").text
+        assert "not_there" not in web.get(f"{cluster.lookupd[0]}/topics").text
         return
     # A publish learns first that the topic is not there, a subscription that it is not allowed.
     assert refusal(cluster, "narrow sesame", sized("PUB not_there 0")) == b"E_TOPIC_NOT_EXIST "
@@ -148,7 +148,7 @@ def test_stats_name_the_client(cluster: DevCluster) -> None:
     channel = next(_channels)
     with dial(cluster, auth(SECRET), f"SUB orders {channel}\n".encode()) as wire:
         assert (wire.answer()[:1], wire.answer()) == (b"{", b"OK")
-        stats = httpx.get(
+        stats = web.get(
             cluster.http_address("nsqd-0") + "/stats",
             params={"format": "json", "topic": "orders"},
             headers={"Accept": "application/vnd.nsq; version=1.0"},

@@ -16,6 +16,8 @@ from tests.support.inside import coordinator_of, in_cluster
 
 SECONDS = 3.0
 SCALE = 0.02
+PAUSE = 0.002
+"""Seconds between two publishes, in which the cluster, in this process, has its turn."""
 REFUSED_AT_ONCE = 0.1
 """A refusal within this is given before the message was written: half of the wait for a replica at this scale."""
 
@@ -31,10 +33,12 @@ class Publisher:
         self._next = 0
 
     def run(self, until_time: float) -> None:
+        pause = threading.Event()
         while time.monotonic() < until_time:
             wire = self._connected()
             if wire is not None:
                 self._publish(wire)
+            pause.wait(PAUSE)
         self._drop()
 
     def _connected(self) -> Wire | None:

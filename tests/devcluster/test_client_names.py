@@ -6,11 +6,11 @@ import asyncio
 import sys
 from typing import Any
 
-import httpx
 import pytest
 
 from nsq_ha import Consumer, LookupClient, Producer, __version__
 from nsq_ha.devcluster import DevCluster
+from tests.support import web
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
@@ -22,8 +22,7 @@ LOOPBACK = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
 def clients_of(url: str) -> list[dict[str, Any]]:
     """Return the clients of the only channel, as nsqd shows them."""
     asked = {"format": "json", "needClients": "true", "include_clients": "true", "topic": "orders"}
-    with httpx.Client(trust_env=False, timeout=LIMIT) as http:
-        stats = http.get(f"{url}/stats", params=asked).json()
+    stats = web.get(f"{url}/stats", params=asked, timeout=LIMIT).json()
     (topic,) = stats.get("data", stats)["topics"]
     (channel,) = topic["channels"]
     found: list[dict[str, Any]] = channel["clients"]

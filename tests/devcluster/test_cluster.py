@@ -3,16 +3,16 @@
 import socket
 import threading
 
-import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from tests.support import web
 
 
 def test_it_starts_and_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with DevCluster(nsqds=1, nsqlookupds=1) as cluster:
-        assert httpx.get(cluster.lookupd[0] + "/ping").text == "OK"
+        assert web.get(cluster.lookupd[0] + "/ping").text == "OK"
         port = int(cluster.nsqds["nsqd-0"].rpartition(":")[2])
     assert set(threading.enumerate()) == before
     with pytest.raises(OSError, match="refused"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,6 +12,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.likeness import compare_answer
 from tests.devcluster.prefaces import writable_no_more
+from tests.devcluster.probes import until
 from tests.devcluster.stage import TOPICS, Stage
 from tests.devcluster.unmatched import unmatched
 from tests.devcluster.wire import connect, identify
@@ -73,7 +75,7 @@ class Requests:
 
 def settled(requests: Requests) -> None:
     for lookupd in requests.stage.cluster.lookupd:
-        requests.stage.until(lambda u=lookupd: bool(requests.stage.writable("proto_t31983", u)))  # type: ignore[misc]
+        until(partial(requests.stage.writable, "proto_t31983", lookupd))
 
 
 def find_me(requests: Requests) -> None:

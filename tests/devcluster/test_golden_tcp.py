@@ -39,7 +39,7 @@ def stage() -> Iterator[Stage]:
         stage.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stage_with_tls() -> Iterator[Stage]:
     with DevCluster(tls=server_context()) as cluster:
         stage = Stage(cluster, "proto_u")
@@ -47,7 +47,7 @@ def stage_with_tls() -> Iterator[Stage]:
         stage.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def stage_tls_required() -> Iterator[Stage]:
     with DevCluster(nsqds=2, tls=server_context(), tls_required=True) as cluster:
         stage = Stage(cluster, "proto_u")

@@ -6,11 +6,11 @@ import json
 import struct
 from collections.abc import Callable, Iterator
 
-import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.wire import Wire, connect, identify, message_id
+from tests.support import web
 
 MSG, BODY = 3_000, 10_000
 
@@ -77,11 +77,11 @@ def test_messages_and_batches(dial: Callable[[bytes], Wire], is_plain: bool) -> 
 def test_http_has_the_same_limits(cluster: DevCluster) -> None:
     url = cluster.http_address("nsqd-0")
     where = {"topic": "t", "partition": "0", "channel": "ch"}
-    assert httpx.post(f"{url}/pub", params=where, content=b"x" * MSG).status_code == 200
+    assert web.post(f"{url}/pub", params=where, content=b"x" * MSG).status_code == 200
     accept = {"accept": "application/vnd.nsq; version=1.0"}
-    found = httpx.post(f"{url}/pub", params=where, content=b"x" * (MSG + 1), headers=accept)
+    found = web.post(f"{url}/pub", params=where, content=b"x" * (MSG + 1), headers=accept)
     assert (found.status_code, found.json()["message"]) == (413, "MSG_TOO_BIG")
-    found = httpx.post(f"{url}/mpub", params=where, content=b"x\n" * BODY, headers=accept)
+    found = web.post(f"{url}/mpub", params=where, content=b"x\n" * BODY, headers=accept)
     assert (found.status_code, found.json()["message"]) == (413, "BODY_TOO_BIG")
 
 

@@ -10,6 +10,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.clock import held
 from tests.devcluster.probes import LIMIT, Probe, probe, until
+from tests.support import web
 from tests.support.threads import in_thread
 
 
@@ -101,7 +102,7 @@ def test_a_frozen_nsqlookupd_accepts_and_answers_when_it_wakes() -> None:
     with probe() as seen:
         seen.cluster.freeze("nsqlookupd-1")
         with pytest.raises(httpx.ReadTimeout):
-            httpx.get(seen.cluster.lookupd[1] + "/ping", timeout=0.2, trust_env=False)
+            web.get(seen.cluster.lookupd[1] + "/ping", timeout=0.2)
         moved = seen.cluster.move_leader("orders")
         assert seen.lookup("w", 0) == {0: moved}
         seen.cluster.thaw("nsqlookupd-1")
@@ -109,7 +110,10 @@ def test_a_frozen_nsqlookupd_accepts_and_answers_when_it_wakes() -> None:
 
 
 def test_requests_that_wait_for_a_frozen_node_end_quietly_with_the_cluster(caplog: pytest.LogCaptureFixture) -> None:
-    with DevCluster(nsqlookupds=1, nsqds=1, time_scale=0.02) as cluster, httpx.Client(trust_env=False) as client:
+    with (
+        DevCluster(nsqlookupds=1, nsqds=1, time_scale=0.02) as cluster,
+        httpx.Client(verify=web.NO_CERTIFICATES) as client,
+    ):
         url = cluster.lookupd[0] + "/ping"
         assert client.get(url).status_code == 200
         cluster.freeze("nsqlookupd-0")
@@ -131,8 +135,8 @@ def test_a_delayed_nsqlookupd_answers_late() -> None:
     with probe() as seen:
         seen.cluster.delay("nsqlookupd-0", 0.3)
         with held(seen.cluster), pytest.raises(httpx.ReadTimeout):
-            httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=0.1, trust_env=False)
-        assert httpx.get(seen.cluster.lookupd[0] + "/ping", timeout=30, trust_env=False).text == "OK"
+            web.get(seen.cluster.lookupd[0] + "/ping", timeout=0.1)
+        assert web.get(seen.cluster.lookupd[0] + "/ping", timeout=30).text == "OK"
 
 
 def test_default_settings_demand_a_channel_before_writing() -> None:

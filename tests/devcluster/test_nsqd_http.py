@@ -19,6 +19,7 @@ from nsq_ha import Consumer, ExtFilter
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
+from tests.support import web
 from tests.support.inside import in_cluster, partition_of
 
 V1 = {"Accept": "application/vnd.nsq; version=1.0"}
@@ -75,9 +76,7 @@ def test_headers_over_http(cluster: DevCluster) -> None:
     params = {"topic": "extended", "partition": "0"}
 
     def publish(ext: str, **headers: str) -> tuple[int, Any]:
-        answer = httpx.post(
-            url, params={**params, "ext": ext}, content=b"x", headers={**V1, **headers}, trust_env=False
-        )
+        answer = web.post(url, params={**params, "ext": ext}, content=b"x", headers={**V1, **headers})
         return answer.status_code, answer.json() if answer.text != "OK" else "OK"
 
     assert publish("{nope") == (400, {"message": "E_INVALID_JSON_HEADER"})
@@ -89,7 +88,7 @@ def test_headers_over_http(cluster: DevCluster) -> None:
     asked = {"topic": "extended", "search_mode": "id", "search_pos": answer["id"], "needext": "true"}
 
     def find() -> dict[str, Any] | None:
-        found: dict[str, Any] = httpx.get(url.replace("/pub_ext", "/message/get"), params=asked, trust_env=False).json()
+        found: dict[str, Any] = web.get(url.replace("/pub_ext", "/message/get"), params=asked).json()
         return found if found.get("id") == answer["id"] else None
 
     found = until(find)
@@ -240,7 +239,7 @@ async def test_stats_show_a_clients_filter_without_its_empty_fields(cluster: Dev
     async with Consumer("extended", "filtered", lookupd=cluster.lookupd, ext_filter=wanted):
         leader = cluster.leader("extended")
         assert leader is not None
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=web.NO_CERTIFICATES) as http:
             answer = await http.get(cluster.http_address(leader) + "/stats?format=json&topic=extended", headers=V1)
     channels = {each["channel_name"]: each for each in answer.json()["topics"][0]["channels"]}
     assert [client["ext_filter"] for client in channels["filtered"]["clients"]] == [

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.clock import held
 from tests.devcluster.probes import until
 from tests.devcluster.wire import Wire, connect, message_id, pub
+from tests.support import web
 from tests.support.inside import nsqd_of
-from tests.support.web import NO_CERTIFICATES
 
 SIZE = 30 + 100
 
@@ -68,5 +67,5 @@ def finish(wire: Wire, count: int) -> None:
 def starts(cluster: DevCluster) -> set[int]:
     """Numbers of the first messages that the replicas have."""
     urls = [f"{cluster.http_address(name)}/stats?format=json" for name in cluster.nsqds]
-    topics = [httpx.get(url, verify=NO_CERTIFICATES).json()["data"]["topics"] for url in urls]
+    topics = [web.get(url).json()["data"]["topics"] for url in urls]
     return {topic["backend_start"] // SIZE for (topic,) in topics}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.probes import Probe, until
 from tests.devcluster.wire import Closed, Wire, connect, identify, pub
+from tests.support import web
 from tests.support.certificates import server_context
 
 DEADLINE = 0.6
@@ -206,4 +206,4 @@ def test_a_page_of_another_site_changes_nothing(open_cluster: Probe, origin: str
 def test_all_hosts_can_be_allowed() -> None:
     with cluster_with(allowed_hosts=("*",)) as seen:
         url = seen.cluster.http_address("nsqd-0") + "/ping"
-        assert httpx.get(url, headers={"Host": "evil.example"}, trust_env=False).text == "OK"
+        assert web.get(url, headers={"Host": "evil.example"}).text == "OK"

@@ -83,6 +83,12 @@ def in_cluster(cluster: DevCluster, function: Callable[[], _Result]) -> _Result:
     return cluster._call(function)
 
 
+def next_timer() -> float:
+    """Return when the next timer of the running loop is due; 0 if there is none at this moment."""
+    timers: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return min((timer.when() for timer in timers if not timer.cancelled()), default=0.0)
+
+
 def watched_sockets() -> int:
     """Count the sockets that the running loop watches; one is its own, by which threads wake it."""
     return len(asyncio.get_running_loop()._selector.get_map())  # type: ignore[attr-defined]
