@@ -10,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
+from tests.admin.conftest import quicken
+from tests.support.inside import coordinator_of, in_cluster
 from tests.support.library_log import logging_as_before
 from tests.support.ports import nobody_listens
 from tests.support.processes import sigint_as_in_a_terminal
@@ -22,6 +24,27 @@ def cluster() -> Iterator[DevCluster]:
     # Elections take 0.44 s instead of 22.
     with DevCluster(time_scale=0.02) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def plain() -> Iterator[DevCluster]:
+    with DevCluster(plain=True, nsqds=2) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["cluster", "plain"], ids=["partitioned", "plain"])
+def either(request: pytest.FixtureRequest) -> DevCluster:
+    """A cluster of each kind."""
+    found: DevCluster = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def changes_show_soon() -> Iterator[None]:
+    """The cluster makes them in a few hundredths of a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        quicken(patch)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +81,16 @@ def invoke(cluster: DevCluster) -> Invoke:
 
 
 @pytest.fixture
-def name() -> str:
-    """A topic's name that no other test uses."""
-    return f"cli_{uuid.uuid4().hex[:10]}"
+def name(cluster: DevCluster) -> Iterator[str]:
+    """A topic's name that no other test uses. Topics whose names begin with it end with the test.
+
+    Each topic costs the cluster time, whether or not somebody uses it.
+    """
+    name = f"cli_{uuid.uuid4().hex[:10]}"
+    yield name
+    topics = coordinator_of(cluster).placement.topics
+    for topic in in_cluster(cluster, lambda: [each for each in topics if each.startswith(name)]):
+        cluster.delete_topic(topic)
 
 
 @pytest.fixture
@@ -70,9 +100,9 @@ def topic(cluster: DevCluster, name: str) -> str:
 
 
 @pytest.fixture
-def ordered(cluster: DevCluster) -> str:
+def ordered(cluster: DevCluster, name: str) -> str:
     """An ordered topic of 4 partitions."""
-    return cluster.create_topic(f"cli_{uuid.uuid4().hex[:10]}", 4, 3, ordered=True, sync_every=1)
+    return cluster.create_topic(f"{name}.ordered", 4, 3, ordered=True, sync_every=1)
 
 
 @pytest.fixture

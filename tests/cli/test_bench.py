@@ -5,22 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import pytest
-
 from nsq_ha.cli import bench as module
 from nsq_ha.cli.bench import percentile
-from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import pytest
 
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
-
-
-@pytest.fixture(scope="module", params=["partitioned", "plain"])
-def either(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    with DevCluster(plain=request.param == "plain", time_scale=0.02) as cluster:
-        yield cluster
 
 
 def test_all_that_is_published_is_consumed(either: DevCluster, invoke: Invoke, name: str) -> None:

@@ -11,12 +11,12 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.admin import browsing
-from nsq_ha.devcluster import DevCluster
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
     from click.testing import Result
 
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 
@@ -109,10 +109,9 @@ def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...], reason: str) ->
     assert (refused.exit_code, reason in refused.stderr) == (2, True), refused.stderr
 
 
-def test_a_plain_cluster_is_refused(invoke: Invoke, name: str) -> None:
-    with DevCluster(plain=True, nsqlookupds=1, nsqds=1) as plain:
-        (lookupd,) = plain.lookupd
-        invoke("pub", name, stdin="a", lookupd=lookupd)
-        refused = invoke("browse", name, lookupd=lookupd)
+def test_a_plain_cluster_is_refused(plain: DevCluster, invoke: Invoke, name: str) -> None:
+    lookupd = plain.lookupd[0]
+    invoke("pub", name, stdin="a", lookupd=lookupd)
+    refused = invoke("browse", name, lookupd=lookupd)
     assert refused.exit_code == 1
     assert "whose nsqds show a message only to a consumer, which takes it away" in refused.stderr

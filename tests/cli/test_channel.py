@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -13,20 +13,14 @@ from click.testing import Result
 
 from nsq_ha import StartFrom
 from nsq_ha.cli.start import described, positions
-from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 NOW = 1_800_000_000.0
 
 Call = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[DevCluster]:
-    with DevCluster(plain=True, nsqlookupds=2, nsqds=2) as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -88,15 +82,10 @@ def test_a_channel_is_emptied_and_moved_back(invoke: Invoke, waiting: str) -> No
     ok(moved, f"moved billing of {waiting} to 0=count:1, 1=end")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("skip",), ("empty",), ("delete",), ("set-offset", "--to", "end")],
-    ids=lambda arguments: arguments[0],
-)
-def test_what_cannot_be_undone_asks(invoke: Invoke, waiting: str, arguments: tuple[str, ...]) -> None:
-    action, *options = arguments
-    refused = invoke("channel", action, waiting, "billing", *options)
-    assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True)
+def test_what_cannot_be_undone_asks(invoke: Invoke, waiting: str) -> None:
+    for action, *options in (("skip",), ("empty",), ("delete",), ("set-offset", "--to", "end")):
+        refused = invoke("channel", action, waiting, "billing", *options)
+        assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True), action
     assert listed(invoke, waiting)["billing"]["depth"] == 4
 
 

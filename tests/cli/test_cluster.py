@@ -19,9 +19,8 @@ from nsq_ha.cli import options
 from nsq_ha.cli.app import app
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.devcluster import DevCluster
-from tests.support.certificates import CA_FILE, server_context
+from tests.support.certificates import CA_FILE, KEY_FILE, server_context
 
-KEY_FILE = str(Path(CA_FILE).with_suffix(".key"))
 CONTEXTS = """
 lookupd = "top:1"
 [contexts.dev]

@@ -16,15 +16,13 @@ import pytest
 from nsq_ha import Message, Producer, Receipt, TopicMeta
 from nsq_ha.cli.copy import Copier, CopyOptions, Route
 from nsq_ha.cli.progress import Progress
-from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError
 from nsq_ha.message import OutgoingMessage
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 from tests.support.waiting import turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 OPTIONS = CopyOptions(rate=None, key_field=None, body_only=False, ignore_order=False, timeout=None)
@@ -172,12 +170,6 @@ async def test_at_the_end_it_waits_for_answers_that_are_under_way() -> None:
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[DevCluster]:
-    with DevCluster(plain=True, time_scale=0.02) as cluster:
-        yield cluster
 
 
 def tailed(invoke: Invoke, topic: str, count: int) -> list[dict[str, Any]]:

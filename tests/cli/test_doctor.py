@@ -7,7 +7,6 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -302,12 +301,6 @@ def test_the_loopback_is_known(host: str, is_own: bool) -> None:
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[DevCluster]:
-    with DevCluster(plain=True, nsqlookupds=2, nsqds=2) as cluster:
-        yield cluster
 
 
 def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) -> None:

@@ -17,6 +17,7 @@ from nsq_ha.cli.lines import Line, Splitter
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message, OutgoingMessage
+from tests.cli.test_copy import tailed
 from tests.cli.test_to_file import Source
 
 if TYPE_CHECKING:
@@ -162,11 +163,6 @@ async def test_a_wrong_first_row_ends_it(text: bytes, reason: str) -> None:
 # ---------------------------------------------------------------- the command
 
 
-def tailed(invoke: Invoke, topic: str, count: int) -> list[dict[str, Any]]:
-    result = invoke("tail", topic, "--from", "-1h", "-n", str(count), "--json")
-    return [json.loads(line) for line in result.stdout.splitlines()]
-
-
 def test_tail_and_pub_are_a_round_trip(cluster: DevCluster, invoke: Invoke, name: str) -> None:
     for topic in (name, f"{name}.copy"):
         cluster.create_topic(topic, 2, extended=True, ordered=True, sync_every=1)
@@ -210,6 +206,7 @@ def test_other_forms_of_input(invoke: Invoke, topic: str) -> None:
     assert sorted(m["body"] for m in tailed(invoke, topic, 5)) == ["a\n\nb\n", "c\nd", "e", "f", '{"x":"1","y":"2"}']
 
 
+@pytest.mark.few(every=4)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -12,12 +12,10 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.cli.dead_letters import Replayer
-from nsq_ha.devcluster import DevCluster
 from tests.test_dead_letters import Source, message, written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 
@@ -139,6 +137,7 @@ def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invok
         assert printed.replace("\n", "").isprintable(), command
 
 
+@pytest.mark.few(every=2)
 @pytest.mark.parametrize("wrong", [(), ("--all", "7"), ("--all", "--error", "x"), ("x",), ("-1",)])
 def test_what_to_replay_must_be_named(invoke: Invoke, topic: str, wrong: tuple[str, ...]) -> None:
     assert invoke("dead-letters", "replay", topic, *wrong, "--yes").exit_code == 2
@@ -146,12 +145,6 @@ def test_what_to_replay_must_be_named(invoke: Invoke, topic: str, wrong: tuple[s
 
 def test_without_yes_and_a_terminal_nothing_is_replayed(invoke: Invoke, topic: str) -> None:
     assert invoke("dead-letters", "replay", topic, "--all").exit_code == 2
-
-
-@pytest.fixture(scope="module")
-def plain() -> Iterator[DevCluster]:
-    with DevCluster(plain=True, time_scale=0.02) as cluster:
-        yield cluster
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING
 
 from nsq_ha import StartFrom, sync, tracelog
-from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 
@@ -73,13 +73,12 @@ def test_it_says_what_it_needs(invoke: Invoke) -> None:
     assert invoke("trace", "7x", "--topic", "t").exit_code == 2
 
 
-def test_equal_ids_of_plain_nsqds_are_named_as_such(invoke: Invoke, tmp_path: Path) -> None:
+def test_equal_ids_of_plain_nsqds_are_named_as_such(plain: DevCluster, invoke: Invoke, tmp_path: Path) -> None:
     log = tmp_path / "trace.jsonl"
     entry = {"event": "delivery", "time_ns": 5, "topic": "orders", "internal_id": 7, "trace_id": 0}
-    with DevCluster(plain=True) as plain:
-        plain.create_topic("orders")
-        for nsqds, is_named in ((("n:1", "n:1"), False), (("n:1", "n:2"), True)):
-            log.write_text("".join(json.dumps(entry | {"nsqd": nsqd}) + "\n" for nsqd in nsqds))
-            found = invoke("trace", "7", "--log", str(log), "--table", lookupd=",".join(plain.lookupd))
-            assert found.exit_code == 0
-            assert ("each nsqd's lines are a message of its own" in found.stdout) is is_named
+    plain.create_topic("orders")
+    for nsqds, is_named in ((("n:1", "n:1"), False), (("n:1", "n:2"), True)):
+        log.write_text("".join(json.dumps(entry | {"nsqd": nsqd}) + "\n" for nsqd in nsqds))
+        found = invoke("trace", "7", "--log", str(log), "--table", lookupd=",".join(plain.lookupd))
+        assert found.exit_code == 0
+        assert ("each nsqd's lines are a message of its own" in found.stdout) is is_named

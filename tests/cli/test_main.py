@@ -6,6 +6,7 @@ import pytest
 
 from nsq_ha._version import __version__
 from tests.cli.conftest import Invoke
+from tests.support.programs import COMMAND_LINE, NSQ_HA, run
 
 COMMANDS = (
     "demo",
@@ -31,9 +32,6 @@ WITHOUT = """
 import sys
 for module in {missing!r}:
     sys.modules[module] = None
-from nsq_ha.cli.__main__ import main
-sys.argv = ["nsq-ha", *{arguments!r}]
-main()
 """
 
 
@@ -69,8 +67,7 @@ def loaded_by(*arguments: str) -> set[str]:
 
 def without(missing: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process of its own that lacks some modules."""
-    code = WITHOUT.format(missing=missing, arguments=list(arguments))
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    return run(COMMAND_LINE, WITHOUT.format(missing=missing) + NSQ_HA, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -118,6 +115,7 @@ def test_help_names_every_command(invoke: Invoke) -> None:
     assert "Exit codes" in result.stdout
 
 
+@pytest.mark.few(every=4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     result = invoke(command, "--help")

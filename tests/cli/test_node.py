@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,10 +12,9 @@ from nsq_ha.cli.node import held_by
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.policy.topology import Node
+from tests.cli.test_stat import lines
 
 if TYPE_CHECKING:
-    from click.testing import Result
-
     from tests.cli.conftest import Invoke
 
 NODE = Node("10.0.0.1", 4150, 4151)
@@ -53,11 +51,6 @@ def test_a_plain_nsqd_has_no_partitions() -> None:
 
 
 # ---------------------------------------------------------------- the commands
-
-
-def lines(result: Result) -> list[dict[str, Any]]:
-    assert (result.exit_code, result.stderr) == (0, "")
-    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_they_are_listed_and_shown(cluster: DevCluster, invoke: Invoke, topic: str) -> None:

@@ -73,6 +73,7 @@ async def test_a_topic_that_nobody_has_is_published_to(stage: Stage, call: Call)
     assert {receipt["nsqd"] for receipt in receipts} <= {nsqd.node.address for nsqd in stage.nsqds}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -120,6 +121,7 @@ def test_the_partitioned_server_defers_nothing(invoke: Invoke, topic: str) -> No
     assert refused.stderr == "Error: remove --defer: the partitioned server cannot delay a message\n"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seconds", ["-1", "1e11", "nan"])
 def test_a_wrong_delay_is_wrong_usage(invoke: Invoke, topic: str, seconds: str) -> None:
     assert invoke("pub", topic, "--defer", seconds, stdin="a").exit_code == 2
@@ -280,6 +282,7 @@ async def test_a_topic_is_created_and_deleted_at_all(plain: Plain, call: Call) -
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", "deleted orders\n")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

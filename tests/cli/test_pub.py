@@ -140,6 +140,7 @@ def test_headers_and_tag_go_with_extended_topics(cluster: DevCluster, invoke: In
     assert message["trace_id"] > 0
 
 
+@pytest.mark.few(every=2)
 @pytest.mark.parametrize(
     ("arguments", "result"),
     [

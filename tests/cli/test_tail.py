@@ -15,19 +15,8 @@ from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
+from tests.cli.test_to_file import Source
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
-
-
-class Source:
-    """Where a message of a test comes from."""
-
-    topic, channel, partition, nsqd = "orders", "billing", 3, "127.0.0.1:4150"
-
-    def finish(self, message: Message) -> None: ...
-
-    def requeue(self, message: Message, delay: float | None) -> None: ...
-
-    def touch(self, message: Message) -> None: ...
 
 
 def tailing(cluster: DevCluster, *arguments: str) -> Program:

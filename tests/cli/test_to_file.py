@@ -17,14 +17,12 @@ import pytest
 from nsq_ha import sync
 from nsq_ha.cli.archive import Archive, Journal, JournalReader
 from nsq_ha.cli.to_file import Size
-from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 
@@ -317,13 +315,6 @@ def test_a_file_is_completed_in_time_without_further_messages(
         _, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, b"")
     assert [json.loads(path.read_bytes())["body"] for path in files(tmp_path, topic)] == ["a", "b"]
-
-
-@pytest.fixture(scope="module", params=["partitioned", "plain"])
-def either(request: pytest.FixtureRequest) -> Iterator[DevCluster]:
-    """A cluster of each kind."""
-    with DevCluster(plain=request.param == "plain", time_scale=0.02) as cluster:
-        yield cluster
 
 
 @pytest.mark.few(1)
