@@ -19,6 +19,7 @@ from nsq_ha.dashboard import DashboardOptions, serve
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
+from tests.support.web import NO_CERTIFICATES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -59,6 +60,11 @@ async def url(cluster: DevCluster, tmp_path: Path) -> AsyncIterator[str]:
                 await serving
 
 
+def visitor(url: str) -> httpx.AsyncClient:
+    """Return a client without a browser."""
+    return httpx.AsyncClient(base_url=url, timeout=LIMIT, verify=NO_CERTIFICATES)
+
+
 async def until_read(client: httpx.AsyncClient) -> None:
     """Wait until the dashboard knows the channel."""
 
@@ -83,7 +89,7 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
     caplog.set_level(logging.DEBUG)
     ours = {"origin": url.rstrip("/")}
     fields = {"topic": "orders", "channel": "billing"}
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+    async with visitor(url) as client:
         await until_read(client)
         elsewhere = await client.get("/", headers={"host": f"evil.example:{urlsplit(url).port}"})
         assert elsewhere.status_code == 421
@@ -129,7 +135,7 @@ async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) ->
 @pytest.mark.slow
 async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: DevCluster) -> None:
     ours = {"origin": url.rstrip("/")}
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client, AdminClient(cluster.lookupd) as admin:
+    async with visitor(url) as client, AdminClient(cluster.lookupd) as admin:
         await until_read(client)
         key = {"key": await signed_in(client, url)}
         assert 'name="topic"' in (await client.get("/confirm/create-topic")).text
@@ -153,7 +159,7 @@ async def test_topics_and_channels_are_created_and_deleted(url: str, cluster: De
 
 
 async def test_a_message_is_found_by_its_place(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+    async with visitor(url) as client:
         await until_read(client)
 
         async def is_found() -> bool:  # nsqd answers wrongly about messages that it has not written to its files yet
@@ -170,7 +176,7 @@ async def test_a_message_is_found_by_its_place(url: str) -> None:
 
 
 async def test_stored_messages_are_shown_filtered_and_paged(url: str) -> None:
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+    async with visitor(url) as client:
         await until_read(client)
 
         async def is_shown() -> bool:  # nsqd shows messages when it has written them to its files
@@ -200,7 +206,7 @@ async def test_stored_messages_are_shown_filtered_and_paged(url: str) -> None:
 
 @pytest.mark.browser
 async def test_with_the_keyboard_on_a_phone_in_the_dark(url: str, browser: Any, cluster: DevCluster) -> None:  # noqa: ANN401
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+    async with visitor(url) as client:
         await until_read(client)
     context = await browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     context.set_default_timeout(LIMIT * 1000)

@@ -61,6 +61,7 @@ def spark_report(flights_found: int) -> SparkReport:
     return SparkReport("t", 4, flights_found, flights_found, 0, 0, {}, (), 1.0, "4")
 
 
+@pytest.mark.slow  # tests/cli/test_demo.py has the whole demo run, too
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
     events: list[DemoEvent] = []
     options = DemoOptions(spark="none", job=JobOptions(rate=2000))
