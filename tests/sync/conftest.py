@@ -8,7 +8,7 @@ import pytest
 
 from nsq_ha import _portal
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.sync import AdminClient
+from tests.support import web
 from tests.support.waiting import eventually
 
 _numbers = itertools.count()
@@ -24,8 +24,9 @@ def cluster() -> Iterator[DevCluster]:
 def topic(cluster: DevCluster) -> str:
     """Return a topic of two partitions with the channel ``ch``."""
     name = cluster.create_topic(f"topic{next(_numbers)}", 2, 1)
-    with AdminClient(cluster.lookupd) as admin:
-        admin.create_channel(name, "ch")
+    for number in range(2):
+        url = cluster.http_address(str(cluster.leader(name, number))) + "/channel/create"
+        web.post(url, params={"topic": name, "partition": number, "channel": "ch"}).raise_for_status()
     return name
 
 

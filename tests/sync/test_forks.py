@@ -1,7 +1,7 @@
 """Forks at unfortunate moments: the child works, or says within its limit why it cannot."""
 
-import ast
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -137,13 +137,11 @@ def test_the_clients_load_nothing_after_they_were_imported(cluster: DevCluster, 
 def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> None:
     """Whether or not a test comes past them."""
     late = {
-        node.module
+        module
         for package in ("admin", "consumer", "dead_letters", "engine", "migrate", "policy", "producer")
         for path in (ROOT / "nsq_ha" / package).rglob("*.py")
-        for function in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
-        if isinstance(node, ast.ImportFrom)
+        # The linter wants this comment.
+        for module in re.findall(r"^ +from (\S+) import .*# noqa: PLC0415", path.read_text("utf-8"), re.MULTILINE)
     }
     assert "nsq_ha.engine.quiet" in late
     program = "import sys; import nsq_ha.sync; print(*sys.modules)"
