@@ -233,6 +233,24 @@ def test_large_messages_end_a_portion_early(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("scripted_replay")
+def test_large_messages_end_a_portion_early_however_many_connections_they_come_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reader_module, "BATCH_BYTES", 100)
+    log, expired = log_of([60] * 4), ConnectionExpiredError("over")
+    server = Server(log, [[[log[0]], expired], [[log[1]], expired], [[log[2]], expired]], Extent(0, 240))
+    assert [len(batch) for batch in reader_of(server, 0, 240, PATIENT).batches()] == [2, 2]
+
+
+@pytest.mark.usefixtures("scripted_replay")
+def test_what_is_skipped_ends_no_portion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader_module, "BATCH_BYTES", 50)
+    log = log_of([40, 50, 60])
+    server = Server(log, [[ResponseTimeoutError("nothing at 0")], [[], [log[2]]]], Extent(90, 150))
+    assert [len(batch) for batch in reader_of(server, 0, 150, LOSSY).batches()] == [1]
+
+
+@pytest.mark.usefixtures("scripted_replay")
 def test_a_cleaned_start_is_data_loss_at_once() -> None:
     log = log_of([40, 50, 60])
     server = Server(log, [], Extent(90, 150), faultless=False)

@@ -170,6 +170,7 @@ class RangeReader:
         self._rows = Rows()
         self._progress_at = 0.0
         self._progress_to = asked.start
+        self._yielded_to = asked.start
         self._failures = 0
 
     def batches(self) -> Iterator[Rows]:
@@ -228,7 +229,7 @@ class RangeReader:
         chain, asked = self._chain, dataclasses.replace(self._asked, start=self._chain.position)
         try:
             for messages in BulkCopy(asked, node, self._cluster, self._options).messages():
-                chain.position = messages.end
+                chain.position = self._yielded_to = messages.end
                 yield Rows(messages)
                 self._has_progressed()
         except BulkUnavailableError as error:
@@ -250,7 +251,7 @@ class RangeReader:
             if is_new:
                 replay.open(chain.position)
             until = time.monotonic() + patience
-            yielded_to, ignored = chain.position, chain.ignored
+            ignored = chain.ignored
             while not chain.is_complete:
                 for finish in self._accept(replay.receive(until)):
                     # A complete range needs nothing more: the channel vanishes with its connection.
@@ -259,9 +260,11 @@ class RangeReader:
                     replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
-                if len(self._rows) >= self._options.arrow_batch_rows or chain.position - yielded_to >= BATCH_BYTES:
+                if (
+                    len(self._rows) >= self._options.arrow_batch_rows
+                    or chain.position - self._yielded_to >= BATCH_BYTES
+                ):
                     yield self._taken()
-                    yielded_to = chain.position
                     replay.begin_batch()
                     # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
@@ -290,7 +293,7 @@ class RangeReader:
         return leader
 
     def _taken(self) -> Rows:
-        rows, self._rows = self._rows, Rows()
+        rows, self._rows, self._yielded_to = self._rows, Rows(), self._chain.position
         return rows
 
     def _accept(self, arrived: list[Message] | Frames) -> Iterator[list[Message] | Frames]:
@@ -389,6 +392,7 @@ class RangeReader:
         if self._options.fail_on_data_loss:
             raise DataLossError(f"{text}; set failOnDataLoss=false to read what is left")
         log.warning("%s; skipping %d bytes of the log", text, following - self._chain.position)
+        self._yielded_to += following - self._chain.position
         self._chain = Chain(following, self._chain.end, self._chain.partition)
 
     @property
