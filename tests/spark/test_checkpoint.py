@@ -295,6 +295,19 @@ def test_a_topic_that_was_re_created_at_once_is_known_by_another_message(end: in
     assert [(part.start, part.end) for part in lossy.ranges(again, lossy.latest(again))] == [(0, end)]
 
 
+def test_a_topic_that_was_re_created_before_its_first_message_was_read() -> None:
+    model = one(OLD, OLD)
+    plan = planner(model, failOnDataLoss="false")
+    start = dated(plan.initial(), OLD / 1000, marks=plan.marks)
+    model.topics_["t"][0] = Log([10] * 3, [NEW] * 3)
+    seen = []
+    for _ in range(4):
+        end = dated(plan.latest(start), NEW / 1000, start, marks=plan.marks)
+        seen += [(part.start, part.end) for part in plan.ranges(start, end)]
+        start = end
+    assert seen == [(0, 30)]
+
+
 def test_a_log_that_grew_or_was_cleaned_is_the_same() -> None:
     begin = at(30, OLD // 1000) | MARKED
     assert planner(one(*[OLD] * 4)).latest(begin) == {"t": {"0": 40}}

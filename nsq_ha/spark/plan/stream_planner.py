@@ -121,7 +121,7 @@ class StreamPlanner:
         while True:
             batch = self._next(begin, origin, limited=limited)
             self._warn_of(batch.stopped)
-            if batch.ends != begin:
+            if batch.ends != begin or batch.restarts:
                 self._advanced_at = time.monotonic()
                 moved = {place: begin.get(place) for place, end in batch.ends.items() if begin.get(place) != end}
                 known = {place: mark for place, mark in origin.marks.items() if place not in batch.restarts}
