@@ -308,6 +308,20 @@ def test_a_topic_that_was_re_created_before_its_first_message_was_read() -> None
     assert seen == [(0, 30)]
 
 
+def test_a_log_whose_lost_tail_others_have_filled_repeats_nothing() -> None:
+    model = one(OLD, NEW, NEW, NEW)
+    begin = at(30) | MARKED
+    with pytest.raises(DataLossError, match="t-0: the topic was re-created: the offset 30 was taken from an earlier"):
+        planner(model).latest(begin)
+    plan = planner(model, failOnDataLoss="false")
+    end = dated(plan.latest(begin), NEW / 1000, marks=plan.marks)
+    assert restarted_in(end) == {("t", 0): 40}
+    assert plan.ranges(begin, end) == []
+    assert plan.latest(end) == undated(end)
+    model.topics_["t"][0] = Log([10] * 5, [OLD, *[NEW] * 4])
+    assert [(part.start, part.end) for part in plan.ranges(end, plan.latest(end))] == [(40, 50)]
+
+
 def test_a_log_that_grew_or_was_cleaned_is_the_same() -> None:
     begin = at(30, OLD // 1000) | MARKED
     assert planner(one(*[OLD] * 4)).latest(begin) == {"t": {"0": 40}}

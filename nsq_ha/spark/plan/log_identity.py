@@ -150,9 +150,7 @@ class LossPolicy:
         """
         if start is None:
             return None
-        if log.extent.end >= start:
-            return log.extent.start if self._is_lost(log, start, origin) else None
-        if not self._is_shorter(log.place, start):
+        if not (self._is_lost(log, start, origin) if log.extent.end >= start else self._is_shorter(log.place, start)):
             return None
         found = self._resumes_at(log, origin)
         _log.warning("%s: continuing at offset %d of a log that ends at %d", log.name, found, log.extent.end)
@@ -217,7 +215,7 @@ class LossPolicy:
         return False
 
     def _resumes_at(self, log: PartitionLog, origin: Origin) -> int:
-        """Return where to continue, without repeating a message, in a log that ends before the offset reached.
+        """Return where to continue, without repeating a message, in a log that has lost messages, or is another one.
 
         Returns:
             The first message of a log that was created after the offsets were taken. The end of any other log,
@@ -226,15 +224,18 @@ class LossPolicy:
         Raises:
             NsqError: Not known yet, as for :meth:`_is_lost`.
         """
-        extent, mark = log.extent, origin.marks.get(log.place)
+        extent, mark, skew = log.extent, origin.marks.get(log.place), SKEW_NS
         if mark is not None and extent.start <= mark.offset < extent.end:
-            return extent.end if self._holds(log, mark) else extent.start
+            if self._holds(log, mark):
+                return extent.end
+            # The log was created again, or lost its tail, and other messages have filled it: the clocks decide alone.
+            skew = 0
         if (mark is None and origin.planned is None) or extent.start == extent.end:
             return extent.end
         oldest = log.first_at(extent.start)
         if mark is not None and oldest is not None and oldest.offset <= mark.offset:
             # In one log a message is not younger than a later one, except by what the clocks of two leaders differ.
-            is_younger = oldest.timestamp_ns > mark.written_ns + SKEW_NS
+            is_younger = oldest.offset == mark.offset or oldest.timestamp_ns > mark.written_ns + skew
         else:
             is_younger = origin.planned is not None and self._is_younger(oldest, log.node, origin.planned, TICK)
         return extent.start if is_younger else extent.end
