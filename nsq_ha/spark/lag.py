@@ -189,6 +189,7 @@ class LagListener(StreamingQueryListener):
         self._report = report or _log
         # Times of reports and ends of the log that the query has not reached, by query and partition.
         self._ends: dict[tuple[str, str, int], list[tuple[float, int]]] = {}
+        self._read_to: dict[tuple[str, str, int], int] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names, here and below
         """Do nothing: there is no progress yet."""
@@ -204,7 +205,8 @@ class LagListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Forget the query; its last progress was reported."""
-        self._ends = {place: ends for place, ends in self._ends.items() if place[0] != str(event.id)}
+        for place in [place for place in self._ends if place[0] == str(event.id)]:
+            del self._ends[place], self._read_to[place]
 
     def _age(self, lag: StreamLag) -> float:
         """Remember where the logs end, and return the age of the oldest message that was not read."""
@@ -212,12 +214,15 @@ class LagListener(StreamingQueryListener):
         oldest = now
         for part in lag.partitions:
             place = lag.query_id, part.topic, part.partition
-            ends = [(at, end) for at, end in self._ends.get(place, ()) if end > part.read_to]
+            ends = self._ends.get(place, [])
+            if ends and part.log_end < ends[-1][1] and part.read_to < self._read_to[place]:
+                ends = []  # of another log: the topic was re-created
+            ends = [(at, end) for at, end in ends if end > part.read_to]
             if part.log_end > (ends[-1][1] if ends else part.read_to):
                 ends.append((now, part.log_end))
             if len(ends) > _MOST_ENDS:
                 del ends[1::2]
-            self._ends[place] = ends
+            self._ends[place], self._read_to[place] = ends, part.read_to
             oldest = min([oldest, *(at for at, _ in ends[:1])])
         return now - oldest
 
