@@ -26,7 +26,7 @@ from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.servers import INCOMPLETE_GRACE, Servers
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import merge
@@ -301,34 +301,54 @@ class BlockingCluster:
 
     async def _nodes(self, topic: str) -> tuple[Node, ...]:
         found: dict[str, Node] = {}
-        error: LookupUnavailableError | None = None
-        is_answered = False
-        for url in self.lookupd:
-            try:
-                async with LookupClient(url, timeout=self._timeout) as client:
-                    answer = await client.lookup(topic)
-            except LookupUnavailableError as failed:
-                error = failed
-                continue
+        for answer in await self._asked(lambda client: client.lookup(topic), is_known=topic in self._plain):
             if answer.nodes is None and answer.exists:
                 raise ConfigError(
                     f"option 'delivery': topic {topic!r} has partitions, and so offsets: remove delivery=ack"
                 )
-            is_answered = True
             found |= {node.address: node for node in answer.nodes or ()}
-        if error is not None and not is_answered:
-            raise error
         return tuple(found.values())
 
     async def _names(self) -> tuple[str, ...]:
-        error: NsqError = LookupUnavailableError("no nsqlookupd lists the topics")
-        for url in self.lookupd:
-            try:
-                async with LookupClient(url, timeout=self._timeout) as client:
-                    return tuple(sorted(topic.name for topic in await client.topics()))
-            except LookupUnavailableError as failed:
-                error = failed
-        raise error
+        # Of all: one that has just started lists nothing.
+        answers = await self._asked(lambda client: client.topics(), is_known=self._topics is not None)
+        return tuple(sorted({topic.name for answer in answers for topic in answer}))
+
+    async def _asked(self, question: Callable[[LookupClient], Coroutine[None, None, T]], *, is_known: bool) -> list[T]:
+        """Ask all nsqlookupds at the same time; return their answers.
+
+        Args:
+            question: Asks one.
+            is_known: Whether to leave out an answer that comes long after another one, since an earlier one is known.
+
+        Raises:
+            LookupUnavailableError: None of them gave a usable answer.
+        """
+
+        async def ask(url: str) -> T:
+            async with LookupClient(url, timeout=self._timeout) as client:
+                return await question(client)
+
+        answers: list[T] = []
+        error = LookupUnavailableError("no nsqlookupd gave a usable answer")
+        waiting = {asyncio.create_task(ask(url)) for url in self.lookupd}
+        try:
+            done = waiting
+            while waiting and done:
+                limit = INCOMPLETE_GRACE if answers and is_known else None
+                done, waiting = await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    try:
+                        answers.append(each.result())
+                    except LookupUnavailableError as failed:
+                        error = failed
+        finally:
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if not answers:
+            raise error
+        return answers
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:

@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub
 from nsq_ha.spark import cluster as cluster_module
@@ -29,6 +30,7 @@ from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.streams import until
 
 if TYPE_CHECKING:
+    from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import Node, TopicView
 
 VALUE, PARTITION = StructField("value", BinaryType()), StructField("partition", IntegerType())
@@ -174,6 +176,34 @@ def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevClust
         assert asked.view(topic, 60.0) is first, "nothing was asked"
         assert asked.view(topic) is not first
         assert asked.topics(60.0) is asked.topics(60.0)
+
+
+def test_one_nsqlookupd_that_is_frozen_hides_no_topic(lonely: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "_ROUTINE_TIMEOUT", 5.0)
+    topic = lonely.create_topic(next(names), 1)
+    with BlockingCluster(tuple(lonely.lookupd), timeout=30.0) as asked:
+        assert topic in asked.topics()
+        later = lonely.create_topic(next(names), 1)
+        lonely.freeze(LOOKUPDS[0])
+        try:
+            assert later in asked.topics(0.001)
+            assert asked.silence is None
+        finally:
+            lonely.thaw(LOOKUPDS[0])
+
+
+def test_one_nsqlookupd_that_has_just_started_hides_no_topic(
+    lonely: DevCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lonely.create_topic(next(names), 1)
+    listed = LookupClient.topics
+
+    async def of_some(client: LookupClient) -> tuple[TopicInfo, ...]:
+        return () if client.lookupd == lonely.lookupd[0] else await listed(client)
+
+    monkeypatch.setattr(LookupClient, "topics", of_some)
+    with BlockingCluster(tuple(lonely.lookupd)) as asked:
+        assert topic in asked.topics()
 
 
 @pytest.mark.usefixtures("quick")

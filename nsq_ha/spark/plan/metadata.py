@@ -178,8 +178,8 @@ class Snapshots:
         """Return snapshots that are not older than ``metadataRefresh``.
 
         Args:
-            places: Partitions that the query has read. Their topics are looked up though no list has them: one
-                nsqlookupd makes the list, and one that has just started lists nothing.
+            places: Partitions that the query has read. Their topics are looked up though no list has them: an
+                nsqlookupd that has just started lists nothing.
 
         Raises:
             NsqError: No nsqlookupd has answered since the query began, for the patience of the read.
