@@ -88,11 +88,14 @@ class BlockingCluster:
     Attributes:
         lookupd: As given.
         silence: Why the last lookup had no answer. None if it had one.
+        unanswered: Temporary channels, by topic, partition, node and prefix, of which a node has not said whether they
+            exist. It may create one later, and keeps it until its last client leaves: so the next read takes it.
     """
 
     def __init__(self, lookupd: tuple[str, ...], *, timeout: float = TIMEOUT) -> None:
         self.silence: LookupUnavailableError | None = None
         self.lookupd: tuple[str, ...] = lookupd
+        self.unanswered: dict[tuple[str, int, Node, str], str] = {}
         self._timeout = timeout
         self._runner = asyncio.Runner()
         self._client: httpx.AsyncClient | None = None
@@ -243,10 +246,12 @@ class BlockingCluster:
 
         Source: youzan/nsq nsqd/topic.go (flushForChannelMoreData); seen on the real server, 6 of 6.
         """
-        channel = temporary_channel(prefix)
+        key = topic, partition, node, prefix
+        channel = self.unanswered[key] = self.unanswered.get(key) or temporary_channel(prefix)
         with contextlib.suppress(NsqError):
             self._ask(node, self._nsqd(node).create_channel(topic, partition, channel))
             self.delete_channel(topic, partition, node, channel)
+            del self.unanswered[key]
 
     def delete_channel(self, topic: str, partition: int, node: Node, channel: str) -> None:
         """Delete ``channel``; raises as :meth:`open_channel`."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import (
     AuthError,
     ConnectError,
@@ -28,6 +29,7 @@ from nsq_ha.protocol import Layout
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import encode_message
 from nsq_ha.spark import connection
+from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import frames
@@ -103,6 +105,7 @@ class Channels:
     made: list[tuple[str, int]] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     refusal: NsqError | None = None
+    unanswered: dict[tuple[str, int, Node, str], str] = field(default_factory=dict)
 
     def open_channel(self, topic: str, partition: int, node: Node, channel: str, offset: int) -> None:
         self.made.append((channel, offset))
@@ -389,6 +392,36 @@ def test_a_channel_that_was_made_and_not_placed_is_deleted_where_somebody_answer
         replay.open(0)
     assert channels.deleted == [channel for channel, _ in channels.made][:deleted]
     assert not nsqd.heard, "nobody connected"
+
+
+def test_a_channel_that_an_nsqd_may_create_later_is_taken_by_the_next_read() -> None:
+    asked = Range("flights", PARTITION, 0, 1000, None, ordered=False, extended=False)
+    node, channels = Node("127.0.0.1", 1, 4151), Channels(refusal=ResponseTimeoutError("frozen"))
+
+    def channel() -> str:
+        with pytest.raises(NsqError), contextlib.closing(Replay(asked, node, channels, OPTIONS)) as replay:  # type: ignore[arg-type]
+            replay.open(0)
+        return replay.channel
+
+    first = channel()
+    channels.refusal = None
+    assert channel() == first
+    assert channels.deleted == [first], "nobody subscribed, since nobody listens"
+    assert channel() != first
+
+
+def test_so_does_the_next_flush(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    async def frozen(_: NsqdHttp, topic: str, partition: int, channel: str) -> None:
+        made.append(channel)
+        raise ResponseTimeoutError("frozen")
+
+    monkeypatch.setattr(NsqdHttp, "create_channel", frozen)
+    with BlockingCluster(("http://127.0.0.1:1",)) as cluster:
+        for prefix in ("spark-", "spark-", "mine-"):
+            cluster.flush("flights", PARTITION, Node("127.0.0.1", 1, 1), prefix)
+    assert made[0] == made[1] != made[2]
 
 
 def test_a_message_of_a_replay_is_only_finished(start: Start) -> None:

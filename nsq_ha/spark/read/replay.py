@@ -61,8 +61,9 @@ class Replay(BlockingSubscription):
     def __init__(self, asked: Range, node: Node, cluster: BlockingCluster, options: ReadOptions) -> None:
         self._is_own = options.channel is None
         self._gathers = asked.end - asked.start > UNGATHERED_BYTES
-        channel = options.channel or temporary_channel(options.channel_prefix)
-        place = asked.topic, channel, asked.partition
+        self._key = asked.topic, asked.partition, node, options.channel_prefix
+        channel = options.channel or cluster.unanswered.pop(self._key, None)
+        place = asked.topic, channel or temporary_channel(options.channel_prefix), asked.partition
         super().__init__(node, options.connection, place, extended=asked.extended, gathers=self._gathers)
         self._asked = asked
         self._node = node
@@ -84,6 +85,8 @@ class Replay(BlockingSubscription):
             self._cluster.open_channel(*place, position)
         except TransportError:
             # The server does not answer: deleting the channel would time out as well.
+            if self._is_own:
+                self._cluster.unanswered[self._key] = self.channel
             raise
         except BaseException:
             self._delete_channel()
@@ -102,8 +105,10 @@ class Replay(BlockingSubscription):
     def _delete_channel(self) -> None:
         """Delete a channel without clients; an ephemeral one vanishes only when its last client leaves."""
         if self._is_own:
+            self._cluster.unanswered[self._key] = self.channel
             with contextlib.suppress(NsqError):
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
+                del self._cluster.unanswered[self._key]
 
     def pause(self) -> bool:
         """Have the server send no more, after all that it sent was accepted; :meth:`resume` goes on from there.
