@@ -140,6 +140,17 @@ def test_a_lost_connection_leaves_what_was_sent_in_doubt(nsqd: Start) -> None:
     assert found == PartitionWritten(rows=2, size=6, batches=1, doubtful=2)
 
 
+def test_a_connection_that_nsqd_ended_meanwhile_leaves_no_doubt(nsqd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_writer, "_IDLE", 0.0)
+    before = nsqd(HANDSHAKE, (b"one", OK), close=True)
+    after = nsqd(HANDSHAKE, (b"two", OK))
+    writing = writer(Leaders([before.node, after.node]))
+    writing.send(batch(b"one"))
+    writing.settle()
+    before.end()
+    assert write(writing, batch(b"two")) == PartitionWritten(rows=2, size=6, batches=2)
+
+
 def test_nobody_leads_for_a_while(nsqd: Start) -> None:
     server = nsqd(HANDSHAKE, (b"one", OK))
     leaders = Leaders([None, None, server.node])

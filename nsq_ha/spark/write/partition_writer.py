@@ -40,6 +40,7 @@ _ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and head
 _LONG: Final = 32  # shortest run of rows of one partition that is added at once
 _PLACE: Final = operator.itemgetter(0, 1)
 _ANSWER_TIMEOUT: Final = 10.0
+_IDLE: Final = 5.0  # seconds without a publish in which nsqd ends no connection
 _RETRY: Final = Backoff(initial=0.05, maximum=1.0, factor=2.0, jitter=0.3)
 
 
@@ -102,7 +103,7 @@ class PartitionWriter:
         """
         self.settle()
         self._pending = batch
-        if self._connection is not None and self._connection.is_late:
+        if self._connection is not None and (self._connection.is_late or self._has_ended(self._connection)):
             self.close()  # this batch opens another connection
         if self._connection is not None:
             # settle() handles failures.
@@ -133,6 +134,18 @@ class PartitionWriter:
             self._connection.close()
             self._connection = None
         self._failure = None
+
+    def _has_ended(self, connection: BlockingConnection) -> bool:
+        """Return whether nsqd has ended an idle connection; answer its heartbeats.
+
+        A batch that is sent over such a connection would be in doubt.
+        """
+        try:
+            while time.monotonic() - self._sent_at >= _IDLE and (data := connection.arrived()):
+                connection.accept(data)
+        except NsqError:
+            return True
+        return False
 
     def _attempt(self, batch: EncodedMpub, until: float) -> Traced | bytes | NsqError | None:
         """Return the answer to the pending batch, or the error. None if it was not sent yet."""
