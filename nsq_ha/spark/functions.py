@@ -108,7 +108,7 @@ def row_id(*columns: Column | str) -> Column:
 def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
     """Drop rows that a repeated task or a repeated publish stored more than once.
 
-    Rows are the same if topic and trace id are; rows without a trace id (0) stay.
+    Rows are the same if topic and trace id are; rows without a trace id (0, or null) stay.
     Write with ``traceIdColumn`` and :func:`row_id`, or with ``trace``, for this to work.
 
     Args:
@@ -124,9 +124,9 @@ def drop_repeats(frame: DataFrame, within: str | None = None) -> DataFrame:
         raise ConfigError(
             "drop_repeats on a stream needs within=, such as '10 minutes': Spark remembers ids for this time"
         )
-    place = f.concat_ws("/", f.col("partition"), f.col("offset"))
+    place = f.concat_ws("/", f.coalesce(f.col("partition").cast("string"), f.lit("")), f.col("offset"))
     named = frame.withColumn(
-        "_repeat", f.when(f.col("trace_id") == 0, place).otherwise(f.col("trace_id").cast("string"))
+        "_repeat", f.coalesce(f.when(f.col("trace_id") != 0, f.col("trace_id").cast("string")), place)
     )
     if within is None:
         kept = named.dropDuplicates(["topic", "_repeat"])
@@ -207,7 +207,7 @@ def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False)
         raise ConfigError(
             f"split_bad needs the column {missing[0]!r} of format('nsq'); there are: {', '.join(frame.columns)}"
         )
-    trace_id = f.col("trace_id").cast("decimal(20,0)")
+    trace_id = f.coalesce("trace_id", f.lit(0)).cast("decimal(20,0)")
     fields = {
         "topic": f.col("topic"),
         "partition": f.col("partition").cast("string"),

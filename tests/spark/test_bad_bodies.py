@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from pyspark.sql import functions as f
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from nsq_ha.dead_letters import DeadLetter
@@ -50,7 +51,8 @@ def errors(frame: DataFrame) -> list[str | None]:
 
 def letter(row: Row) -> DeadLetter:
     """Read a row as a consumer would read it after the sink published it."""
-    ext = json.dumps(row.headers).encode() if "headers" in row.asDict() else None
+    headers = row.asDict().get("headers")
+    ext = headers and json.dumps({name: text for name, text in headers.items() if text is not None}).encode()
     return DeadLetter.of(Message(bytes(16), bytes(row.value), 1, 1, Source(), 0, 40, ext))
 
 
@@ -98,6 +100,16 @@ def test_bad_rows_become_dead_letters(rows: DataFrame, *, envelope: bool) -> Non
     assert (origin.reason, origin.error_type) == ("failed", "BadRow")
     assert {str(each.provenance.error) for each in letters} > {"field id is missing or null", "there is no body"}
     assert abs((origin.given_up_at - datetime.datetime.now(datetime.UTC)).total_seconds()) < 600
+
+
+@pytest.mark.parametrize("envelope", [False, True])
+def test_bad_rows_of_a_plain_nsqd_become_dead_letters(rows: DataFrame, *, envelope: bool) -> None:
+    plain = rows.where("number = 2").withColumns(
+        {"partition": f.lit(None).cast("int"), "trace_id": f.lit(None).cast("bigint")}
+    )
+    (row,) = split_bad(decode_json(plain, SCHEMA), envelope=envelope).bad.collect()
+    origin = letter(row).provenance
+    assert (origin.partition, origin.trace_id, origin.id) == (None, 0, ID)
 
 
 def test_missing_columns_are_named(rows: DataFrame) -> None:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from nsq_ha.policy import sharding
-from nsq_ha.spark.functions import partition_for
+from nsq_ha.spark.functions import drop_repeats, partition_for
 from tests.spark.streams import Stream, numbered, read, spread, until, write
 from tests.support.spark_queries import LIMIT, run_to_end
 
@@ -74,6 +74,14 @@ def test_the_partition_of_a_key_is_that_of_the_producer(spark: SparkSession) -> 
     ).collect()
     assert [row.m for row in numbers] == [0x248BFA47 % 16, sharding.partition_for("订单-1", 16), None]
     assert [row.j for row in numbers[:2]] == [sharding.partition_for(key, 16, "java") for key in ("hello", "订单-1")]
+
+
+def test_only_rows_with_the_same_trace_id_are_repeats(spark: SparkSession) -> None:
+    ids = [7, 7, -1, -1, 0, 0, None, None]  # of delivery=ack there are none
+    rows = [("t", None if each is None else 0, number, each) for number, each in enumerate(ids)]
+    frame = spark.createDataFrame(rows, "topic string, partition int, offset bigint, trace_id bigint")
+    kept = [row.trace_id for row in drop_repeats(frame).collect()]
+    assert sorted(kept, key=str) == [-1, 0, 0, 7, None, None]
 
 
 def test_headers_tags_keys_and_traces_come_back_from_an_extended_topic(
