@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module's own hook
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         from nsq_ha.spark.source import NsqDataSource  # noqa: PLC0415
-    except ImportError as error:
+    except Exception as error:  # noqa: BLE001 - a library of another version may raise anything
         return _unavailable(str(error))
     return NsqDataSource
 

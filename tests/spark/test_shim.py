@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from types import ModuleType
 
 import pytest
 from pyspark.sql.datasource import DataSource
@@ -28,9 +29,12 @@ def test_importing_it_imports_nothing_of_size() -> None:
     assert not {"nsq_ha", "pyspark", "pyarrow", "httpx", "pandas"} & set(loaded)
 
 
-def test_a_missing_library_shows_only_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("pyarrow", [None, ModuleType("pyarrow")], ids=["missing", "of another version"])
+def test_a_library_that_cannot_be_used_shows_only_when_the_format_is_used(
+    monkeypatch: pytest.MonkeyPatch, pyarrow: ModuleType | None
+) -> None:
     monkeypatch.delitem(sys.modules, "nsq_ha.spark.source")
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow", pyarrow)
     monkeypatch.delitem(sys.modules, "nsq_ha.spark.read.columns")
     source = pyspark_nsq.DefaultSource
     assert issubclass(source, DataSource)
