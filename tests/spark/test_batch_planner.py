@@ -132,6 +132,12 @@ def test_an_end_before_the_start_is_refused() -> None:
         planned(Answers(), {"flights": {0: 300}}, {"flights": {0: 200}})
 
 
+def test_an_end_by_partition_that_is_before_the_start_is_named() -> None:
+    options = replace(OPTIONS, starting_offsets={"flights": {0: 300}}, ending_offsets_by_timestamp={"flights": {0: 0}})
+    with pytest.raises(ConfigError, match="'endingOffsetsByTimestamp': flights-0 ends at 100, before its start 300"):
+        plan(options, Answers())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("option", ["starting", "ending"])
 def test_a_partition_that_is_not_there_is_refused(option: str) -> None:
     place: dict[str, OffsetBound] = {option: {"flights": {2: 0}}}

@@ -213,6 +213,11 @@ def _cuts(log: PartitionLog, part: Range, pieces: int, rows: int | None, until: 
         return []
 
 
+def _named(end: str, times: int | ByPartition) -> str:
+    """Return the option that set a time."""
+    return f"{end}Timestamp" if isinstance(times, int) else f"{end}OffsetsByTimestamp"
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """Finds start and end of one partition's range within the patience of the read; raises as :func:`plan`."""
@@ -244,7 +249,8 @@ class Bounds:
     @property
     def ending_option(self) -> str:
         """The option that set the end."""
-        return "endingOffsets" if self.options.ending_times is None else "endingTimestamp"
+        times = self.options.ending_times
+        return "endingOffsets" if times is None else _named("ending", times)
 
     def _at_time(self, times: int | ByPartition, otherwise: int, *, is_strict: bool = False) -> int:
         """Return the boundary at a time; ``otherwise`` if there is no time, the log's end if all messages are older.
@@ -258,7 +264,7 @@ class Bounds:
         found = log.patiently(lambda current: current.at_time(time_ms))
         if found is None and is_strict:
             raise ConfigError(
-                f"option 'startingTimestamp': {log.name} has no message from {time_ms} (ms since 1970) on; an"
+                f"option {_named('starting', times)!r}: {log.name} has no message from {time_ms} (ms since 1970) on; an"
                 " earlier time, or startingOffsetsByTimestampStrategy=latest, starts the read"
             )
         return log.extent.end if found is None else found
