@@ -171,7 +171,8 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     """
     known = dict(COLUMNS)
     if options.trace_id_column is not None:
-        known.setdefault(options.trace_id_column, _IDS)
+        allowed = known.get(options.trace_id_column, _IDS)
+        known[options.trace_id_column] = tuple(kind for kind in allowed if kind in _IDS) or _IDS
     for column in schema.fields:
         kind = column.dataType.simpleString()
         if column.name not in known:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import DataType, DoubleType, IntegerType, StringType, StructType
+from pyspark.sql.types import DataType, DoubleType, IntegerType, MapType, StringType, StructType
 
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.sharding import partition_for
@@ -79,6 +79,12 @@ def refused(target: TargetTopic, columns: dict[str, Any], match: str, **more: st
 def test_columns_that_do_not_fit_are_named(ddl: str, more: dict[str, str], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         check_columns(schema(ddl), options(**more))
+
+
+def test_headers_do_not_say_what_a_row_is() -> None:
+    columns = schema("value string").add("headers", MapType(StringType(), StringType()))
+    with pytest.raises(ConfigError, match="column 'headers' is map<string,string>; it must be bigint or int or string"):
+        check_columns(columns, options(traceIdColumn="headers"))
 
 
 def test_a_topic_must_come_from_somewhere() -> None:
