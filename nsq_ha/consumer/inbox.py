@@ -317,6 +317,7 @@ class ConsumerInbox:
     def joined(self) -> None:
         """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
         self.changed.set()
+        self.ledger.look_for_copies()
         if not self.pace.flow.gathers():
             self._share_with_new_ones()
 

@@ -62,7 +62,8 @@ _EXPIRY_SHARE: Final = 0.1
 """Share of the message timeout between two checks for messages whose time has passed in the queue."""
 
 _AFTER_LOSS: Final = 60.0
-"""Seconds after a lost connection for which each message is compared with what was finished."""
+"""Seconds after a lost connection, and after the next subscription, for which each message is compared with what was
+finished: a partition may be away for longer than this."""
 
 _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
@@ -232,9 +233,13 @@ class Ledger:
         """Record that a connection was lost: its messages are not handed out, since the server delivers them again."""
         self._queue.remove(lambda message: not source_of(message).is_alive)
         if not self.closing.is_set():
-            if self._may_come_again():
-                self._pace.be_careful(monotonic() + _AFTER_LOSS)
+            self.look_for_copies()
             self._pace.left()
+
+    def look_for_copies(self) -> None:
+        """Check each message for a while, if one may come again: a connection was lost, or a subscription succeeded."""
+        if self._may_come_again():
+            self._pace.be_careful(monotonic() + _AFTER_LOSS)
 
     def _may_come_again(self) -> bool:
         """Return whether a copy may arrive of what was finished, or is handled now, that attempts do not reveal."""

@@ -216,6 +216,34 @@ async def test_what_is_finished_after_its_connection_was_lost_is_not_handed_out_
     assert seen[200:] == [b"held", b"last"]
 
 
+async def test_what_was_away_for_more_than_a_minute_is_not_handed_out_again(stage: Stage) -> None:
+    """While no nsqlookupd led, a partition was without a leader for 72 s."""
+    seen: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"held":
+            stage.lead({}, 1)
+            peer.abort()
+            await eventually(lambda: consumer.stats().partitions[0].state != "connected")
+
+    async with stage.consumer(heartbeat_interval=60.0) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(work(consumer, handle, iterates=True))
+        await quick_for_long(consumer, peer)
+        peer.message(b"held", message_id(3), offset=60)
+        await eventually(lambda: b"held" in seen)
+        await dawdle(72.0)
+        stage.lead({0: stage.nsqds[1]})
+        again = await stage.nsqds[1].subscriber()
+        again.message(b"held", message_id(3), offset=60)
+        again.message(b"last", message_id(4), offset=120)
+        await stage.nsqds[1].until(lambda: len(again.of(Finish)) == 2)
+        assert consumer.stats().finished_unhandled == 1
+    await running
+    assert seen[200:] == [b"held", b"last"]
+
+
 async def test_an_ordered_message_whose_fin_was_lost_with_its_connection_is_not_handled_again(stage: Stage) -> None:
     stage.lead({0: stage.nsqd}, ordered=True)
     async with stage.consumer() as consumer:
