@@ -90,6 +90,11 @@ class PendingPublish(Entry, eq=False, kw_only=True):
     timer: asyncio.TimerHandle | None = None
     began_ns: int = 0
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether the caller has got receipts."""
+        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
     def encode(self, partition: int | None) -> bytes:
         """Return the command for ``partition``; None omits the number, for servers without partitions."""
         raise NotImplementedError

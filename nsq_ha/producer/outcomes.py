@@ -111,14 +111,12 @@ class Outcomes:
             if entry.is_plain and entry.attempts == 1 and entry.original is None:
                 # Nothing distinguishes the receipts of such messages, so they share one.
                 future = entry.future
+                if entry.count > 1:
+                    more += entry.count - 1
                 if not future.done():
                     if is_direct and (waiting := detached(future)) is not None:
                         self._stored_for.append(waiting)
-                    if entry.count == 1:
-                        future.set_result(shared)
-                    else:
-                        future.set_result(shared * entry.count)
-                        more += entry.count - 1
+                    future.set_result(shared if entry.count == 1 else shared * entry.count)
                     if entry.timer is None:
                         del usual[entry]
                     else:
@@ -134,6 +132,7 @@ class Outcomes:
                     self._buffer.free(freed)
                     self.counts.published += done.index(entry) + more
                     raise
+                more -= 1  # it was counted apart
         self.counts.published += count + more  # here, since counting each would take time
         if freed:
             self._buffer.free(freed)
@@ -158,7 +157,6 @@ class Outcomes:
         except RemoteProtocolError as error:
             self._fail_in_doubt(entry, error)
             raise
-        self.counts.published += 1
         return entry
 
     def stored_elsewhere(self, entry: PendingPublish, answer: bytes) -> None:
@@ -169,7 +167,6 @@ class Outcomes:
         """
         if not entry.future.done():
             self._stored(entry, answer)
-            self.counts.published += 1
             entry.give_up()  # it is not written again
 
     def _fail_in_doubt(self, entry: PendingPublish, error: RemoteProtocolError) -> None:
@@ -182,8 +179,10 @@ class Outcomes:
             # It may have been written elsewhere since, and be stored there, too.
             entry.attempts = entry.original.attempts
         receipts = entry.receipts(answer, self._partition, self.nsqd)
-        self._pending.stored(entry.original or entry, receipts)
-        self.counts.published += entry.count - 1
+        request = entry.original or entry
+        if not request.is_stored:  # else another nsqd has acknowledged it, too
+            self.counts.published += entry.count
+        self._pending.stored(request, receipts)
         if answer != OK and observe.watched.is_any:
             observe.published(entry.topic, receipts, entry.began_ns)
         if entry.original is not None:

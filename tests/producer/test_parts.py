@@ -723,6 +723,32 @@ async def test_an_answer_to_a_ghost_ends_the_publish_that_went_elsewhere(part: P
     assert part.pending.futures() == []
 
 
+@pytest.mark.parametrize("first", ["ghost", "moved"])
+async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(part: Partition, first: str) -> None:
+    other = Partition(part.pending)
+    moved, batch = pub(), plain_mpub(TOPIC, [b"a", b"b"], future, 9)
+    part.queue(moved, batch)
+    part.write()
+    for request in part.lane.divert(now()):
+        part.buffer.move(request, other.buffer)
+        other.lane.submit(request)
+    other.write()
+    for each in (part, other) if first == "ghost" else (other, part):
+        each.outcomes.all_stored(2)
+    assert part.outcomes.counts.published + other.outcomes.counts.published == 3
+
+
+async def test_a_batch_that_is_acknowledged_late_counts_as_its_messages(part: Partition) -> None:
+    requests = [plain_mpub(TOPIC, [b"a", b"b"], future, 9), pub()]
+    part.queue(*requests)
+    part.write()
+    part.outcomes.fail_all(ConnectionLostError("late"))
+    part.outcomes.all_stored(2)
+    counts = part.outcomes.counts
+    assert (counts.failed, counts.uncertain, counts.published) == (3, 3, 3)
+    assert all(request.future.exception() for request in requests)
+
+
 async def test_who_is_failed(part: Partition) -> None:
     reason = ConnectionLostError("lost")
     sent, queued = pub(), pub()
