@@ -15,15 +15,16 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from nsq_ha.message import Message, Receipt
 
@@ -141,7 +142,7 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
     """Write the trace lines of ``topics`` (all if none is given) to a file while the block runs.
 
     Lines are appended to the file, one JSON object per line, and do not go to other
-    loggers.
+    loggers. A last line that a killed process has left unfinished is ended first.
 
     Several such blocks may run at once; topics that are switched on otherwise stay on.
 
@@ -153,6 +154,8 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
         OSError: The file cannot be opened.
     """
     handler = logging.FileHandler(path, encoding="utf-8")
+    if handler.stream is not None and _ends_within_line(Path(path)):
+        handler.stream.write(handler.terminator)
     handler.setFormatter(logging.Formatter("%(message)s"))
     if topics:
         handler.addFilter(lambda record: getattr(record, "topic", None) in topics)
@@ -162,6 +165,15 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
     finally:
         _files.end(handler, topics)
         handler.close()
+
+
+def _ends_within_line(file: Path) -> bool:
+    with contextlib.suppress(OSError):  # it may be for writing only
+        if file.is_file() and file.stat().st_size:
+            with file.open("rb") as read:
+                read.seek(-1, os.SEEK_END)
+                return read.read(1) != b"\n"
+    return False
 
 
 class _Files:

@@ -74,6 +74,16 @@ def test_a_file_is_appended_to(tmp_path: Path) -> None:
     assert len(lines(path)) == 2
 
 
+def test_an_unfinished_line_takes_no_other_with_it(tmp_path: Path) -> None:
+    """A process was killed while it wrote; the first line of the next one went with its last one."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"event":"publish"}\n{"event":"del', encoding="utf-8")
+    with write_to(path):
+        tracelog.log_publish(RECEIPT, 1)
+    first, torn, last = path.read_text(encoding="utf-8").splitlines()
+    assert (json.loads(first)["event"], torn, json.loads(last)["time_ns"]) == ("publish", '{"event":"del', 1)
+
+
 def test_nothing_goes_to_other_loggers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with write_to(tmp_path / "trace.jsonl"):
