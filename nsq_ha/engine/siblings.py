@@ -237,6 +237,8 @@ class Siblings:
         self._first = None
         self._settled.clear()
         self._overdue.clear()
+        self._unled.clear()
+        self._answers.clear()
 
     def cancel(self) -> None:
         """End all checks soon."""

@@ -197,10 +197,20 @@ async def test_a_deleted_topic_begins_anew(cluster: Cluster) -> None:
     assert len(cluster.created()) == 1
     siblings.forget()
     cluster.has(1, partition(1, "other"))
-    await dawdle(1.1)  # an answer is used for a second
     await cluster.check(siblings)
     assert cluster.lookupd.count("/channels") == 2
     assert len(cluster.created()) == 1, "it is as old as the others now"
+
+
+async def test_so_does_the_time_within_which_its_leaders_must_lead(cluster: Cluster) -> None:
+    """A partition that had waited for its leader before was used without its channels when the topic came back."""
+    cluster.has(1)
+    siblings = cluster.siblings()
+    for _ in range(2):
+        with pytest.raises(NoLeaderError):
+            await cluster.check(siblings)
+        await dawdle(module._LEADS_WITHIN)  # noqa: SLF001 - the limit that is tested
+        siblings.forget()
 
 
 async def test_the_nsqlookupd_may_be_behind_the_nsqds(cluster: Cluster) -> None:
