@@ -581,7 +581,11 @@ class Servers:
         ]
 
     async def _resolve(self, server: Server) -> None:
-        """Resolve a host name, so that a list with the server's addresses does not add it again."""
+        """Resolve a host name, so that a list with the server's address does not add it again.
+
+        A name with several addresses of one kind may stand for several servers. Then each one that is listed is added:
+        whoever answers to the name may be any of them.
+        """
         host, port = _address(server.url)
         if is_ip(host):
             return
@@ -591,7 +595,9 @@ class Servers:
         except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
-        server.aliases = {_address(server.url)} | {(str(address[0]), port) for *_, address in found}
+        addresses = {(family, str(address[0])) for family, *_, address in found}
+        is_one = len(addresses) == len({family for family, _ in addresses})
+        server.aliases = {_address(server.url), *((each, port) for _, each in addresses if is_one)}
 
 
 async def _tried(server: Server, asking: Awaitable[T]) -> T | NsqError:

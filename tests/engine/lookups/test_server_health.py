@@ -321,6 +321,27 @@ async def test_a_name_is_resolved_with_its_own_port(
     assert stage.servers.leader == "http://one:4161"
 
 
+async def test_a_name_of_several_servers_leads_to_each_of_them(
+    make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changes went to whichever server the name led to, which often does not lead; and only that one was asked."""
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        addresses = {"several": ("10.0.0.1", "10.0.0.2"), "both": ("10.0.0.3", "fe80::3")}[host]
+        families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in addresses]
+        return [
+            (family, socket.SOCK_STREAM, 6, "", (each, port)) for family, each in zip(families, addresses, strict=True)
+        ]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    several, both = "http://several:4161", "http://both:4161"
+    stage = make(several, both)
+    stage[several].listed = LookupdList(B, (A, B, C, "http://[fe80::3]:4161"))
+    await stage.servers.refresh_lists()
+    assert stage.servers.urls == (several, both, A, B)
+    assert stage.servers.leader == B
+
+
 async def test_a_resolver_that_hangs_has_a_time_limit(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
