@@ -330,7 +330,11 @@ class GivingUp:
         how = ", which failed before" if is_left else " unhandled"
         why = self._not_given_up.pop(message.identity, None)
         log.warning("giving up %r%s: delivery %d, max_attempts=%d", message, how, attempts, limit)
-        await self._give_up(message, why)
+        try:
+            await self._give_up(message, why)
+        except asyncio.CancelledError:
+            self._remember(message, why)
+            raise
         return False
 
     async def failed(self, message: Message, error: BaseException) -> None:

@@ -637,6 +637,36 @@ async def test_a_message_whose_giving_up_failed_comes_again_for_that_alone(stage
     assert (seen, given) == ([1], [1, 2])
 
 
+@pytest.mark.parametrize("in_batches", [False, True])
+async def test_so_does_one_whose_giving_up_was_cancelled(stage: Stage, *, in_batches: bool) -> None:
+    """The end of a batch's wait cancels it, too; then the message was handed out once more."""
+    given: list[int] = []
+
+    async def give_up(message: Message) -> None:
+        given.append(message.attempts)
+        if len(given) == 1:
+            raise OSError("not now")
+        if len(given) == 2:
+            await asyncio.Event().wait()
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up, handler_backoff=None) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        (await anext(consumer)).requeue()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        if in_batches:
+            peer.message(b"y", message_id(3))
+        peer.message(b"x", message_id(2), attempts=2)
+        if in_batches:
+            assert [message.body for message in await anext(consumer.batches(2, 0.1))] == [b"y"]
+        else:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(consumer), 0.1)
+        peer.message(b"z", message_id(4))
+        assert (await anext(consumer)).body == b"z"
+    assert given == [1, 2, 2]
+
+
 @pytest.mark.parametrize("give_up", [lambda: None, lambda message, other: None])
 def test_a_function_that_takes_no_message_is_refused(give_up: Any) -> None:  # noqa: ANN401 - wrong on purpose
     """Its message used to come again for ever, and no handler saw it."""
