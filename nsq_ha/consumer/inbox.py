@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.delivery import CLOSED, delivery_of, give_back, is_open
 from nsq_ha.consumer.giving_up import GivingUp, checked_from
-from nsq_ha.consumer.ledger import AutoTouch, Ledger, drop
+from nsq_ha.consumer.ledger import AutoTouch, Ledger
 from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import BodyError, ClosedError, ConfigError
@@ -483,7 +483,7 @@ class ConsumerInbox:
             await self.giving_up.unreadable(message, failure)
             return False
         if self.closing.is_set():
-            drop(message)  # the close returns it to nsqd
+            self.ledger.take_back(message, CLOSED)
             return False
         if not is_open(message):  # its connection was lost meanwhile
             return False

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
-from nsq_ha.protocol import Finish, Layout, Ready, Requeue
+from nsq_ha.protocol import Close, Finish, Layout, Ready, Requeue
 from nsq_ha.protocol.body_codec import PackedBody, compress_body
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
 from tests.support.turns import TURN, Turns, turns
+from tests.support.waiting import eventually
 
 EXT = Layout.EXT_DETAIL
 BODY = b"the same again, " * 100
@@ -177,6 +178,38 @@ async def test_a_message_that_is_lost_while_it_expands_is_not_handed_out(
         expanding.may_end.set()
         again.message(b"another", message_id(3), layout=EXT)
         assert (await waiting).body == b"another"
+
+
+async def test_a_close_gives_back_what_has_been_expanded_meanwhile(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counted as timed out, and other consumers got it only when the last message was answered."""
+    stage.lead({0: stage.nsqd}, extended=True)
+    expanding = Expanding(monkeypatch)
+    may_end = asyncio.Event()
+
+    async def hold() -> None:
+        message = await anext(consumer)
+        await may_end.wait()
+        message.finish()
+
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"held", message_id(3), layout=EXT)
+        holding = asyncio.create_task(hold())
+        await eventually(lambda: consumer.stats().in_flight and not consumer.stats().queued)
+        waiting = await expanding.task(consumer, peer)
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: peer.of(Close))
+        expanding.may_end.set()
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        may_end.set()
+        await asyncio.gather(holding, closing)
+    await stage.nsqd.until(lambda: peer.of(Finish))
+    assert (peer.of(Requeue), peer.of(Finish)) == ([Requeue(message_id(2), 0)], [Finish(message_id(3))])
+    assert (consumer.stats().timed_out, consumer.stats().in_flight) == (0, 0)
 
 
 async def test_expanded_bodies_wait_for_room(stage: Stage) -> None:
