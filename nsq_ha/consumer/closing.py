@@ -40,23 +40,12 @@ async def drain(inbox: ConsumerInbox) -> None:
         _hand_back(message, ledger.return_at_close if waits else None)
     while unseen:
         _hand_back(unseen.popleft(), _give_back_closed if waits else None)
-    tasks = inbox.iterations.tasks()
-
-    def ended(_: asyncio.Task[object]) -> None:
-        ledger.changed.set()
-
-    for task in tasks:
-        task.add_done_callback(ended)
-    try:
-        while any(subscription.unanswered for subscription in live) and inbox.may_answer():
-            ledger.changed.clear()
-            await ledger.changed.wait()
-            for message in inbox.returned():
-                ledger.return_at_close(message)
-            _give_back_failed(inbox)
-    finally:
-        for task in tasks:
-            task.remove_done_callback(ended)
+    while any(subscription.unanswered for subscription in live) and inbox.may_answer():
+        ledger.changed.clear()
+        await ledger.changed.wait()
+        for message in inbox.returned():
+            ledger.return_at_close(message)
+        _give_back_failed(inbox)
 
 
 def _give_back_failed(inbox: ConsumerInbox) -> None:

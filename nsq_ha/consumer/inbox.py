@@ -169,10 +169,7 @@ class Iterations:
         if len(self._orphans) > self._most_orphans:
             self._orphans = [message for message in self._orphans if is_open(message)]
             self._most_orphans = 2 * len(self._orphans) + _MANY
-
-    def tasks(self) -> list[asyncio.Task[object]]:
-        """Return the tasks that iterated and have not ended."""
-        return [task for task in self._by_task if not task.done()]
+        self._inbox.changed.set()
 
     def held(self) -> list[Message]:
         """Return the unanswered messages of the tasks that have not ended."""

@@ -467,10 +467,6 @@ class Holders:
         self.waits = False
         self.left: list[Message] = []
         self.broken: list[Message] = []
-        self.known: list[asyncio.Task[object]] = []
-
-    def tasks(self) -> Iterable[asyncio.Task[object]]:
-        return self.known
 
     def may_answer(self) -> bool:
         return self.waits
@@ -512,7 +508,6 @@ async def draining(case: Case, holders: Holders, unseen: Iterable[Message], chan
         subscriptions={3: one},
         queue=SimpleNamespace(unseen=deque(unseen)),
         ledger=SimpleNamespace(return_at_close=spare, changed=changed),
-        iterations=holders,
         returned=holders.returned,
         failed=holders.failed,
         may_answer=holders.may_answer,
@@ -560,24 +555,3 @@ async def test_messages_of_which_none_is_held_go_back_with_the_connection() -> N
     holders.left, holders.waits = [left], True
     task, spared = await draining(case, holders, [unseen], asyncio.Event())
     assert (task.done(), spared, case.wire.later) == (True, [], [])
-
-
-async def test_the_end_of_a_task_that_iterates_is_noticed() -> None:
-    case, holders, changed = Case(), Holders(), asyncio.Event()
-    case.messages(1)
-    may_end = asyncio.Event()
-
-    async def iterate() -> object:
-        return await may_end.wait()
-
-    working = asyncio.create_task(iterate())
-    holders.waits, holders.known = True, [working]
-    task, _ = await draining(case, holders, [], changed)
-    holders.waits = False
-    await turn(3)
-    assert not task.done()
-    may_end.set()
-    await turn(5)
-    assert task.done()
-    changed.clear()
-    assert not changed.is_set()

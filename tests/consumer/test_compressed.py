@@ -242,6 +242,30 @@ async def test_expanded_bodies_wait_for_room(stage: Stage) -> None:
     assert consumer.stats().held_bytes == 0
 
 
+async def test_a_task_that_ends_makes_room(stage: Stage) -> None:
+    """Whoever waited for it waited until a connection was lost."""
+    stage.lead({0: stage.nsqd}, extended=True)
+    has_taken, may_end = asyncio.Event(), asyncio.Event()
+
+    async def take() -> None:
+        await anext(consumer)
+        has_taken.set()
+        await may_end.wait()
+
+    async with stage.consumer(max_in_flight_bytes=1000, max_in_flight=2) as consumer:
+        peer = await stage.nsqd.subscriber()
+        taking = asyncio.create_task(take())
+        peer.message(LARGE_GZIP, message_id(2), layout=EXT, ext=LARGE_EXT)
+        await has_taken.wait()
+        peer.message(LARGE_GZIP, message_id(3), layout=EXT, ext=LARGE_EXT)
+        waiting = asyncio.ensure_future(anext(consumer))
+        await eventually(lambda: consumer.stats().in_flight == 2 and not consumer.stats().queued)
+        may_end.set()
+        await taking
+        message = await asyncio.wait_for(waiting, LIMIT)
+        assert (message.id, len(message.body)) == (message_id(3), len(LARGE))
+
+
 async def test_one_body_larger_than_all_room_is_handed_out(stage: Stage) -> None:
     stage.lead({0: stage.nsqd}, extended=True)
     async with stage.consumer(max_in_flight_bytes=1000) as consumer:
