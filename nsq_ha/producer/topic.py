@@ -463,6 +463,7 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
         for publisher in publishers:
             stack.enter_context(publisher.kept())
         views = await asyncio.gather(*(publisher.known_view() for publisher in publishers))
+        publishers[0].check_open()
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
         nodes = {node.address for view in views for node in view.publishable.values()}

@@ -14,7 +14,7 @@ from nsq_ha.producer import producer as producer_module
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 
 def one(stats: ProducerStats) -> ProducerPartition:
@@ -289,6 +289,18 @@ async def test_a_close_ends_the_wait(stage: Stage) -> None:
         await eventually(lambda: producer.health().reason != "ok")
     with pytest.raises(ClosedError):
         await waiting
+
+
+async def test_a_close_ends_the_wait_though_a_publish_waits_for_the_first_lookup(stage: Stage) -> None:
+    stage.lookupd.delay = 0.5
+    async with stage.producer() as producer:
+        waiting = asyncio.create_task(producer.wait_ready(TOPIC))
+        publishing = asyncio.create_task(producer.publish(TOPIC, b"x"))
+        await turn(3)
+    with pytest.raises(ClosedError):
+        await waiting
+    with pytest.raises(PublishError):
+        await publishing
 
 
 # ------------------------------------------------------------ a plain cluster
