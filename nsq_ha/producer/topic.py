@@ -462,7 +462,12 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
     with contextlib.ExitStack() as stack:
         for publisher in publishers:
             stack.enter_context(publisher.kept())
-        views = await asyncio.gather(*(publisher.known_view() for publisher in publishers))
+        looking = [asyncio.ensure_future(publisher.known_view()) for publisher in publishers]
+        try:
+            views = await asyncio.gather(*looking)
+        finally:
+            for task in looking:
+                task.cancel()
         publishers[0].check_open()
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]

@@ -303,6 +303,19 @@ async def test_a_close_ends_the_wait_though_a_publish_waits_for_the_first_lookup
         await publishing
 
 
+async def test_a_topic_that_is_not_found_ends_the_wait_for_all(stage: Stage) -> None:
+    async with stage.producer(lookup_interval=0.1) as producer:
+        await producer.publish(TOPIC, b"x")
+        stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=500)
+        await eventually(lambda: producer.health().reason != "ok")
+        before = asyncio.all_tasks()
+        for topics in (("absent", TOPIC), (TOPIC, "absent")):
+            with pytest.raises(TopicNotFoundError):
+                await producer.wait_ready(*topics)
+            await turn(3)
+            assert not [task for task in asyncio.all_tasks() - before if "known_view" in repr(task)]
+
+
 # ------------------------------------------------------------ a plain cluster
 
 
