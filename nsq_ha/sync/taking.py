@@ -193,11 +193,9 @@ class Taker:
         except StopAsyncIteration:
             self._answer(StopIteration())
         except asyncio.CancelledError:
-            if not self._is_interrupted:
+            was_interrupted, self._is_interrupted = self._is_interrupted, False
+            if not was_interrupted or self.task is None or self.task.uncancel():  # the thread has ended, too
                 raise
-            self._is_interrupted = False
-            if (task := asyncio.current_task()) is not None:
-                task.uncancel()
             self.give_back()
         except Exception as error:  # noqa: BLE001 - raised in the thread
             self._answer(error)

@@ -316,6 +316,21 @@ def test_a_wait_that_is_interrupted_as_it_begins_takes_no_message(
         assert in_thread(lambda: some(consumer, 1)).result(LIMIT) == bodies
 
 
+def test_an_interrupted_wait_of_a_thread_that_ends_does_not_go_on(cluster: DevCluster, topic: str) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        portal = consumer._started("start")
+        taker = taking.Taker(portal, consumer._client)
+        portal.post(lambda: taker._wanted(threading.Lock(), None))
+        until(lambda: taker._is_taking)
+
+        def interrupt_and_end() -> None:
+            taker._unwanted()
+            taker.drop()
+
+        portal.post(interrupt_and_end)
+        until(lambda: taker.task is not None and taker.task.done())
+
+
 # -- handlers
 
 
