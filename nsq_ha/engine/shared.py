@@ -184,11 +184,8 @@ class Trunk:
             self._connection.abort(reason)
         elif not self._shares and not self._waiting:
             self._over()
-            if self._connection.lifetime is None:
-                self._connection.close()
-            else:  # nsqd may be unable to confirm the end
-                self._connection.abort(reason)
             self._connection.when_ended(lambda: share.end(reason))
+            self._connection.abort(reason)  # nsqd may be unable to confirm the end of TLS
             return
         asyncio.get_running_loop().call_soon(share.end, reason)
 

@@ -9,8 +9,10 @@ import pytest
 
 from nsq_ha import ConfigError, PublishError
 from nsq_ha.protocol import Pub
+from tests.support.certificates import server_context
 from tests.support.nsqd import Holding
 from tests.support.stage import TOPIC, Stage
+from tests.support.tls import TLS
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -124,3 +126,16 @@ async def test_an_nsqd_that_answers_late_gets_less(stage: Stage) -> None:
         assert [len(published(nsqd)) for nsqd in stage.nsqds[:2]] == [1, 11]
         slow.release()
         await asyncio.gather(*calls)
+
+
+async def test_a_close_does_not_wait_for_an_nsqd_that_cannot_confirm_the_end_of_tls(stage: Stage) -> None:
+    stage.list_plain(stage.nsqd)
+    stage.nsqd.tls = server_context()
+    loop = asyncio.get_running_loop()
+    async with stage.producer(tls=TLS, heartbeat_interval=60.0, close_timeout=1.0) as producer:
+        await producer.publish(TOPIC, b"x")
+        (peer,) = stage.nsqd.open_peers
+        peer.mute()
+        peer.pause()
+        began = loop.time()
+    assert loop.time() - began < 2.0
