@@ -358,18 +358,17 @@ class Delivery:
         """Buffer a REQ, or hold the message here until its delay is over (ordered)."""
         if get_ident() != self._thread:
             self._in_loop("requeue", _with_cause(self.requeue), message, delay)
-        elif self._ledger.requeued(message, delay):
-            return  # it is given up; its copies wait for that
-        elif self._connection is None:
-            self._ledger.late(message, "requeue")
-        else:
-            self._send_back(message, delay)
+        elif not self._ledger.requeued(message, delay):  # else it is given up; its copies wait for that
+            if self._connection is None:
+                self._ledger.late(message, "requeue")
+            for copy in self._send_back(message, delay):
+                copy.requeue(delay)
 
     def give_back(self, message: Message) -> None:
         """Requeue a message that has not failed, without a delay."""
         self._ledger.given_back(message)
-        if self._connection is not None:
-            self._send_back(message, 0.0)
+        for copy in self._send_back(message, 0.0):
+            give_back(copy, "the message that it is a copy of was given back")
 
     def touch(self, message: Message) -> None:
         """Buffer a TOUCH."""
@@ -403,9 +402,14 @@ class Delivery:
                 self.dropped()
         return [copy for copy in copies if copy.source is not self and is_open(copy)]
 
-    def _send_back(self, message: Message, delay: float | None) -> None:
+    def _send_back(self, message: Message, delay: float | None) -> list[Message]:
+        """Requeue a message, unless its connection is lost; return its copies from other open connections."""
         watch, message.watch = message.watch, None
-        given = delay
+        if self._connection is not None:
+            self._hold_or_requeue(message, delay)
+        return self._copies(watch)
+
+    def _hold_or_requeue(self, message: Message, delay: float | None) -> None:
         if delay is None:
             delay = delay_after(self._ledger.requeue_backoff, message.attempts, _no_chance)
         if _watched.is_any:
@@ -421,8 +425,6 @@ class Delivery:
             self._look_at(held, message)
         else:
             self._requeue_now(message, delay)
-        for copy in self._copies(watch):
-            copy.requeue(given)
 
     def _requeue_now(self, message: Message, delay: float) -> None:
         if self._connection is not None:

@@ -330,12 +330,11 @@ class Ledger:
             message.requeue()
 
     def _return(self, message: Message, why: str) -> None:
-        if not source_of(message).is_alive:
-            return
-        if self.closing.is_set():
+        is_alive = source_of(message).is_alive
+        if is_alive and self.closing.is_set():
             self.return_at_close(message)
             self.changed.set()
-        elif self._put_back(message):
+        elif is_alive and self._put_back(message):
             self._backoff.taken_back(message)
             self._queue.wake()
         else:

@@ -89,7 +89,8 @@ class Source(Delivery):
 
     def give_back(self, message: Message) -> None:
         self._ledger.given_back(message)
-        self.answers.append((message.internal_id & 1023, 0))
+        if self.is_alive:
+            self.answers.append((message.internal_id & 1023, 0))
 
     def touch(self, message: Message) -> None:
         self.answers.append((message.internal_id & 1023, "touch"))

@@ -12,7 +12,7 @@ import pytest
 from nsq_ha import ConsumerConfig, tracelog
 from nsq_ha.consumer.clock import LoopClock
 from nsq_ha.consumer.closing import drain
-from nsq_ha.consumer.delivery import CLOSED, Delivery, Returned, leave_to_end
+from nsq_ha.consumer.delivery import CLOSED, Delivery, Returned, give_back, leave_to_end
 from nsq_ha.consumer.ledger import Ledger
 from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
@@ -380,6 +380,20 @@ async def test_copies_wait_until_their_message_is_given_up() -> None:
     original.requeue()
     assert (case.wire.later, other.wire.later, watched.copies) == ([], [], [copy])
     assert case.reports.requeued_messages == [original.id]
+
+
+async def test_copies_go_back_with_their_message_though_its_connection_is_lost() -> None:
+    case, other = Case(), Case()
+    failed, cancelled = case.messages(2)
+    copies = other.messages(2)
+    watch(failed, copies[0])
+    watch(cancelled, copies[1])
+    case.delivery.detach()
+    failed.requeue(2.0)
+    give_back(cancelled, "it is a test")
+    assert (case.wire.later, other.wire.later) == ([], [req(copies[0], 2000), req(copies[1], 0)])
+    assert other.delivery.in_flight == 0
+    assert other.reports.given_back_messages == [copies[1].id]
 
 
 async def test_answers_to_watched_messages_from_a_thread_go_through_the_loop() -> None:

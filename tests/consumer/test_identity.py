@@ -193,6 +193,35 @@ async def test_what_is_handled_as_its_connection_is_lost_is_not_handled_twice_at
     assert seen[200:] == [b"slow", b"last"]
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_what_is_not_finished_after_its_connection_was_lost_goes_back(
+    stage: Stage, *, is_cancelled: bool
+) -> None:
+    stage.lead({0: stage.nsqd}, ordered=True)
+    has_begun, may_fail = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        has_begun.set()
+        await may_fail.wait()
+        raise ValueError("the handler fails")
+
+    async with stage.consumer(heartbeat_interval=60.0, handler_backoff=None) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        peer.message(b"slow", message_id(2), offset=0)
+        await has_begun.wait()
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"slow", message_id(2), offset=0)
+        await eventually(lambda: consumer.stats().in_flight == 1 and not consumer.stats().queued)
+        if is_cancelled:
+            running.cancel()
+        may_fail.set()
+        await stage.nsqd.until(lambda: again.of(Requeue))
+        assert consumer.stats().in_flight == 0
+    await asyncio.wait({running})
+
+
 async def test_what_is_finished_after_its_connection_was_lost_is_not_handed_out_again(stage: Stage) -> None:
     seen: list[bytes] = []
 
