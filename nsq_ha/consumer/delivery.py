@@ -371,7 +371,7 @@ class Delivery:
             give_back(copy, "the message that it is a copy of was given back")
 
     def touch(self, message: Message) -> None:
-        """Buffer a TOUCH."""
+        """Buffer a TOUCH, for copies from other connections, too."""
         if get_ident() != self._thread:
             self._in_loop("touch", self.touch, message)
             return
@@ -382,6 +382,8 @@ class Delivery:
         else:
             self.touched_at = monotonic()
             self._connection.write(encode_touch(message.id))
+        for copy in self.open_copies(message.watch):
+            copy.touch()
 
     def interrupted(self, message: Message) -> bool:
         """Return whether the consumer takes over a message whose ``async with`` block was cancelled."""
@@ -394,13 +396,16 @@ class Delivery:
         except RuntimeError:  # the loop is closed, and so is the connection
             self._ledger.late(message, name)
 
+    def open_copies(self, watch: Watch | None) -> list[Message]:
+        """Return the copies from other open connections."""
+        return [] if watch is None else [copy for copy in watch.copies if copy.source is not self and is_open(copy)]
+
     def _copies(self, watch: Watch | None) -> list[Message]:
-        """Return the copies from other open connections. On this one, the id's answer counts for all copies."""
-        copies = [] if watch is None else watch.copies
-        for copy in copies:
+        """Return the same; on this connection, the id's answer counts for all copies."""
+        for copy in () if watch is None else watch.copies:
             if copy.source is self:
                 self.dropped()
-        return [copy for copy in copies if copy.source is not self and is_open(copy)]
+        return self.open_copies(watch)
 
     def _send_back(self, message: Message, delay: float | None) -> list[Message]:
         """Requeue a message, unless its connection is lost; return its copies from other open connections."""

@@ -473,7 +473,7 @@ class AutoTouch:
         held: dict[tuple[MessageIdentity, int], Held] = {}
         for message in self._held():
             delivery = delivery_of(message)
-            if delivery is None or message.answered or not delivery.is_alive:
+            if delivery is None or message.answered or not (delivery.is_alive or delivery.open_copies(message.watch)):
                 continue
             arrived_at = self._ledger.arrived_before(message, self._looked_at)
             messages[_key(message)] = message

@@ -170,6 +170,29 @@ async def test_after_a_lost_connection_its_messages_are_no_longer_touched(stage:
         message.finish()
 
 
+async def test_after_a_lost_connection_the_copy_of_what_is_handled_is_touched(stage: Stage, touched: Touched) -> None:
+    loop = asyncio.get_running_loop()
+    gate = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        await gate.wait()
+
+    async with stage.consumer(auto_touch=True, heartbeat_interval=60.0) as consumer:
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        await eventually(lambda: consumer.stats().in_flight == 1 and not consumer.stats().queued)
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        began = loop.time()
+        again.message(b"x", message_id(2))
+        await dawdle(8.0)
+        assert touched.longest_gap(2, began) < 3.3
+        gate.set()
+        await stage.nsqd.until(lambda: again.of(Finish))
+    await running
+
+
 async def test_a_shorter_timeout_of_a_later_connection_counts_at_once(stage: Stage, touched: Touched) -> None:
     loop = asyncio.get_running_loop()
     stage.nsqd.identity = Identity(msg_timeout=900_000)
