@@ -123,6 +123,11 @@ class Start:
         """Record that SUB succeeded: the channel is at its position."""
         self._is_done = True
 
+    def forget(self) -> None:
+        """Record that the topic is gone: a channel of its successor is new. A position is set once all the same."""
+        self._is_done = self._is_done and self._start is not None
+        self._replicated_at = None
+
     def check(self, messages: list[Message]) -> None:
         """Check that messages belong to the partition.
 

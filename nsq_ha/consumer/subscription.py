@@ -232,6 +232,8 @@ class Subscription(Role[Connection]):
 
     def view_changed(self, view: TopicView) -> None:
         """Wake up if the leader or the topic's meta changed; changes of other partitions do not end a backoff."""
+        if not view.exists:
+            self._start.forget()
         leader = view.leaders.get(self.partition)
         known = None if leader is None else (leader, view.meta)
         if known == self._known:

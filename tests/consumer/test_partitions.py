@@ -670,6 +670,18 @@ async def test_a_new_ordered_channel_is_made_known_to_the_replicas_once() -> Non
     assert len(siblings.calls) == 4
 
 
+async def test_the_channel_of_a_topic_that_was_created_again_is_new(http: Http) -> None:
+    siblings = FakeSiblings()
+    for start in (start_of(siblings=siblings), start_of(start_from=StartFrom.beginning(), siblings=siblings)):
+        for _ in range(2):
+            await start.prepare(ONE, is_ordered=True)
+            await start.replicate(ONE)
+            start.done()
+            start.forget()
+    assert siblings.calls == [("held", ONE), ("report", 3, ONE, "ch")] * 2
+    assert [call[0] for call in http.calls].count("start_channel_from") == 1
+
+
 async def test_an_operators_pause_is_not_taken_back() -> None:
     siblings = FakeSiblings()
     siblings.there = {3: LedPartition(0, {"ch": True})}

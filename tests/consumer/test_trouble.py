@@ -123,6 +123,16 @@ async def test_news_of_another_partition_ends_no_back_off(stage: Stage) -> None:
         assert refused.link.news.is_set()
 
 
+async def test_the_channel_of_a_topic_that_is_gone_is_forgotten(stage: Stage) -> None:
+    """The channel of a topic of the same name is a new one, which the replicas do not know."""
+    async with stage.consumer(lookup_interval=0.1) as consumer:
+        await stage.nsqd.subscriber()
+        start = subscriptions_of(consumer)[0]._start
+        await eventually(lambda: start._is_done)
+        stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=500)
+        await eventually(lambda: not start._is_done)
+
+
 async def test_a_topic_that_is_not_there_is_warned_about_until_it_is(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
