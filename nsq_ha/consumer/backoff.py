@@ -212,7 +212,7 @@ class HandlerBackoff:
     @property
     def states(self) -> dict[int | None, PauseState]:
         """The state of each back-off, by partition; None stands for all partitions together. Empty in normal times."""
-        return {partition: pause.policy.state for partition, pause in self._pauses.items()}
+        return {partition: pause.policy.state for partition, pause in tuple(self._pauses.items())}
 
     @property
     def is_in_test(self) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import asdict
 
-from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.engine.link import STATES
 from nsq_ha.policy.health import Trouble
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
@@ -18,6 +17,7 @@ from nsq_ha.stats import ConsumerPartition, ConsumerStats
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nsq_ha.consumer.delivery import DeliveryCounts
     from nsq_ha.consumer.inbox import ConsumerInbox
     from nsq_ha.consumer.partitions import Partitions
     from nsq_ha.consumer.subscription import Subscription
@@ -36,11 +36,8 @@ def consumer_stats(
         lookups: Counts of all lookups.
     """
     waiting = Counter(message.partition for message in (*tuple(inbox.waiting), *inbox.pace.backoff.parked))
-    topic, total, partitions = inbox.ledger.topic, DeliveryCounts(), []
-    total.add(past)
-    for number, subscription in sorted(inbox.subscriptions.items()):
-        total.add(subscription.counts)
-        partitions.append(_partition(topic, watch, subscription, waiting[number]))
+    topic, subscriptions = inbox.ledger.topic, sorted(inbox.subscriptions.items())
+    partitions = [_partition(topic, watch, subscription, waiting[number]) for number, subscription in subscriptions]
     return ConsumerStats(
         topic=topic,
         channel=inbox.ledger.channel,
@@ -55,7 +52,8 @@ def consumer_stats(
         handled=inbox.pace.handler_calls,
         handler_seconds=inbox.pace.handler_seconds,
         **asdict(lookups),
-        **total.fields(sum(each.in_flight for each in partitions)),
+        # From what was read once: meanwhile messages arrive.
+        **{name: count + sum(getattr(each, name) for each in partitions) for name, count in past.fields(0).items()},
     )
 
 

@@ -177,7 +177,7 @@ class Subscription(Role[Connection]):
     @property
     def replaced_in_flight(self) -> int:
         """Number of unanswered messages of the replaced connections."""
-        return sum(delivery.in_flight for delivery, _ in self._replaced.values())
+        return sum(delivery.in_flight for delivery, _ in tuple(self._replaced.values()))
 
     @property
     def unanswered(self) -> int:

@@ -7,12 +7,14 @@ import time
 
 import pytest
 
+from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.engine.link import STATES
 from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
 from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Finish, Requeue
 from nsq_ha.stats import ConsumerPartition, ConsumerStats
+from tests.support.inside import subscriptions_of
 from tests.support.nsqd import Refusing, Subscribe, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
@@ -166,6 +168,28 @@ async def test_another_thread_may_look(stage: Stage) -> None:
         thread.start()
         thread.join(10.0)
     assert found == [1, "ok", True]
+
+
+async def test_what_arrives_while_another_thread_looks_is_counted_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages counted as finished that were not, or as fewer than none: for Prometheus, a counter that began again."""
+
+    def arrive(subscription: Subscription) -> int:
+        assert subscription.delivery is not None
+        subscription.delivery.in_flight += 1
+        subscription.counts.delivered += 1
+        return 7
+
+    async with stage.consumer() as consumer:
+        await stage.nsqd.subscriber()
+        with monkeypatch.context() as patched:
+            patched.setattr(Subscription, "ready", property(arrive))
+            stats = consumer.stats()
+        assert (stats.ready, stats.delivered, stats.in_flight, stats.finished) == (7, 1, 1, 0)
+        subscription = subscriptions_of(consumer)[0]
+        assert subscription.delivery is not None
+        subscription.delivery.in_flight = subscription.counts.delivered = 0
 
 
 # ------------------------------------------------------------ health
