@@ -11,7 +11,7 @@ import itertools
 import json
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
 from nsq_ha.checks import check_partition
@@ -80,6 +80,7 @@ class _Source(Delivery):
 
     def dropped(self) -> None:
         """Forget a message that needs no answer."""
+        self.counts.timed_out += 1
         self._consumer._answered()  # noqa: SLF001 - one unit
 
 
@@ -206,7 +207,8 @@ class FakeConsumer(Consumer):
 
     def stats(self) -> ConsumerStats:
         """Return the counts; there are no partitions."""
-        return consumer_stats(self._inbox, None, self._counts, self._lookups.counts)
+        stats, finished = consumer_stats(self._inbox, None, self._counts, self._lookups.counts), len(self.finished)
+        return replace(stats, finished=finished, in_flight=stats.finished - finished)
 
     def _troubles(self) -> list[Trouble]:
         return []

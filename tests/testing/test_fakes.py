@@ -151,6 +151,19 @@ async def test_a_consumer_that_stays_open_gets_more() -> None:
     assert len(consumer.finished) == 2
 
 
+async def test_unanswered_messages_are_in_flight_and_not_finished() -> None:
+    async with FakeConsumer(stays_open=True) as consumer:
+        consumer.deliver(b"a", b"b", b"c")
+        async with await anext(consumer):
+            pass
+        (await anext(consumer)).requeue(1.0)
+        await anext(consumer)
+        stats = consumer.stats()
+        assert (stats.delivered, stats.finished, stats.requeued, stats.in_flight) == (3, 1, 1, 1)
+    stats = consumer.stats()
+    assert (stats.finished, stats.requeued + stats.returned, stats.in_flight) == (1, 2, 0)
+
+
 async def test_a_message_is_given_up_into_a_fake_producer() -> None:
     """The nsqlookupd that may run on the developer's machine is not asked for the topic."""
     asked: list[object] = []
