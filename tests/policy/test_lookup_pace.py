@@ -28,6 +28,7 @@ from nsq_ha.policy.lookup_pace import (
     longest_interval,
     partition_delay,
 )
+from tests.support.full import FULL
 
 SHORTEST: Final = ProducerConfig().lookup_interval
 LONGEST: Final = longest_interval(SHORTEST, None)
@@ -319,6 +320,8 @@ def test_how_late_a_producer_of_many_topics_looks_up_each(topics: int, longest: 
     assert min(before.values()) > 1200.0 - longest
 
 
+FLEET: Final = 1000 if FULL else 250
+"""Processes that are played; the requests of all 1000 are in proportion."""
 FLEET_REST: Final = 400.0
 """Seconds after which a fleet that was started at one moment is at rest."""
 
@@ -330,10 +333,10 @@ def test_a_fleet_of_1000_processes_with_20_topics_each() -> None:
     """
     chance = random.Random(1)
     found: Counter[int] = Counter()
-    for _ in range(1000):
+    for _ in range(FLEET):
         found.update(int(at) for at, _ in begun(20, FLEET_REST + 100, chance, start=chance.random()))
-    rest = [found[second] for second in range(int(FLEET_REST), int(FLEET_REST) + 100)]
+    rest = [found[second] * 1000 / FLEET for second in range(int(FLEET_REST), int(FLEET_REST) + 100)]
     assert sum(rest) / len(rest) == pytest.approx(20_000 / (LONGEST * (1 - JITTER / 2)), rel=0.02)
     assert max(rest) < 500
     # A fixed interval of 5 s would need six times as many in the first five minutes, and 12 times as many at rest.
-    assert sum(found[second] for second in range(300)) < 300 * 20_000 / SHORTEST / 5
+    assert sum(found[second] for second in range(300)) < 300 * 20 * FLEET / SHORTEST / 5
