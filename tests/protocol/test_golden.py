@@ -37,7 +37,23 @@ from tests.golden import TCP_FILES, Conversation, Step, conversations
 from tests.protocol.fakes import OK_FRAME, SOURCE, identified, seen, subscribed
 
 ALL = list(conversations(*TCP_FILES))
-by_name = pytest.mark.parametrize("conversation", ALL, ids=lambda conversation: conversation.name)
+
+
+def by_file(test: Callable[[Conversation], None]) -> Callable[[str], None]:
+    """Have a test look at the conversations of a file: one for each of them would be a thousand tests."""
+
+    @pytest.mark.parametrize("file", TCP_FILES)
+    def of_file(file: str) -> None:
+        for conversation in ALL:
+            if conversation.name.startswith(f"{file}/"):
+                try:
+                    test(conversation)
+                except Exception as error:
+                    error.add_note(conversation.name)
+                    raise
+
+    return of_file
+
 
 LENIENT = {
     # What the server takes though it says more, or less, than a client should; ours are written out in full.
@@ -66,7 +82,7 @@ def test_there_is_something_to_replay() -> None:
     assert sum("frame" in step.fields for conversation in ALL for step in conversation.steps) > 500
 
 
-@by_name
+@by_file
 def test_frames_decode_to_what_was_recorded_and_back_to_their_bytes(conversation: Conversation) -> None:
     for step in conversation.steps:
         if "frame" in step.fields:
@@ -142,7 +158,7 @@ def as_written(command: Command | Malformed, step: Step) -> Command:
     return command
 
 
-@by_name
+@by_file
 def test_what_is_legal_to_send_equals_the_recorded_bytes(conversation: Conversation) -> None:
     same = True
     for step in conversation.steps:
@@ -222,7 +238,7 @@ def malformed_in(decoder: CommandDecoder, data: bytes) -> list[Malformed]:
     return found
 
 
-@by_name
+@by_file
 def test_what_is_wrong_in_itself_gets_the_recorded_answer(conversation: Conversation) -> None:
     decoder = CommandDecoder(magic=from_the_start(conversation))
     expected: list[Malformed] = []
@@ -327,7 +343,7 @@ class Replay:
         assert self.protocol.expect_upgrade(layer) == b""
 
 
-@by_name
+@by_file
 def test_our_client_reads_the_recorded_conversation(conversation: Conversation) -> None:
     replay = Replay(conversation)
     for step in conversation.steps:

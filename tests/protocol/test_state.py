@@ -9,18 +9,18 @@ from nsq_ha.protocol.state import TRANSITIONS, Input, State, advance
 
 
 @pytest.mark.parametrize("state", State)
-@pytest.mark.parametrize("event", Input)
-def test_every_pair_is_decided(state: State, event: Input) -> None:
-    if (state, event) in TRANSITIONS:
-        assert advance(state, event) is TRANSITIONS[state, event]
-        return
-    at_fault = RemoteProtocolError if event.name.startswith("RECV_") else LocalProtocolError
-    with pytest.raises(ProtocolError) as raised:
-        advance(state, event)
-    assert type(raised.value) is at_fault
-    # Users see this: it says what happened in words of the protocol.
-    assert event.name not in str(raised.value)
-    assert "sent" in str(raised.value)
+def test_every_pair_is_decided(state: State) -> None:
+    for event in Input:
+        if (state, event) in TRANSITIONS:
+            assert advance(state, event) is TRANSITIONS[state, event]
+            continue
+        at_fault = RemoteProtocolError if event.name.startswith("RECV_") else LocalProtocolError
+        with pytest.raises(ProtocolError) as raised:
+            advance(state, event)
+        assert type(raised.value) is at_fault
+        # Users see this: it says what happened in words of the protocol.
+        assert event.name not in str(raised.value)
+        assert "sent" in str(raised.value)
 
 
 def test_the_errors_text_says_what_the_peer_did() -> None:
