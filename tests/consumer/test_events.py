@@ -19,6 +19,7 @@ from nsq_ha.events import (
 from nsq_ha.message import Message
 from nsq_ha.policy import link_life, timing
 from nsq_ha.protocol import Finish
+from tests.support.events import Events, plain
 from tests.support.nsqd import Refusing, Subscribe, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import block, eventually
@@ -26,21 +27,9 @@ from tests.support.waiting import block, eventually
 CHANNEL = "ch"
 
 
-class Events(list[Event]):
-    """Keeps all events."""
-
-    def of(self, kind: type[Event]) -> list[Event]:
-        return [event for event in self if isinstance(event, kind)]
-
-
 @pytest.fixture
 def found() -> Events:
     return Events()
-
-
-def plain(event: Event) -> dict[str, object]:
-    """Return the fields but the time."""
-    return {name: getattr(event, name) for name in type(event).__struct_fields__ if name != "at"}
 
 
 async def test_the_life_of_a_subscription(stage: Stage, found: Events) -> None:

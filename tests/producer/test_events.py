@@ -18,26 +18,15 @@ from nsq_ha.events import (
     Stalled,
 )
 from nsq_ha.policy import timing
+from tests.support.events import Events, plain
 from tests.support.nsqd import Publish, Refusing
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
 
-class Events(list[Event]):
-    """Keeps all events."""
-
-    def of(self, kind: type[Event]) -> list[Event]:
-        return [event for event in self if isinstance(event, kind)]
-
-
 @pytest.fixture
 def found() -> Events:
     return Events()
-
-
-def plain(event: Event) -> dict[str, object]:
-    """Return the fields but the time."""
-    return {name: getattr(event, name) for name in type(event).__struct_fields__ if name != "at"}
 
 
 async def test_the_life_of_a_connection(stage: Stage, found: Events) -> None:
