@@ -91,10 +91,12 @@ async def test_waiting_until_it_is_ready(stage: Stage) -> None:
             assert (await producer.publish(TOPIC, b"x")).attempts == 1
 
 
-async def test_publishing_many(stage: Stage) -> None:
-    messages = [b"x" * 1000 for _ in range(12_000)]
+async def test_publishing_many(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsq_ha.producer.batch.BATCH_COUNT", 500)
+    monkeypatch.setattr("nsq_ha.producer.batch.TURN", 0.0)  # it pauses wherever it may
+    messages = [b"x" * 1000] * 1200
     for cut in every_suspension():
-        async with stage.producer(max_pending_bytes=4_000_000) as producer:
+        async with stage.producer(max_pending_bytes=400_000) as producer:
             outcome = await cut(producer.publish_many(TOPIC, messages))
             assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)

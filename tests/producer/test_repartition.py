@@ -1,6 +1,7 @@
 """Topics whose number of partitions changes: who publishes where, and when."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from nsq_ha import ConfigError, OutgoingMessage, Producer, ProducerConfig, Recei
 from nsq_ha.errors import PublishError, ResponseTimeoutError, TopicNotFoundError
 from nsq_ha.policy.liveness import DOUBTED_AFTER
 from nsq_ha.policy.sharding import partition_for
+from nsq_ha.policy.topology import TopicView
 from nsq_ha.producer.batch import STEP
 from nsq_ha.protocol import Mpub
 from tests.support.inside import topics_of
@@ -40,6 +42,27 @@ async def until_it_uses(producer: Producer, partitions: set[int]) -> None:
     async with asyncio.timeout(LIMIT):
         while await partitions_of(producer) != partitions:
             pass
+
+
+async def until_view(producer: Producer, condition: Callable[[TopicView], bool]) -> None:
+    """Wait until what the producer knows of its topic is so."""
+    watch = topics_of(producer)[TOPIC].watch
+    await eventually(lambda: watch.view is not None and condition(watch.view))
+
+
+async def until_it_knows(producer: Producer, number: int) -> None:
+    await until_view(producer, lambda view: view.partition_num == number)
+
+
+async def held_while_it_grows(stage: Stage, producer: Producer) -> tuple[Holding, asyncio.Task[Receipt]]:
+    """Leave a publish with a key unanswered, and have the topic grow."""
+    await producer.publish(TOPIC, b"0", key="k")
+    holding = stage.nsqds[0].script = Holding()
+    first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
+    await eventually(lambda: holding.has(1))
+    grow(stage, 2)
+    await until_it_knows(producer, 2)
+    return holding, first
 
 
 async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -> None:
@@ -90,9 +113,7 @@ async def test_a_partition_that_is_named_is_published_to_at_once(stage: Stage) -
     async with growing(stage, new_partition_delay=60.0) as producer:
         await producer.publish(TOPIC, b"x")
         grow(stage, 2)
-
-        watch = topics_of(producer)[TOPIC].watch
-        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        await until_it_knows(producer, 2)
         assert (await producer.publish(TOPIC, b"x", partition=1)).partition == 1
         assert await partitions_of(producer) == {0}
 
@@ -145,13 +166,7 @@ async def test_refused_keys_are_not_stored_and_the_rest_goes_on(stage: Stage) ->
 async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> None:
     grow(stage, 1)
     async with growing(stage, partition_change="drain") as producer:
-        await producer.publish(TOPIC, b"0", key="k")
-        holding = stage.nsqds[0].script = Holding()
-        first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
-        await eventually(lambda: holding.has(1))
-        watch = topics_of(producer)[TOPIC].watch
-        grow(stage, 2)
-        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        holding, first = await held_while_it_grows(stage, producer)
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"2", key="k", timeout=0.2)
         assert isinstance(caught.value.__cause__, ResponseTimeoutError)
@@ -183,9 +198,8 @@ async def test_a_large_batch_is_drained_as_a_whole(stage: Stage) -> None:
         batch = [OutgoingMessage(b"x" * 100, key=key)] * count
         many = asyncio.create_task(producer.publish_many(TOPIC, batch, timeout=3600.0))
         await eventually(lambda: holding.has(1))
-        watch = topics_of(producer)[TOPIC].watch
         grow(stage, 2)
-        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        await until_it_knows(producer, 2)
         await dawdle(0.25)
         ready = asyncio.create_task(producer.wait_ready(TOPIC))
         await dawdle(0.05)
@@ -209,18 +223,12 @@ async def test_a_publish_ends_in_time_if_the_topic_goes_while_keys_wait(stage: S
     loop = asyncio.get_running_loop()
     grow(stage, 1)
     async with growing(stage, partition_change="drain") as producer:
-        await producer.publish(TOPIC, b"0", key="k")
-        holding = stage.nsqds[0].script = Holding()
-        first = asyncio.create_task(producer.publish(TOPIC, b"1", key="k"))
-        await eventually(lambda: holding.has(1))
-        watch = topics_of(producer)[TOPIC].watch
-        grow(stage, 2)
-        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        holding, first = await held_while_it_grows(stage, producer)
         began = loop.time()
         second = asyncio.create_task(producer.publish(TOPIC, b"2", key="k", timeout=5.0))
         await turn(5)
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
-        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        await until_view(producer, lambda view: not view.exists)
         assert not second.done()
         holding.release()
         await first
@@ -237,9 +245,8 @@ async def test_what_a_silent_leader_has_is_not_written_to_it_again_for_partition
     grow(stage, 1)
     async with growing(stage, new_partition_delay=60.0) as producer:
         await producer.publish(TOPIC, b"0")
-        watch = topics_of(producer)[TOPIC].watch
         grow(stage, 2)
-        await eventually(lambda: watch.view is not None and watch.view.partition_num == 2)
+        await until_it_knows(producer, 2)
         holding = stage.nsqds[0].script = Holding()
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"1", timeout=0.9 * DOUBTED_AFTER)
@@ -255,8 +262,7 @@ async def test_a_recreated_topic_is_used_at_once(stage: Stage) -> None:
     ) as producer:
         await producer.publish(TOPIC, b"x", key="k")
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
-        watch = topics_of(producer)[TOPIC].watch
-        await eventually(lambda: watch.view is not None and not watch.view.exists)
+        await until_view(producer, lambda view: not view.exists)
         grow(stage, 2)
         assert await partitions_of(producer) == {0, 1}
         await producer.publish(TOPIC, b"x", key="k")
