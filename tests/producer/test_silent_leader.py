@@ -78,7 +78,7 @@ def two_plain(stage: Stage) -> None:
     stage.list_plain(*stage.nsqds[:2])
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(every=5)
 @pytest.mark.parametrize("ill_for", [1.3, 5.0, 17.5, 40.0])
 @pytest.mark.parametrize(
     ("start", "options"),

@@ -1,13 +1,11 @@
-"""An outage of a partition is logged: after a while, then less and less often, and at its end."""
+"""An outage of a partition is logged, and so is its end."""
 
 import asyncio
 import logging
 
 import pytest
 
-from nsq_ha.errors import NoLeaderError
 from nsq_ha.policy import timing
-from nsq_ha.producer.outcomes import OutageLog
 from tests.engine.lookups.loopback import lookup_body, peer
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
@@ -25,28 +23,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "FIRST_WARNING", 0.3)
-
-
-def test_an_outage_is_warned_about_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = OutageLog(TOPIC, 3)
-    for second in range(80):
-        trouble.failed(float(second), NoLeaderError("no leader"))
-    assert [text.split("(")[0] for text in warnings(caplog)] == [
-        f"{TOPIC}-3: nothing published for {seconds} s " for seconds in (5, 15, 35, 75)
-    ]
-    assert "no leader" in caplog.records[0].getMessage()
-    trouble.recovered(80.0)
-    trouble.recovered(81.0)
-    assert warnings(caplog)[4:] == [f"{TOPIC}-3: publishing works again after 80 s (80 failures)"]
-
-
-def test_a_short_one_is_not(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = OutageLog(TOPIC, 3)
-    for _ in range(3):
-        trouble.failed(0.0, NoLeaderError("no leader"))
-        trouble.failed(4.9, NoLeaderError("no leader"))
-        trouble.recovered(4.95)
-    assert warnings(caplog) == []
 
 
 @pytest.mark.usefixtures("soon")
