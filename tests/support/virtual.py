@@ -157,6 +157,9 @@ class VirtualLoop(QuickLoop):
         return server
 
 
+_LOOK: Final = 16
+"""Turns with work after which the loop looks for what comes from outside: a look is a call of the system."""
+
 DAY: Final = 86_400.0
 """Seconds from the loop's start; no test is about more."""
 
@@ -167,12 +170,15 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
         self._loop = loop
+        self._turns = 0
 
     def select(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - the selector's own type
         if not self._loop.is_virtual:
             return super().select(timeout)
-        ready = super().select(0)
-        if ready or (timeout is not None and timeout <= 0):
+        is_busy = timeout is not None and timeout <= 0
+        self._turns += 1
+        ready = [] if is_busy and self._turns % _LOOK else super().select(0)
+        if ready or is_busy:
             self._loop.advance(_TURN)
             return ready
         if timeout is None:
