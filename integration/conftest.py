@@ -28,6 +28,7 @@ from integration.cluster import (
 from integration.plain import UPSTREAM_VARIABLE, KeylessProducer, plain_cluster
 from integration.reading import Consumers, eventually
 from nsq_ha import Compression, ConsumerConfig, Producer, ProducerConfig
+from tests.support import programs
 from tests.support.full import mark_cases
 from tests.support.inside import watched_sockets
 from tests.support.loops import LOOPS
@@ -181,6 +182,12 @@ async def producer(cluster: ClusterUnderTest) -> AsyncIterator[Producer]:
 @pytest.fixture
 def consume(cluster: ClusterUnderTest, channel: str) -> Consumers:
     return Consumers(cluster.lookupd, channel)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_end() -> Iterator[None]:
+    yield
+    programs.close()
 
 
 @pytest.fixture(autouse=True)

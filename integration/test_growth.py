@@ -34,9 +34,10 @@ SPREAD: Final = 2.5
 """Seconds in which they start."""
 UNSTABLE: Final = 240.0
 """Seconds for which a real cluster may refuse to expand a topic that is new."""
-MANY: Final = 254 if FULL or LOOKUPD_VARIABLE in os.environ else 64
+IS_LONG: Final = FULL or LOOKUPD_VARIABLE in os.environ
+MANY: Final = 254 if IS_LONG else 64
 """The most that the real server takes; fewer in the short form."""
-BURST: Final = 3000
+BURST: Final = 3000 if IS_LONG else 1000
 
 
 @pytest.mark.timeout(900)  # twice the two minutes for which new partitions of a real cluster may have no leader

@@ -36,7 +36,7 @@ class Traffic:
             number = self._sent[key]
             self.receipts.append(await self._producer.publish(self._topic, self._mark + key + b":%d" % number, key=key))
             self._sent[key] += 1
-            await dawdle(0.005)
+            await dawdle(0.02)
 
     async def consume(self) -> None:
         async for message in self._consumer:

@@ -97,6 +97,7 @@ async def test_a_batch_beyond_the_largest_command_is_split(
     assert [body.partition(b":")[0] for body in bodies(messages, mark)] == [b"%d" % n for n in range(8)]
 
 
+@pytest.mark.few("partitioned")
 @pytest.mark.plain
 async def test_ten_thousand_small_messages(producer: Producer, consume: Consumers, ordinary: str, mark: bytes) -> None:
     wanted = [mark + b"%d" % number for number in range(10_500)]

@@ -15,6 +15,7 @@ from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.cluster import BlockingCluster
+from tests.support.waiting import dawdle
 
 pytestmark = pytest.mark.plain
 
@@ -59,7 +60,7 @@ async def compared(cluster: DevCluster) -> AsyncIterator[Servers]:
             while True:
                 await servers.refresh_lists()
                 servers.check()
-                await asyncio.sleep(0)
+                await dawdle(0.01)  # each fail-over takes dozens of them
 
         task = asyncio.create_task(compare())
         yield servers
