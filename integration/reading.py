@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from nsq_ha import Consumer, Message
@@ -56,6 +57,18 @@ async def read(
 async def eventually(condition: Callable[[], object | Awaitable[object]], limit: float = LIMIT) -> None:
     """Return when ``condition``, asked over and over, is true."""
     await waiting.eventually(condition, limit)
+
+
+@asynccontextmanager
+async def running(
+    consumer: Consumer, handler: Callable[[Message], Awaitable[object] | object], concurrency: int = 1
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Enter the consumer, run the handler until the block ends, and close."""
+    async with consumer:
+        task = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
+        yield task
+    async with asyncio.timeout(LIMIT):
+        await task
 
 
 def bodies(messages: Iterable[Message], mark: bytes) -> list[bytes]:

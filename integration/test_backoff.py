@@ -3,29 +3,15 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from integration.reading import LIMIT, Consumers, eventually
-from nsq_ha import Backoff, Consumer, Message, Producer
+from integration.reading import LIMIT, Consumers, eventually, running
+from nsq_ha import Backoff, Message, Producer
 from tests.support.waiting import dawdle
 
 QUICK = Backoff(initial=0.02, maximum=0.05)
 PAUSES = Backoff(initial=0.5, maximum=1.0, jitter=0.0)
-
-
-@asynccontextmanager
-async def running(
-    consumer: Consumer, handler: Callable[[Message], Awaitable[object]], concurrency: int = 1
-) -> AsyncIterator[None]:
-    """Enter the consumer, run the handler until the block ends, and close."""
-    async with consumer:
-        task = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
-        yield
-    async with asyncio.timeout(LIMIT):
-        await task
 
 
 @pytest.mark.plain

@@ -3,28 +3,14 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 
-from integration.reading import LIMIT, Consumers, eventually, next_of, numbers_by_key
-from nsq_ha import Backoff, ConfigError, Consumer, Message, Producer
+from integration.reading import LIMIT, Consumers, eventually, next_of, numbers_by_key, running
+from nsq_ha import Backoff, ConfigError, Message, Producer
 from tests.support.waiting import turn
 
 QUICK = Backoff(initial=0.02, maximum=0.05)
-
-Handler = Callable[[Message], Awaitable[object] | object]
-
-
-@asynccontextmanager
-async def running(consumer: Consumer, handler: Handler, concurrency: int = 1) -> AsyncIterator[asyncio.Task[None]]:
-    """Enter the consumer, run the handler until the block ends, and close."""
-    async with consumer:
-        task = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
-        yield task
-    async with asyncio.timeout(LIMIT):
-        await task
 
 
 @pytest.mark.plain
