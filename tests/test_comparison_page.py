@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.examples import ROOT
-from tests.support.pages import names_in
+from tests.support.pages import lost
 
 PAGE = ROOT / "docs" / "reference" / "comparison.md"
 TEXT = PAGE.read_text("utf-8")
@@ -26,16 +24,14 @@ def test_the_page_is_about_something() -> None:
     assert all(len(row) == 6 and all(row) for row in ROWS)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_each_yes_of_ours_has_a_test_and_each_no_a_reason(row: list[str]) -> None:
-    ours = row[1]
-    assert LINK.match(ours) or re.match(r"no: .{12}", ours)
-    assert ours.count("yes") == len(LINK.findall(ours))
+def test_each_yes_of_ours_has_a_test_and_each_no_a_reason() -> None:
+    for _, ours, *_ in ROWS:
+        assert LINK.match(ours) or re.match(r"no: .{12}", ours), ours
+        assert ours.count("yes") == len(LINK.findall(ours)), ours
 
 
-@pytest.mark.parametrize(("path", "name"), TESTS, ids=[name for _, name in TESTS])
-def test_a_test_that_the_page_names_exists(path: str, name: str) -> None:
-    assert name in names_in(path)
+def test_a_test_that_the_page_names_exists() -> None:
+    assert lost("::".join(test) for test in TESTS) == []
 
 
 def test_what_others_have_and_we_lack_is_little() -> None:

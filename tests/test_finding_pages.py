@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,6 @@ FOUND = {
     "explanation/kafka": ["Kafka"],
     "explanation/promises": ["exactly once"],
 }
-WORDS = [(word, page) for page, words in FOUND.items() for word in words]
 
 
 def linked_from(page: str) -> set[str]:
@@ -48,6 +48,7 @@ def linked_from(page: str) -> set[str]:
     return {str(place.resolve().relative_to(DOCS)) for place in places}
 
 
+@cache
 def entries() -> dict[str, list[str]]:
     """Return each main entry of the index in lower case, with its pages: what the search weighs most.
 
@@ -90,9 +91,8 @@ def test_a_job_is_two_clicks_from_the_front_page(page: str) -> None:
     assert page in linked_from("index") | {far for near in linked_from("index") for far in linked_from(near)}
 
 
-@pytest.mark.parametrize(("word", "page"), WORDS, ids=[f"{word}-{page}" for word, page in WORDS])
-def test_a_word_leads_to_its_page_among_the_first_three(word: str, page: str) -> None:
-    assert page in hits(word)[:3]
+def test_a_word_leads_to_its_page_among_the_first_three() -> None:
+    assert [(word, page) for page, words in FOUND.items() for word in words if page not in hits(word)[:3]] == []
 
 
 def test_a_word_of_no_entry_finds_nothing() -> None:

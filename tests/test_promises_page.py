@@ -38,9 +38,8 @@ def test_each_link_that_is_defined_is_used(page: Path) -> None:
     assert unused_definitions(page.read_text("utf-8")) == set()
 
 
-@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
-def test_a_test_that_a_page_links_to_runs(test: Evidence) -> None:
-    assert why_no_evidence(test) is None
+def test_a_test_that_a_page_links_to_runs() -> None:
+    assert [why for test in TESTS if (why := why_no_evidence(test)) is not None] == []
 
 
 def test_the_pages_have_tests() -> None:

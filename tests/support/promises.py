@@ -264,7 +264,7 @@ def why_not_run(source: str, name: str, skipping: frozenset[str] = frozenset()) 
         name: The test's, without parameters.
         skipping: Fixtures that may skip it.
     """
-    tree = ast.parse(source)
+    tree = _parsed(source)
     owner, test = next(_tests_named(tree.body, name), (None, None))
     if test is None:
         return f"no test is named {name!r}"
@@ -278,6 +278,9 @@ def why_not_run(source: str, name: str, skipping: frozenset[str] = frozenset()) 
         return f"{name} has the fixture {min(wanted)!r}, which may skip it"
     return None
 
+
+_parsed = cache(ast.parse)
+"""Pages link to many tests of the same files."""
 
 _Test = ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
 
@@ -311,7 +314,7 @@ def _fixtures_that_skip() -> frozenset[str]:
     """Return the fixtures of every conftest that may skip a test."""
     found = set()
     for path in [*ROOT.glob("tests/**/conftest.py"), *ROOT.glob("integration/**/conftest.py")]:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(_parsed(path.read_text("utf-8"))):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
                 LEFT_OUT.search(ast.unparse(call)) for call in _calls(node)
             ):
