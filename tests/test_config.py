@@ -137,27 +137,18 @@ CONSUMER: dict[str, tuple[object, ...]] = {
 }
 
 
-def wrong(table: dict[str, tuple[object, ...]]) -> list[tuple[str, object]]:
-    return [(name, value) for name, values in table.items() for value in values]
-
-
-@pytest.mark.parametrize(("name", "value"), wrong(CLIENT))
-@pytest.mark.parametrize("kind", [ProducerConfig, ConsumerConfig])
-def test_a_wrong_option_of_both(kind: type[ClientConfig], name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
+def is_refused(kind: type[ClientConfig], name: str, value: object) -> bool:
+    try:
         kind.of({name: value})
+    except ConfigError as error:
+        return name in str(error)
+    return False
 
 
-@pytest.mark.parametrize(("name", "value"), wrong(PRODUCER))
-def test_a_wrong_option_of_a_producer(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        ProducerConfig.of({name: value})
-
-
-@pytest.mark.parametrize(("name", "value"), wrong(CONSUMER))
-def test_a_wrong_option_of_a_consumer(name: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=name):
-        ConsumerConfig.of({name: value})
+@pytest.mark.parametrize(("kind", "own"), [(ProducerConfig, PRODUCER), (ConsumerConfig, CONSUMER)])
+def test_a_wrong_option_of_both(kind: type[ClientConfig], own: dict[str, tuple[object, ...]]) -> None:
+    wrong = [(name, value) for name, values in (CLIENT | own).items() for value in values]
+    assert [each for each in wrong if not is_refused(kind, *each)] == []
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ GROUPS: dict[str, tuple[dict[str, str], object]] = {
     ),
 }
 WITHOUT_TEXT = {"on_event", "on_partition_change"}
-SINGLE = [
+SINGLE: list[tuple[type[ClientConfig], str, str, object]] = [
     *((kind, name, *entry) for kind in KINDS for name, entry in CLIENT.items()),
     *((ProducerConfig, name, *entry) for name, entry in PRODUCER.items()),
     *((ConsumerConfig, name, *entry) for name, entry in CONSUMER.items()),
@@ -143,18 +143,19 @@ def test_the_tables_name_every_option() -> None:
     assert given == {field.name for kind in KINDS for field in dataclasses.fields(kind)}
 
 
-@pytest.mark.parametrize(("kind", "name", "text", "value"), SINGLE)
-def test_a_variable(kind: type[ClientConfig], name: str, text: str, value: object) -> None:
-    assert options(kind, {f"NSQ_HA_{name.upper()}": text}) == {name: value}
+def test_a_variable() -> None:
+    for kind, name, text, value in SINGLE:
+        assert options(kind, {f"NSQ_HA_{name.upper()}": text}) == {name: value}
 
 
-@pytest.mark.parametrize(("kind", "name", "text", "value"), SINGLE)
-def test_a_key_of_the_file(kind: type[ClientConfig], name: str, text: str, value: object) -> None:
-    listed = list(value) if isinstance(value, tuple | frozenset) else value
-    shown = f'"{text}"' if isinstance(value, str | StartFrom | Compression) else str(listed).lower().replace("'", '"')
-    assert options(kind, {}, f"{name} = {shown}") == {name: value}
-    table = {ProducerConfig: "producer", ConsumerConfig: "consumer"}[kind]
-    assert options(kind, {}, f"[{table}]\n{name} = {shown}") == {name: value}
+def test_a_key_of_the_file() -> None:
+    for kind, name, text, value in SINGLE:
+        listed = list(value) if isinstance(value, tuple | frozenset) else value
+        quoted = isinstance(value, str | StartFrom | Compression)
+        shown = f'"{text}"' if quoted else str(listed).lower().replace("'", '"')
+        assert options(kind, {}, f"{name} = {shown}") == {name: value}
+        table = {ProducerConfig: "producer", ConsumerConfig: "consumer"}[kind]
+        assert options(kind, {}, f"[{table}]\n{name} = {shown}") == {name: value}
 
 
 @pytest.mark.parametrize("name", GROUPS)
