@@ -13,7 +13,7 @@ Settings of a block:
     until="text"        stop it once it has printed this (it runs for ever)
     background="text"   go on with the page once it has printed this; it runs on to the page's end
     instead             stop the block in the background before this one, as the reader does
-    file="name.py"      save it under this name; a file ``test_*.py`` is run by pytest
+    file="name.py"      save it under this name; pytest runs the files ``test_*.py``, together at the page's end
     run                 run this file, or the commands of this console block, as processes
     spark               with ``run``: in the one process that has Spark, which all pages share
     library="name"      code for another library, only compiled
@@ -205,6 +205,7 @@ class PageRun:
             "stock": self._stock,
         }
         self._background: list[Running] = []
+        self._tests: list[Example] = []
 
     async def run(self, examples: Sequence[Example]) -> None:
         """Run the page.
@@ -222,6 +223,8 @@ class PageRun:
                     await self._run(example)
                 elif example.language == "console" and "run" in example.settings:
                     await asyncio.to_thread(self._console, example)
+            if self._tests:
+                await asyncio.to_thread(self._run_tests)
             for running in self._background:
                 _raise_if_failed(running)
                 if "until" in running.example.settings:
@@ -287,11 +290,16 @@ class PageRun:
         path = self._folder / example.settings["file"]
         path.write_text(self._here(example.code), "utf-8")
         if path.name.startswith("test_"):
-            self._program(example, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", path.name)
+            self._tests.append(example)
         elif "run" in example.settings:
             run = self._spark_program if "spark" in example.settings else self._program
             printed = run(example, path.name)
             assert example.output is None or looks_like(printed, example.output), f"{example} printed:\n{printed}"
+
+    def _run_tests(self) -> None:
+        """Run them in one process: most of the time of a single one is the start of pytest."""
+        names = [each.settings["file"] for each in self._tests]
+        self._program(self._tests[-1], "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", *names)
 
     def _program(self, example: Example, *arguments: str) -> str:
         ran = (
