@@ -120,12 +120,14 @@ def checked(folder: Path, request: pytest.FixtureRequest) -> subprocess.Complete
     return check(request.param, folder)
 
 
+@pytest.mark.few("mypy")
 @pytest.mark.timeout(900)
 def test_the_examples_pass(checked: subprocess.CompletedProcess[str]) -> None:
     errors = [line for line in checked.stdout.splitlines() if re.search(r"\berror: ", line) and "wrong.py:" not in line]
     assert (checked.returncode, errors) == (1, []), f"{checked.stdout}{checked.stderr}"
 
 
+@pytest.mark.few("mypy")
 @pytest.mark.timeout(900)
 def test_a_type_checker_knows_every_option(checked: subprocess.CompletedProcess[str]) -> None:
     found = set(re.findall(r"(\w+)\.py:(\d+):(?:\d+ -)? error", checked.stdout))

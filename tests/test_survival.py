@@ -68,7 +68,7 @@ CONSUMER: Final[dict[str, tuple[object, str]]] = {
 
 @pytest.fixture(autouse=True)
 async def unreported(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    # 147 cases: most of their time would be pauses between lookups, and stacks that asyncio keeps for each callback.
+    # Most of their time would be pauses between lookups, and stacks that asyncio keeps for each callback.
     monkeypatch.setattr(timing, "QUICK_GAP", 0.04)
     monkeypatch.setattr(timing, "SLOW_GAP", 0.1)
     asyncio.get_running_loop().set_debug(False)
@@ -102,6 +102,7 @@ class Flaky:
             monkeypatch.setattr(owner, name, classmethod(call) if isinstance(original, classmethod) else call)
 
 
+@pytest.mark.few(every=3)
 @every_error
 @pytest.mark.parametrize("edge", PRODUCER.values(), ids=PRODUCER)
 async def test_a_producer_survives_it(
@@ -136,6 +137,7 @@ class Giving:
             peer.message(b"%d" % self.given, message_id(1 + self.given))
 
 
+@pytest.mark.few(every=3)
 @every_error
 @pytest.mark.parametrize("edge", CONSUMER.values(), ids=CONSUMER)
 async def test_a_consumer_survives_it(
