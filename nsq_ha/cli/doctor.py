@@ -16,7 +16,7 @@ from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import clean, print_json, show, wants_json
-from nsq_ha.cli.reading import taken_from
+from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
 from nsq_ha.cli.views import agree, ask_all, differing
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsq_ha import Consumer, Producer
     from nsq_ha.admin import AdminClient, ClusterStats, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
+    from nsq_ha.options.keywords import ConsumerOptions
 
     _Result = TypeVar("_Result")
 
@@ -270,13 +271,23 @@ async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: f
     partitions = [None] if topic.view.is_plain else [entry.partition for entry in topic.partitions]
     if meta is not None and meta.disable_channel_auto_create:
         return Finding(check, "skipped", f"channels of {name} must be registered, so there is none to read it by")
-    channel = f"doctor{secrets.token_hex(4)}#ephemeral"
+    channel = own_channel("doctor")
+    # Each message is wanted, and none is given up, whatever the options of consumers are.
+    reading: ConsumerOptions = {
+        **reading_options((), None, None),
+        "partitions": None,
+        "start_from": None,
+        "sample_rate": 0,
+        "tag": None,
+        "ext_filter": None,
+        "skip_header": None,
+    }
     took: list[float] = []
     try:
         async with asyncio.timeout(timeout), cluster.producer() as producer:
             if topic.view.is_plain and not topic.partitions:
                 await _publish(producer, name, None)  # the first message creates the topic
-            async with cluster.consumer(name, channel, partitions=None, start_from=None) as consumer:
+            async with cluster.consumer(name, channel, **reading) as consumer:
                 await consumer.wait_subscribed()
                 for partition in partitions:
                     began = time.monotonic()

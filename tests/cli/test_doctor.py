@@ -26,6 +26,8 @@ from tests.support.certificates import CA_FILE, server_context
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Invoke
 
 A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
@@ -312,6 +314,20 @@ def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) 
     assert f"{topic}: 2 of 2" in findings["a message comes through"]["text"]
     assert findings["clocks agree"]["status"] == "ok"
     assert len(findings) == 11
+
+
+def test_options_of_consumers_do_not_fail_the_round_trip(
+    invoke: Invoke, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to fail with advice about TLS, where a file says what to do with messages that are given up."""
+    file = tmp_path / "nsq.toml"
+    given_up = 'max_attempts = 3\non_give_up = "dead_letter"\ndead_letter_topic = "dead"'
+    file.write_text(f"[consumer]\n{given_up}\nsample_rate = 1\n")
+    monkeypatch.setenv("NSQ_HA_CONFIG", str(file))
+    result = invoke("doctor", "--topic", topic, "--timeout", "120", "--json")
+    findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
+    assert findings["a message comes through"]["status"] == "ok", result.stdout
+    assert result.exit_code == 0
 
 
 def test_a_plain_cluster(invoke: Invoke, plain: DevCluster) -> None:
