@@ -322,7 +322,7 @@ class JournalReader:
 
     Attributes:
         torn: Bytes of an incomplete record at the end, after the iteration. Its message was not finished.
-        damaged: Bytes from a record whose checksum is wrong, after the iteration. They may hold finished messages.
+        damaged: Bytes from a record that is empty or has a wrong checksum. They may hold finished messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -355,7 +355,8 @@ class JournalReader:
                 self.torn = size - at
                 return
             payload = stream.read(length)
-            if zlib.crc32(payload) != checksum:
+            # The zeros that a power failure may leave are a record without a byte, and its checksum is 0.
+            if not payload or zlib.crc32(payload) != checksum:
                 self.damaged = size - at
                 return
             yield decoder.decode(payload)

@@ -167,6 +167,19 @@ def test_a_record_that_a_crash_cut_off_is_dropped(tmp_path: Path, cut: int) -> N
     assert (completed.messages, completed.note, completed.path.read_bytes()) == (1, None, b"m1\n")
 
 
+def test_zeros_at_the_end_are_no_record(tmp_path: Path) -> None:
+    """They used to end each start in a traceback."""
+    killed = Archive(tmp_path, "orders", "lines", "none")
+    killed.append([message(1)])
+    killed.close()
+    with journal_of(tmp_path).open("ab") as journal:
+        journal.write(bytes(4096))
+    with contextlib.closing(Archive(tmp_path, "orders", "lines", "none")) as archive:
+        (completed,) = archive.recover()
+    assert (completed.messages, completed.path.read_bytes()) == (1, b"m1\n")
+    assert str(completed.note).startswith("4096 bytes at the end of the journal cannot be read")
+
+
 @pytest.mark.parametrize("size", [0, 3, 17])
 def test_a_journal_without_a_record_leaves_nothing(tmp_path: Path, size: int) -> None:
     killed = Archive(tmp_path, "orders", "lines", "none")
