@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib.util
-import json
 import os
 import struct
 import zlib
@@ -32,6 +31,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Sel
 
 import msgspec
 
+from nsq_ha.cli.output import json_of
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
@@ -426,7 +426,7 @@ def _line(message: Message) -> bytes:
 
 
 def _json_line(message: Message) -> bytes:
-    text = json.dumps(as_dict(message), separators=(",", ":"), ensure_ascii=False)
+    text = json_of(as_dict(message), separators=(",", ":"), ensure_ascii=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
@@ -511,7 +511,7 @@ def _row(message: Message) -> dict[str, Any]:
     if headers is None:  # another program's, and not JSON: kept as it is
         text = None if message.ext is None else message.ext.decode("utf-8", "backslashreplace")
     else:
-        text = json.dumps(headers) if headers else None
+        text = json_of(headers) if headers else None
     return {
         **{name: entry[name] for name in ("topic", "partition", "offset", "internal_id", "trace_id", "attempts")},
         "timestamp": message.timestamp_ns,

@@ -55,9 +55,18 @@ def wants_json(flag: bool | None) -> bool:
     return flag if flag is not None else not sys.stdout.isatty()
 
 
+def json_of(value: object, **form: Any) -> str:  # noqa: ANN401 - options of json.dumps
+    """Return a value as JSON. Infinity and NaN, which JSON does not have, become texts."""
+    try:
+        return json.dumps(value, default=str, allow_nan=False, **form)
+    except ValueError:
+        # A header may hold 1e999, which is JSON, but Python reads it as infinity.
+        return json.dumps(json.loads(json.dumps(value, default=str), parse_constant=str), **form)
+
+
 def print_json(value: object) -> None:
     """Print one JSON line."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=str)
+    text = json_of(value, separators=(",", ":"), ensure_ascii=False)
     if not text.isprintable():  # json does not escape control characters such as U+009B and U+202E
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
     click.echo(text)

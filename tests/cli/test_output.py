@@ -42,3 +42,12 @@ def test_json_lines_hold_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFix
     assert printed.removesuffix("\n").isprintable()
     assert "\u00fc" in printed
     assert json.loads(printed) == value
+
+
+def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
+    """It used to be printed as other programs do not read it."""
+    print_json({"headers": json.loads('{"a":1e999,"b":[-1e999,NaN]}'), "set": {1}})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {
+        "headers": {"a": "Infinity", "b": ["-Infinity", "NaN"]},
+        "set": "{1}",
+    }

@@ -136,6 +136,21 @@ def test_text_that_utf8_cannot_encode_ends_no_file(tmp_path: Path) -> None:
             assert json.loads(completed.path.read_bytes())["headers"] == {"a": "\ud800"}
 
 
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_header_that_python_reads_as_infinity_is_json_in_a_file(tmp_path: Path, form: Any) -> None:  # noqa: ANN401
+    large = message(1)
+    large.ext = b'{"a":1e999}'
+    with contextlib.closing(Archive(tmp_path, "orders", form, "none")) as archive:
+        archive.append([large])
+        completed = archive.complete()
+    assert completed is not None
+    if form == "json":
+        assert json.loads(completed.path.read_bytes(), parse_constant=pytest.fail)["headers"] == {"a": "Infinity"}
+    else:
+        [row] = pytest.importorskip("pyarrow.parquet").read_table(completed.path).to_pylist()
+        assert row["headers"] == '{"a": "Infinity"}'
+
+
 def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:
     killed = Archive(tmp_path, "orders", "json", "gzip")
     killed.append([message(1), message(2)])
