@@ -83,7 +83,8 @@ def message_of(data: bytes, options: InputOptions) -> OutgoingMessage:
     if options.key_delimiter is not None:
         key, found, data = data.partition(options.key_delimiter)
         if not found:
-            raise ConfigError(f"it has no {options.key_delimiter.decode()!r} (--key-delimiter) after a key")
+            delimiter = options.key_delimiter.decode(errors="backslashreplace")
+            raise ConfigError(f"it has no {delimiter!r} (--key-delimiter) after a key")
         if not data:
             raise ConfigError("there is no body after the key")
     if options.jsonl and options.key_field is None:

@@ -104,6 +104,8 @@ def test_a_key_stands_before_its_delimiter() -> None:
     for line, text in ((b"no key", "it has no '::'"), (b"k::", "there is no body after the key")):
         with pytest.raises(ConfigError, match=text):
             message_of(line, options)
+    with pytest.raises(ConfigError, match=r"it has no '\\\\xff' \(--key-delimiter\)"):
+        message_of(b"no key", InputOptions(key_delimiter=b"\xff"))
 
 
 # ---------------------------------------------------------------- CSV
