@@ -87,8 +87,8 @@ def message_of(data: bytes, options: InputOptions) -> OutgoingMessage:
             raise ConfigError(f"it has no {delimiter!r} (--key-delimiter) after a key")
         if not data:
             raise ConfigError("there is no body after the key")
-    if options.jsonl and options.key_field is None:
-        _decode(data)
+    if options.jsonl:
+        _decode(data, parse_constant=_refuse)
     if options.key_field is not None:
         key = key_of(data, options.key_field)
     return OutgoingMessage(data, key, options.partition, None, options.headers or None, options.tag)
@@ -111,11 +111,16 @@ def key_of(data: bytes, name: str) -> str | int:
     return key
 
 
-def _decode(data: bytes) -> Any:  # noqa: ANN401 - any JSON value
+def _decode(data: bytes, **how: Any) -> Any:  # noqa: ANN401 - options of json.loads; any JSON value
     try:
-        return json.loads(data)
+        return json.loads(data, **how)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}") from error
+
+
+def _refuse(constant: str) -> object:
+    """Refuse NaN and infinity, which Python reads and other programs do not."""
+    raise ValueError(f"it has {constant}")
 
 
 def _kind(value: object) -> str:

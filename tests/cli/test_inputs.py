@@ -108,6 +108,14 @@ def test_a_key_stands_before_its_delimiter() -> None:
         message_of(b"no key", InputOptions(key_delimiter=b"\xff"))
 
 
+@pytest.mark.parametrize("key_field", [None, "u"])
+def test_numbers_that_json_does_not_have_are_not_json(key_field: str | None) -> None:
+    options = InputOptions(jsonl=True, key_field=key_field)
+    assert message_of(b'{"u":"k","a":1}', options).key == (key_field and "k")
+    with pytest.raises(ConfigError, match=r"^not JSON: it has NaN$"):
+        message_of(b'{"u":"k","a":NaN}', options)
+
+
 # ---------------------------------------------------------------- CSV
 
 
