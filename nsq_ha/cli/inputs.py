@@ -9,6 +9,7 @@ import base64
 import binascii
 import csv
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -243,6 +244,9 @@ class _Rows:
         self._separator = separator
         self._limit = limit
         self._names: list[str] | None = None
+        # A quote within a field is an ordinary character. The group is empty if the field goes on in the next line.
+        between = re.escape(separator.encode(errors="surrogateescape"))
+        self._quoted = re.compile(rb'(?:\A(?:\xef\xbb\xbf)?|%b)"[^"]*(?:""[^"]*)*("?)' % between)
         self._parts: list[bytes] = []
         self._size = 0
         self._first = 0
@@ -260,7 +264,8 @@ class _Rows:
             return [BadLine(self._first, f"a row longer than {self._limit} bytes, up to line {line.number}")]
         self._parts.append(line.data)
         self._size += len(line.data) + 1
-        self._is_quoted ^= bool(line.data.count(b'"') % 2)
+        text = b'"' + line.data if self._is_quoted else line.data
+        self._is_quoted = any(not field[1] for field in self._quoted.finditer(text))
         return [] if self._is_quoted else self._cut()
 
     def end(self) -> list[Line | BadLine]:

@@ -146,6 +146,16 @@ async def test_what_python_writes_is_read(rows: list[list[str]]) -> None:
     assert [list(json.loads(row.data or b"").values()) for row in found if isinstance(row, Line)] == rows
 
 
+@pytest.mark.parametrize("separator", [",", "|", "ü"])
+async def test_a_quote_within_a_field_begins_no_quoted_one(separator: str) -> None:
+    """It used to join the row with the next ones, of which all were refused."""
+    lines = ['\ufeff"a","b"', '5" pipe,1', '6","7 "",8"', '"9",""""', '"10', '",",11', 'x"']
+    text = "\n".join(lines).replace(",", separator)
+    found = [json.loads(row.data or b"") for row in await rows_of(text.encode(), separator) if isinstance(row, Line)]
+    wanted = [('5" pipe', "1"), ('6"', f'7 "{separator}8'), ("9", '"'), ("10\n", f"{separator}11\nx")]
+    assert found == [{"a": a, "b": b} for a, b in wanted]
+
+
 async def test_each_wrong_row_is_reported_with_its_line() -> None:
     found = await rows_of(b'a,b\n1\n1,2,3\n\xff,1\n"x"y,1\nok,1\n' + b"z" * 1001 + b'\nok,2\n"open,1\nend', limit=1000)
     wrong = {row.number: row.reason for row in found if isinstance(row, BadLine)}
