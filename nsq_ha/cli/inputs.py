@@ -278,6 +278,7 @@ class _Rows:
 
     def _cut(self) -> list[Line | BadLine]:
         data = b"\n".join(self._parts).removesuffix(b"\r")
+        up_to = f", up to line {self._first + len(self._parts) - 1}" if self._parts[1:] else ""
         self._reset()
         if not data:
             return []
@@ -287,7 +288,7 @@ class _Rows:
             what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not CSV"
             if self._names is None:
                 raise ConfigError(f"line {self._first}: the first row is {what}: {error}") from error
-            return [BadLine(self._first, f"{what}: {error}")]
+            return [BadLine(self._first, f"{what}: {error}{up_to}")]
         if self._names is None:
             if len(set(fields)) < len(fields):
                 raise ConfigError(f"line {self._first}: two fields of the first row have the same name")

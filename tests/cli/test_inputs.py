@@ -168,7 +168,7 @@ async def test_each_wrong_row_is_reported_with_its_line() -> None:
     assert wrong[4].startswith("not UTF-8")
     assert wrong[5].startswith("not CSV")
     assert wrong[7] == "a row longer than 1000 bytes, up to line 7"
-    assert wrong[9].startswith("not CSV: unexpected end of data")
+    assert wrong[9] == "not CSV: unexpected end of data, up to line 10"
 
 
 @pytest.mark.parametrize(
