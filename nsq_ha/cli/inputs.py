@@ -247,6 +247,7 @@ class _Rows:
         # A quote within a field is an ordinary character. The group is empty if the field goes on in the next line.
         between = re.escape(separator.encode(errors="surrogateescape"))
         self._quoted = re.compile(rb'(?:\A(?:\xef\xbb\xbf)?|%b)"[^"]*(?:""[^"]*)*("?)' % between)
+        csv.field_size_limit(max(limit, csv.field_size_limit()))  # 128 KiB, unless somebody sets it
         self._parts: list[bytes] = []
         self._size = 0
         self._first = 0

@@ -156,6 +156,15 @@ async def test_a_quote_within_a_field_begins_no_quoted_one(separator: str) -> No
     assert found == [{"a": a, "b": b} for a, b in wanted]
 
 
+async def test_a_field_may_have_the_size_of_a_message() -> None:
+    before = csv.field_size_limit(131_072)
+    try:
+        assert [type(row) for row in await rows_of(b"a\n" + b"x" * 200_000, limit=1_000_000)] == [Line]
+        assert csv.field_size_limit() == 1_000_000
+    finally:
+        csv.field_size_limit(before)
+
+
 async def test_each_wrong_row_is_reported_with_its_line() -> None:
     found = await rows_of(b'a,b\n1\n1,2,3\n\xff,1\n"x"y,1\nok,1\n' + b"z" * 1001 + b'\nok,2\n"open,1\nend', limit=1000)
     wrong = {row.number: row.reason for row in found if isinstance(row, BadLine)}
