@@ -134,9 +134,9 @@ async def _stoppable(work: Coroutine[Any, Any, _Result], signals: list[int]) -> 
     task = asyncio.current_task()
 
     def stop() -> None:
-        signals.append(signal.SIGTERM)
-        if task is not None:
+        if task is not None and not signals:  # `timeout` sends it twice
             task.cancel()
+        signals.append(signal.SIGTERM)
 
     # Not possible on Windows, or outside the main thread.
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):

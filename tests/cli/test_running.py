@@ -101,6 +101,22 @@ def test_a_signal_lets_the_command_close_and_sets_the_exit_code(number: int, cod
     assert closed == ["closed"]
 
 
+def test_a_second_sigterm_does_not_interrupt_the_close() -> None:
+    closed: list[str] = []
+
+    async def work() -> None:
+        try:
+            await send_and_wait(signal.SIGTERM, closed)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await turn(10)
+            closed.append("all")
+
+    with pytest.raises(click.exceptions.Exit) as caught:
+        run(work())
+    assert (caught.value.exit_code, closed) == (143, ["closed", "all"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_where_a_signal_is_the_ordinary_end_it_is_no_failure(number: int) -> None:
     closed: list[str] = []
