@@ -65,8 +65,8 @@ def keep(lookupd: Iterable[str], memory: Memory, at: float) -> None:
     urls = sorted({*lookupd, *memory.lookupds})
     others = [each for each in _load() if not {*urls} & {*each.lookupds} and at - each.at < KEPT]
     clusters = [_Known(urls, memory, at), *others[: _MAX_CLUSTERS - 1]]
-    file = path()
     with contextlib.suppress(OSError, RuntimeError):
+        file = path()
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=file.parent)
         try:

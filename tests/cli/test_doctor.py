@@ -269,6 +269,18 @@ def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyP
     assert seen.recall(["http://l"]).memory == Memory()
 
 
+def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container; `nsq-ha stat` used to end in a traceback instead of its figures."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr("nsq_ha.cli.seen.Path.home", home)
+    seen.keep(["http://l"], Memory(), 5.0)
+    assert seen.recall(["http://l"]).memory == Memory()
+
+
 def test_nothing_is_found_where_nothing_was_asked() -> None:
     assert found(with_changes(clocks={}))["clocks agree"].status == "skipped"
     silent = dataclasses.replace(ENTRY, stats=None)
