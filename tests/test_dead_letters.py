@@ -343,6 +343,8 @@ def test_what_is_no_dead_letter_says_why(body: bytes, ext: bytes | None, text: s
         ("timestamp_ns", "now"),
         ("given_up_at", "2026-01-01T00:00:00"),
         ("given_up_at", "yesterday"),
+        ("given_up_at", "0001-01-01T00:00:00+14:00"),
+        ("given_up_at", "9999-12-31T23:59:59-14:00"),
         ("reason", "boredom"),
         ("error", 7),
         ("error_type", []),

@@ -172,7 +172,7 @@ def _id(text: str) -> bytes:
 
 def _time(text: str) -> datetime:
     found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
+    if found.tzinfo is None or not 1 < found.year < 9999:  # others may have no local time
         raise ValueError(text)
     return found
 
