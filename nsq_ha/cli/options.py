@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from nsq_ha.checks import DEFAULT_LOOKUPD, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
+from nsq_ha.cli import INTERRUPTED
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE
 
@@ -187,12 +188,19 @@ def confirm(question: str, *, yes: bool, reason: str = "this cannot be undone") 
     Raises:
         click.UsageError: Nobody can answer, since standard input is no terminal.
         click.Abort: The answer is no; exit code 1.
+        click.exceptions.Exit: The answer is Ctrl-C.
     """
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError(f"{reason}: give --yes, since there is no terminal to ask at")
-    click.confirm(question, abort=True, err=True)
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):  # click makes it a no
+            click.echo(err=True)
+            raise click.exceptions.Exit(INTERRUPTED) from None
+        raise
 
 
 IN_FLIGHT: Final = click.IntRange(1)

@@ -253,6 +253,17 @@ def test_destructive_commands_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [text.startswith("Delete it? [y/N]") for text in asked] == [True, True]
 
 
+def test_ctrl_c_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str = "") -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    with pytest.raises(click.exceptions.Exit) as caught:
+        options.confirm("Delete it?", yes=False)
+    assert caught.value.exit_code == 130
+
+
 def test_deleting_a_topic_without_an_answer_deletes_nothing(call: Call, cluster: DevCluster, topic: str) -> None:
     flags = ("--lookupd", cluster.lookupd[0])
     refused = call("topic", "delete", topic, *flags)
