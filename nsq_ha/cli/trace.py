@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin.trace_lines import trace_lines
+from nsq_ha.checks import MAX_INT64
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
@@ -72,7 +73,9 @@ def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace
     name = "trace_id" if by_trace else "internal_id"
     found = (entry for path in paths for entry in trace_lines(path, name, number))
     return sorted(
-        (entry for entry in found if topic in (None, entry.get("topic"))), key=lambda entry: int(entry["time_ns"])
+        # A damaged time may be none that a clock shows.
+        (each for each in found if 0 <= each["time_ns"] <= MAX_INT64 and topic in (None, each.get("topic"))),
+        key=lambda entry: int(entry["time_ns"]),
     )
 
 
@@ -111,7 +114,7 @@ def message(
         raise click.UsageError("--offline needs --log")
     with failures():
         events = events_of(logs, number, topic, by_trace=by_trace)
-    known = topic or next((str(event["topic"]) for event in events), None)
+    known = topic or next((str(event["topic"]) for event in events if "topic" in event), None)
     if known is None and not logs:
         raise click.UsageError("give --topic, --log, or both")
     ids = [int(event["internal_id"]) for event in events if isinstance(event.get("internal_id"), int)]

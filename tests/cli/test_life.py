@@ -51,6 +51,17 @@ def test_one_message_is_followed(cluster: DevCluster, invoke: Invoke, topic: str
     assert (offline["stored"], len(offline["events"])) == (False, 3)
 
 
+def test_damaged_lines_of_a_log_end_nothing(invoke: Invoke, tmp_path: Path) -> None:
+    log = tmp_path / "trace.jsonl"
+    lines = [{"time_ns": 5}, {"time_ns": 10**30}, {"time_ns": -1}, {"time_ns": 10**400}]
+    log.write_text("".join(json.dumps({"event": "finish", "internal_id": 7} | line) + "\n" for line in lines))
+    command = ("trace", "7", "--log", str(log))
+    result = invoke(*command, "--json")
+    assert result.exit_code == 0
+    assert [event["time_ns"] for event in json.loads(result.stdout)["events"]] == [5]
+    assert "finish" in invoke(*command, "--table").stdout
+
+
 def test_a_log_is_shown_although_nobody_answers(invoke: Invoke, nobody: str, tmp_path: Path) -> None:
     log = tmp_path / "trace.jsonl"
     log.write_text('{"event":"publish","time_ns":5,"topic":"orders","internal_id":7,"trace_id":1,"offset":0}\n')
