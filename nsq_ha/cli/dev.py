@@ -218,7 +218,7 @@ def _grants(file: str | None) -> dict[str, AuthGrant] | None:
 
     try:
         grants = msgspec.json.decode(Path(file).read_bytes(), type=dict[str, AuthGrant])
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise click.UsageError(f"--auth-file {file} cannot be used: {error}") from error
     if "" in grants:
         raise click.UsageError(f"--auth-file {file} cannot be used: a secret must not be empty")

@@ -152,16 +152,18 @@ def test_secrets_come_from_a_file(invoke: Invoke, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("{", "Input data was truncated"),
-        ('{"sesame": {"ttl": "a day"}}', "Expected `float`, got `str`"),
-        ('{"sesame": {"ttl": 0}}', "ttl must be above 0 seconds"),
-        ('{"sesame": {"authorizations": [{"topic": "("}]}}', "of an AuthRule is refused"),
-        ('{"": {"ttl": 5}}', "a secret must not be empty"),
+        (b"{", "Input data was truncated"),
+        (b'{"sesame": {"ttl": "a day"}}', "Expected `float`, got `str`"),
+        (b'{"sesame": {"ttl": 0}}', "ttl must be above 0 seconds"),
+        (b'{"sesame": {"authorizations": [{"topic": "("}]}}', "of an AuthRule is refused"),
+        (b'{"": {"ttl": 5}}', "a secret must not be empty"),
+        (b'{"sesame\xff": {"ttl": 5}}', "can't decode byte 0xff"),
+        (b'{"sesame": {"later": %b}}' % (b"[" * 100_000), "recursion"),
     ],
 )
-def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, content: str, problem: str) -> None:
+def test_a_wrong_file_of_secrets_is_refused(invoke: Invoke, tmp_path: Path, content: bytes, problem: str) -> None:
     file = tmp_path / "auth.json"
-    file.write_text(content)
+    file.write_bytes(content)
     refused = invoke("dev", "--auth-file", str(file))
     assert refused.exit_code == 2
     assert problem in refused.stderr
