@@ -15,6 +15,7 @@ import os
 import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from nsq_ha import metrics
@@ -114,6 +115,10 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _Page)
+
+    def server_bind(self) -> None:
+        # That of HTTPServer looks for the name of the address, which may wait for DNS.
+        TCPServer.server_bind(self)
 
     def handle_error(self, request: object, client_address: object) -> None:
         log.debug("serving metrics to %s failed", client_address)

@@ -205,6 +205,13 @@ def test_the_page_is_served_on_the_loopback(server: prometheus.MetricsServer) ->
         assert (error.code, error.read()) == (404, b"the metrics are at /metrics\n")
 
 
+def test_dns_is_not_asked_for_the_name_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is often a program's event loop that calls this, and DNS may take seconds."""
+    monkeypatch.setattr(socket, "getfqdn", lambda _: pytest.fail("DNS was asked"))
+    with prometheus.serve(0, "0.0.0.0") as server:  # noqa: S104 - what this is about
+        assert server.url.startswith("http://0.0.0.0:")
+
+
 def test_a_port_that_is_in_use_is_named(server: prometheus.MetricsServer) -> None:
     port = int(server.url.split(":")[2].partition("/")[0])
     with pytest.raises(ConfigError, match=rf"cannot be served at 127\.0\.0\.1:{port}: .*choose another port"):
