@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 import ssl
 import time
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -24,7 +27,7 @@ from nsq_ha.engine.http import new_client
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
     from typing import TypeVar
 
     import httpx
@@ -44,6 +47,9 @@ _LIMIT: Final = 2.0
 """Seconds for one question to one server."""
 
 _ROUND_TRIP: Final = "a message comes through"
+_PEM: Final = re.compile(f"{ssl.PEM_HEADER}.+?{ssl.PEM_FOOTER}", re.DOTALL)
+_SEQUENCE: Final = 0x30
+_UTC_TIME: Final = 0x17
 _OTHER_TOPIC: Final = "name a topic that is for tests, or create the channel that shall get the messages"
 
 _SIGNS: Final[Mapping[str, tuple[str, str]]] = {
@@ -247,21 +253,48 @@ def certificates(cluster: ClusterAccess, now: float) -> Finding:
     if tls is None:
         return Finding(check, "skipped", "connections to nsqds use no TLS")
     soon, over = [], []
-    for file in {tls.ca_file, tls.cert_file} - {None}:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(file)
-        for each in context.get_ca_certs():
-            end = ssl.cert_time_to_seconds(str(each["notAfter"]))
-            text = f"{file} ({each['notAfter']})"
-            if end < now:
+    for file in filter(None, {tls.ca_file, tls.cert_file}):
+        for end in _ends(file):
+            text = f"{file} ({end:%Y-%m-%d %H:%M:%S} UTC)"
+            if end.timestamp() < now:
                 over.append(text)
-            elif end < now + 14 * 86400:
+            elif end.timestamp() < now + 14 * 86400:
                 soon.append(text)
     if over:
         return Finding(check, "failed", f"expired: {'; '.join(sorted(over))}", "renew it")
     if soon:
         return Finding(check, "warning", f"expires within two weeks: {'; '.join(sorted(soon))}", "renew it")
     return Finding(check, "ok", "the given files")
+
+
+def _ends(file: str) -> Iterator[datetime]:
+    """Yield until when each certificate in a file is valid; ``ssl`` shows that of authorities only.
+
+    Raises:
+        OSError: The file cannot be read, or is damaged.
+
+    Source: RFC 5280, 4.1.
+    """
+    ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)  # refuses what is damaged
+    for pem in _PEM.findall(Path(file).read_text("ascii", "replace")):
+        [(_, certificate)] = _values(ssl.PEM_cert_to_DER_cert(pem))
+        (_, signed), *_ = _values(certificate)
+        # Besides numbers: the algorithm, the issuer, the validity.
+        validity = [content for tag, content in _values(signed) if tag == _SEQUENCE][2]
+        _, (tag, end) = _values(validity)
+        year = "%y" if tag == _UTC_TIME else "%Y"
+        yield datetime.strptime(end.decode(), f"{year}%m%d%H%M%SZ").replace(tzinfo=UTC)
+
+
+def _values(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the tag and the content of each of some values in DER."""
+    while der:
+        size, begin = der[1], 2
+        if size & 0x80:
+            begin += size & 0x7F
+            size = int.from_bytes(der[2:begin], "big")
+        yield der[0], der[begin : begin + size]
+        der = der[begin + size :]
 
 
 async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: float) -> Finding:

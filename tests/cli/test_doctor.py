@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import ssl
 import time
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
+from nsq_ha import TlsConfig
 from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
 from nsq_ha.admin.memory import Memory, Sighting
@@ -304,6 +306,32 @@ def test_certificates() -> None:
     assert certificates(cluster, 0.0).status == "ok"
     late = certificates(cluster, 2.0**40)
     assert (late.status, CA_FILE in late.text) == ("failed", True)
+
+
+LEAF = f"""{ssl.PEM_HEADER}
+MIIBajCCARCgAwIBAgIUOSTrV6TT4J2pYEamRnuYcRqOoR8wCgYIKoZIzj0EAwIwDDEKMAgGA1UEAwwBYzAeFw0yNjExMjcwMTAx
+MzhaFw0zNjExMjQwMTAxMzhaMAwxCjAIBgNVBAMMAWMwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAASfhrrabWFA+p9BMSnk9KIu
+5Xk4hPyBObYL3m8XvPqRcPpjYBEZrcv0douv67h+O4twMTwF1p+foiDvyYK7K/39o1AwTjAdBgNVHQ4EFgQUX2FBIY/xytiteH4g
+6Y9bunOIkPQwHwYDVR0jBBgwFoAUX2FBIY/xytiteH4g6Y9bunOIkPQwDAYDVR0TAQH/BAIwADAKBggqhkjOPQQDAgNIADBFAiEA
+/ZeeGEKPvkSJGC99fqSBQtKZtQNySHFuYu01zDdrfeACIEp2AA5QXpbdNEP/wpTPrK+KWtaeGMdJ6ZbE65LWcwET
+{ssl.PEM_FOOTER}
+"""
+"""A certificate that is none of an authority, valid until 2036-11-24 01:01:38 UTC."""
+
+
+@pytest.mark.parametrize("option", ["ca_file", "cert_file"])
+def test_a_certificate_of_no_authority_expires_too(tmp_path: Path, option: str) -> None:
+    """`ssl` does not show it, so an expired one was "ok"."""
+    file = tmp_path / "leaf.pem"
+    file.write_text(LEAF)
+    cluster = ClusterAccess(("http://a:1",), None, TlsConfig(**{option: str(file)}), None, {})  # type: ignore[arg-type]
+    end = 2_111_101_298
+    assert [certificates(cluster, now).status for now in (end - 15 * 86400, end - 1, end + 1)] == [
+        "ok",
+        "warning",
+        "failed",
+    ]
+    assert f"{file} (2036-11-24 01:01:38 UTC)" in certificates(cluster, end + 1.0).text
 
 
 @pytest.mark.parametrize(
