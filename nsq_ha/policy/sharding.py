@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import mmh3
 
+from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ Key = str | bytes | int
 
 _INT64: Final = 1 << 63
 _INT32: Final = 1 << 31
+_MOST_BITS: Final = 14_000
+"""Of an int key: Python prints none of more than 4,300 digits."""
 
 
 class JavaInt(int):
@@ -39,12 +42,12 @@ def murmur3(key: Key) -> int:
     """Hash as the Go users do: MurmurHash3 x86 32 bit, seed 0, unsigned. An int is hashed as its decimal text.
 
     Raises:
-        ConfigError: ``key`` has another type.
+        ConfigError: ``key`` has another type, or is an int of more than 14,000 bits.
     """
     if isinstance(key, bool):
         raise ConfigError("a sharding key must be str, bytes or int, not bool")
     if isinstance(key, int):
-        key = str(int(key))
+        key = str(_printable(key))
     if isinstance(key, str):
         try:
             key = key.encode()  # mmh3 5.3 crashes the process on a str that has no UTF-8 form
@@ -86,10 +89,10 @@ def java_hash_code(key: Key) -> int:
         )
     if isinstance(key, JavaInt):
         if not -_INT32 <= key < _INT32:
-            raise ConfigError(f"JavaInt key {key} does not fit 32 bits")
+            raise ConfigError(f"JavaInt key {shown(key)} does not fit 32 bits")
         return int(key)
     if not -_INT64 <= key < _INT64:
-        raise ConfigError(f"sharding 'java' hashes an int as a Long: {key} does not fit 64 bits")
+        raise ConfigError(f"sharding 'java' hashes an int as a Long: {shown(key)} does not fit 64 bits")
     unsigned = key & 0xFFFFFFFFFFFFFFFF
     return _signed32((unsigned ^ unsigned >> 32) & 0xFFFFFFFF)
 
@@ -98,11 +101,11 @@ def modulo(key: Key) -> int:
     """Return a non-negative int unchanged (the PHP client's rule).
 
     Raises:
-        ConfigError: ``key`` is not an int, or is negative (PHP refuses that, too).
+        ConfigError: ``key`` is not an int, is negative (PHP refuses that, too), or has more than 14,000 bits.
     """
     if isinstance(key, bool) or not isinstance(key, int) or key < 0:
-        raise ConfigError(f"sharding 'modulo' takes ints of 0 or more, not {key!r}")
-    return int(key)
+        raise ConfigError(f"sharding 'modulo' takes ints of 0 or more, not {shown(key)}")
+    return _printable(key)
 
 
 _RULES: Final[dict[str, Callable[[Key], int]]] = {"murmur3": murmur3, "java": java, "modulo": modulo}
@@ -141,8 +144,15 @@ def partition_of(number: object, partition_num: int) -> int:
         ConfigError: ``number`` is not an int of 0 or more, as custom functions must return.
     """
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-        raise ConfigError(f"sharding function must return an int of 0 or more, not {number!r}")
+        raise ConfigError(f"sharding function must return an int of 0 or more, not {shown(number)}")
     return number % partition_num
+
+
+def _printable(key: int) -> int:
+    """Return an int key, which also orders publishes as text."""
+    if key.bit_length() > _MOST_BITS:
+        raise ConfigError(f"an int must have at most {_MOST_BITS} bits as a sharding key, not {key.bit_length()}")
+    return int(key)
 
 
 def _signed32(value: int) -> int:

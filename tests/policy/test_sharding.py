@@ -90,6 +90,27 @@ def test_keys_that_do_not_suit_a_rule_are_refused(rule: Sharding, key: Key, text
     assert str(refused.value) == text
 
 
+@pytest.mark.parametrize(
+    ("rule", "key"),
+    [
+        ("murmur3", 2**14_000),
+        ("murmur3", -(2**50_000)),
+        ("java", 2**50_000),
+        ("java", JavaInt(2**50_000)),
+        ("modulo", 2**14_000),
+        ("modulo", -(2**50_000)),
+        (lambda _: -(2**50_000), "key"),
+    ],
+    ids=range(7),
+)
+def test_ints_that_python_does_not_print_are_refused(rule: Sharding, key: Key) -> None:
+    """Their error used to be the ValueError of Python."""
+    with pytest.raises(ConfigError):
+        partition_for(key, 4, rule)
+    assert partition_for(2**14_000 - 1, 4, "modulo") == 3
+    assert partition_for(2**14_000 - 1, 4) in range(4)
+
+
 @pytest.mark.parametrize("wrong", [-1, True, "1", None])
 def test_a_function_that_returns_no_count_is_refused(wrong: int) -> None:
     with pytest.raises(ConfigError, match="sharding function must return"):
