@@ -24,7 +24,7 @@ from nsq_ha.cli.options import (
 )
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import depth_of, losses_reported, reading_options, scan, until_quiet
+from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, scan, until_quiet
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.tail import letter_as_dict
@@ -432,13 +432,14 @@ async def _replay_channel(
     async with cluster.admin() as admin:
         is_new = channel not in await admin.channels(topic)
         is_plain = (await admin.describe(topic)).view.is_plain
+    kind = "nsqds" if is_plain else "partitions"
     reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
     reading["auto_touch"] = True
     left = 0
     async with (
         producer,
         cluster.consumer(topic, channel, **reading) as consumer,
-        losses_reported(consumer, "nsqds" if is_plain else "partitions"),
+        losses_reported(consumer, kind),
     ):
         total = await depth_of(cluster, topic, channel)
         with Sorting(topic) as sorting, Progress("replayed", total) as progress:
@@ -453,7 +454,9 @@ async def _replay_channel(
                     message.finish()
                     left -= 1
                     progress.advance()
-    if left >= _IN_FLIGHT:
-        click.echo(
-            f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest", err=True
-        )
+        if left >= _IN_FLIGHT:
+            click.echo(
+                f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest",
+                err=True,
+            )
+        await check_read(consumer, kind)

@@ -12,10 +12,10 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.cli.dead_letters import Replayer
+from nsq_ha.devcluster import DevCluster
 from tests.test_dead_letters import Source, message, written
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
 
@@ -112,6 +112,20 @@ def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
     result = invoke("dead-letters", "replay", dead, "--all", "--yes")
     assert "replayed 0 dead letters" in result.stderr
     assert "warning: 2 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
+
+
+@pytest.mark.slow
+def test_letters_that_cannot_be_read_are_not_replayed_in_silence(
+    invoke: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exit code was 0, as if there were no more."""
+    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 1.0)
+    with DevCluster(time_scale=0.02, nsqlookupds=1, nsqds=2) as own:
+        own.create_topic(name, 2, 1, sync_every=1)
+        own.kill("nsqd-0")
+        result = invoke("dead-letters", "replay", name, "--all", "--yes", lookupd=own.lookupd[0])
+    assert result.exit_code == 1
+    assert f"although not all partitions of {name} can be read" in result.stderr
 
 
 def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invoke: Invoke, name: str) -> None:
