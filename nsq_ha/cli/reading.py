@@ -356,6 +356,9 @@ async def _scan_log(cluster: ClusterAccess, topic: str, start: StartFrom) -> Asy
                 del ends[message.partition]
                 if not ends:
                     return
+    if start == StartFrom.beginning():  # from a later one, there may be no message
+        places = ", ".join(f"{topic}-{partition}" for partition in sorted(ends))
+        click.echo(f"warning: no more came of {places}, though newer messages are there", err=True)
 
 
 async def until_quiet(consumer: Consumer, expected: int | None = None) -> AsyncGenerator[Message, None]:

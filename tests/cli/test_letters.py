@@ -16,6 +16,8 @@ from nsq_ha.devcluster import DevCluster
 from tests.test_dead_letters import Source, message, written
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from tests.cli.conftest import Invoke
 
 
@@ -98,6 +100,21 @@ def test_an_ordinary_topic_is_noticed_after_a_sample(
     assert f"{topic} seems to be no topic of dead letters: none of 10 messages is one" in result.stderr
     result = invoke("dead-letters", "list", topic, "--all-messages")
     assert (result.exit_code, "left out 30 messages" in result.stderr) == (0, True)
+
+
+def test_a_topic_that_is_not_read_to_its_end_is_named(
+    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that lacked letters looked like a whole one, and `trace` said that the topic does not hold a message."""
+
+    async def nothing(_: object) -> AsyncIterator[object]:
+        for each in list[object]():
+            yield each
+
+    invoke("pub", topic, "--partition", "1", stdin="a")
+    monkeypatch.setattr("nsq_ha.cli.reading.until_quiet", nothing)
+    result = invoke("dead-letters", "list", topic, "--json")
+    assert result.stderr == f"warning: no more came of {topic}-1, though newer messages are there\n"
 
 
 def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
