@@ -237,12 +237,12 @@ class Measuring:
         self._failed = 0
         self._all_sent = asyncio.Event()
         self._seen: set[float] = set()
+        self._awaited: set[float] = set()  # acknowledged and not seen
 
     def result(self) -> Result:
         """Return the figures."""
         consumed = self._consumed if self._options.consume else None
-        missing = 0 if consumed is None else max(0, len(self._published.seconds) - len(consumed.seconds))
-        return Result(self._topic, self._options.size, self._published, consumed, self._failed, missing)
+        return Result(self._topic, self._options.size, self._published, consumed, self._failed, len(self._awaited))
 
     async def publish(self, producer: Producer) -> None:
         """Publish until the count or the time is reached."""
@@ -265,6 +265,8 @@ class Measuring:
                     click.echo(clean(str(error)), err=True)
                     continue
                 self._published.seconds.append(time.perf_counter() - called)
+                if options.consume and called not in self._seen:
+                    self._awaited.add(called)
                 progress.advance()
 
         with Progress("published", options.count) as progress:
@@ -277,7 +279,7 @@ class Measuring:
     async def consume(self, consumer: Consumer) -> None:
         """Consume until all acknowledged messages arrived, or none comes any more."""
         first = 0.0
-        while not self._all_sent.is_set() or len(self._seen) < len(self._published.seconds):
+        while not self._all_sent.is_set() or self._awaited:
             try:
                 async with asyncio.timeout(0.5 if not self._all_sent.is_set() else _QUIET):
                     message = await anext(consumer, None)
@@ -295,6 +297,7 @@ class Measuring:
             if run_id != self._run or called in self._seen:
                 continue  # of another program, or delivered again
             self._seen.add(called)
+            self._awaited.discard(called)
             first = min(first or called, called)
             self._consumed.seconds.append(now - called)
             self._consumed.took = now - first

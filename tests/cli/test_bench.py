@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.cli import bench as module
-from nsq_ha.cli.bench import percentile
+from nsq_ha.cli.bench import BenchOptions, Measuring, percentile
+from nsq_ha.errors import PublishError
+from nsq_ha.message import Message
+from tests.cli.test_to_file import Source
 
 if TYPE_CHECKING:
     import pytest
@@ -47,3 +51,32 @@ def test_percentiles_are_values_that_were_measured() -> None:
     values = [float(number) for number in range(1, 101)]
     assert [percentile(values, share) for share in (50, 95, 99, 99.9, 100)] == [50, 95, 99, 100, 100]
     assert (percentile([7.0], 50), percentile([], 50)) == (7.0, 0.0)
+
+
+async def test_a_message_whose_publish_failed_does_not_stand_for_one_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_QUIET", 0.01)
+    bodies: list[bytes] = []
+
+    class Client:
+        """A producer whose first message is stored without an answer, and a consumer that gets only that one."""
+
+        async def publish(self, topic: str, body: bytes, *, key: int | None) -> None:
+            bodies.append(body)
+            if len(bodies) == 1:
+                raise PublishError("no answer", topic=topic, partition=0, attempts=1, maybe_stored=True)
+
+        async def __anext__(self) -> Message:
+            if len(bodies) < 2:
+                await asyncio.Event().wait()
+            return Message(bytes(16), bodies.pop(0), 1, 5, Source())
+
+    client: Any = Client()
+    options = BenchOptions(count=2, seconds=60.0, size=50, in_flight=1, consume=True)
+    measuring = Measuring("orders", options, is_ordered=False)
+    await measuring.publish(client)
+    await measuring.consume(client)
+    found = measuring.result().as_dict()
+    assert (found["failed"], found["missing"]) == (1, 1)
+    assert (found["publish"]["messages"], found["consume"]["messages"]) == (1, 1)
