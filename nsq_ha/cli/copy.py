@@ -181,8 +181,6 @@ def copy(
             to = ClusterAccess.of(urls, to_context or cluster.context)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    if source == target and set(to.lookupd) & set(cluster.lookupd):
-        raise click.UsageError("SOURCE and TARGET are the same topic, which would grow without end")
     work = _copy(cluster, source, to, target, chosen=chosen, options=CopyOptions(**options))
     run(work, stopped=0, has_end=chosen.has_end)
 
@@ -192,6 +190,11 @@ async def _copy(
 ) -> int:
     found, other = await asyncio.gather(require_topic(cluster, source), require_topic(to, target))
     route = Route.between(found.meta, other.meta, target, options)
+    if source == target:
+        # The addresses that were given may be those of different nsqlookupds of one cluster.
+        here, there = await asyncio.gather(*(each.ask(lambda admin: admin.nodes()) for each in (cluster, to)))
+        if {each.node.address for each in here} & {each.node.address for each in there}:
+            raise click.UsageError("SOURCE and TARGET are the same topic, which would grow without end")
     kind = await chosen.wait_for(cluster, source)
     if kind is None:
         return 0

@@ -231,7 +231,8 @@ def test_ctrl_c_is_its_end_only_if_it_has_no_other(
     assert b"copied " in errors
 
 
-def test_a_topic_is_not_copied_to_itself(invoke: Invoke, topic: str) -> None:
-    refused = invoke("copy", topic, topic)
-    assert refused.exit_code == 2
-    assert "which would grow without end" in refused.stderr
+def test_a_topic_is_not_copied_to_itself(cluster: DevCluster, invoke: Invoke, topic: str) -> None:
+    for to in ((), ("--to-lookupd", cluster.lookupd[0]), ("--to-lookupd", cluster.lookupd[1])):
+        refused = invoke("copy", topic, topic, *to, "--idle", "0.2")
+        assert refused.exit_code == 2, to
+        assert "which would grow without end" in refused.stderr
