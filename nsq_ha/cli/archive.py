@@ -377,7 +377,7 @@ Compressed = Literal["none", "gzip", "zstd"]
 _CHUNK: Final = 1 << 20
 """Bytes to collect before they are compressed or written."""
 _GROUP: Final = 16 << 20
-"""Bytes of bodies in a row group of Parquet."""
+"""Bytes of bodies and headers in a row group of Parquet."""
 _ROWS: Final = 50_000
 
 _ENDINGS: Final = {"json": ".jsonl", "lines": ".txt", "parquet": ".parquet"}
@@ -497,7 +497,7 @@ def _groups(messages: Iterable[Message]) -> Iterator[list[dict[str, Any]]]:
     size = 0
     for message in messages:
         rows.append(_row(message))
-        size += len(message.body)
+        size += len(message.body) + len(message.ext or b"")
         if size >= _GROUP or len(rows) >= _ROWS:
             yield rows
             rows, size = [], 0

@@ -123,6 +123,17 @@ def test_parquet_has_a_column_for_each_field(tmp_path: Path, compressed: Any) ->
     assert used == {"none": "UNCOMPRESSED", "gzip": "GZIP", "zstd": "ZSTD"}[compressed]
 
 
+def test_headers_count_for_a_row_group_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows of a group are in memory at the same time."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr("nsq_ha.cli.archive._GROUP", 20)
+    with contextlib.closing(Archive(tmp_path, "orders", "parquet", "none")) as archive:
+        archive.append([message(number) for number in range(6)])  # 9 bytes each, of which 2 are the body
+        completed = archive.complete()
+    assert completed is not None
+    assert parquet.ParquetFile(completed.path).num_row_groups == 2
+
+
 def test_text_that_utf8_cannot_encode_ends_no_file(tmp_path: Path) -> None:
     """Headers may hold half of a surrogate pair, as an escape."""
     strange = message(1)
