@@ -279,6 +279,13 @@ def _checked(_: click.Context, __: click.Parameter, logs: tuple[str, ...]) -> tu
     return logs
 
 
+def _count(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Refuse what Spark does not start with."""
+    if value != "*" and not (value.isascii() and value.isdigit() and value.strip("0") and len(value) < 6):
+        raise click.BadParameter(f"give a number of threads, or *, not {value!r}")
+    return value
+
+
 def _session(master: str | None, threads: str) -> SparkSession:
     """Return a session on this machine, or on a cluster.
 
@@ -343,7 +350,12 @@ trace.add_command(message)
     default=("lost", "out_of_order"),
     help="Anomaly that makes the exit code 1. May be repeated.",
 )
-@click.option("--threads", default="*", help="Threads that Spark uses on this machine; * for one per core.")
+@click.option(
+    "--threads",
+    default="*",
+    callback=_count,
+    help="Threads that Spark uses on this machine; * for one per core.",
+)
 @click.option(
     "--master",
     help="Run on this Spark cluster (spark://..., yarn, k8s://...) or Spark Connect server (sc://...), not on this "

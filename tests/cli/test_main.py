@@ -149,6 +149,8 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("demo", "--stall-limit", "nan"),
         ("dev", "--time-scale", "nan"),
         ("trace", "report", __file__, "--grace", "nan"),
+        ("trace", "report", __file__, "--threads", "0"),
+        ("trace", "report", __file__, "--threads", "many"),
         ("topic", "create", "t", "--timeout", "-1"),
         ("topic", "create", "t", "--timeout", "nan"),
         ("pub", "t", "--header", "novalue"),
