@@ -8,6 +8,7 @@ servers) never reach a terminal.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
@@ -66,7 +67,9 @@ def json_of(value: object, **form: Any) -> str:  # noqa: ANN401 - options of jso
 
 def print_json(value: object) -> None:
     """Print one JSON line."""
-    text = json_of(value, separators=(",", ":"), ensure_ascii=False)
+    # What another encoding does not have would be escaped as in Python, and not as in JSON.
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    text = json_of(value, separators=(",", ":"), ensure_ascii=not is_utf8)
     if not text.isprintable():  # json does not escape control characters such as U+009B and U+202E
         text = "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
     click.echo(text)

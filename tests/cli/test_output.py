@@ -1,3 +1,4 @@
+import io
 import json
 
 import pytest
@@ -51,3 +52,12 @@ def test_json_has_no_infinity(capsys: pytest.CaptureFixture[str]) -> None:
         "headers": {"a": "Infinity", "b": ["-Infinity", "NaN"]},
         "set": "{1}",
     }
+
+
+def test_json_is_read_whatever_the_encoding_of_the_output_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    output = io.BytesIO()
+    # As `__main__` sets it up where the locale says so.
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output, "latin-1", "backslashreplace", line_buffering=True))
+    value = {"text": "gr\u00fcn \U0001f600 \u6771\u4eac"}
+    print_json(value)
+    assert json.loads(output.getvalue()) == value
