@@ -149,7 +149,7 @@ def secret_in(file: str) -> str:
         ConfigError: The file cannot be read, or its first line is empty or no secret. The error does not show it.
     """
     try:
-        text = Path(file).read_text("utf-8")
+        text = Path(file).read_text("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigError(f"the secret's file {file!r} is not text in UTF-8") from None
     except OSError as error:

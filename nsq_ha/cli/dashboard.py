@@ -71,7 +71,7 @@ def _token(file: Path | None) -> str | None:
     if file is None:
         return os.environ.get(TOKEN_VARIABLE) or None
     try:
-        return file.read_text(encoding="utf-8").strip()
+        return file.read_text(encoding="utf-8-sig").strip()
     except (OSError, UnicodeError) as error:
         raise click.ClickException(f"the file {file} with the token cannot be read: {error}") from error
 

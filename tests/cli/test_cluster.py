@@ -17,7 +17,8 @@ from nsq_ha import ConfigError, TlsConfig
 from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.cli import options
 from nsq_ha.cli.app import app
-from nsq_ha.cli.cluster import ClusterAccess
+from nsq_ha.cli.cluster import ClusterAccess, secret_in
+from nsq_ha.cli.dashboard import _token
 from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE, KEY_FILE, server_context
 
@@ -139,6 +140,13 @@ def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes,
     refused = call("topic", "list", "--auth-secret-file", str(file))
     assert refused.exit_code == 2
     assert f"the secret's file '{file}' {reason}" in refused.stderr
+
+
+def test_the_mark_of_an_editor_is_no_part_of_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"\xef\xbb\xbfsesame\r\n")
+    assert secret_in(str(file)) == "sesame"
+    assert _token(file) == "sesame"
 
 
 def test_a_secret_that_cannot_be_read_later(tmp_path: Path) -> None:
