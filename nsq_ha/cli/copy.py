@@ -174,6 +174,8 @@ def copy(
 
     For a finished copy: `nsq-ha copy a b --from beginning --idle 10`.
     """
+    if options["rate"] is not None and chosen.idle is not None and chosen.idle * options["rate"] <= 1:
+        raise click.UsageError(f"at --rate {options['rate']:g}, the next message comes after --idle: give a longer one")
     try:
         to = cluster
         if to_lookupd or to_context is not None:

@@ -137,6 +137,7 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("tail", "t", "--from", "1960-01-01"),
         ("tail", "t", "--from", "-1"),
         ("copy", "t", "u", "--rate", "0"),
+        ("copy", "t", "u", "--rate", "0.1", "--idle", "10"),
         ("bench", "t", "--size", "8"),
         ("dead-letters", "show", "t"),
         ("tail", "t", "--from", "0001-01-01"),
