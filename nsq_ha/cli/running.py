@@ -97,7 +97,13 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = f"{record.levelname.lower()}: {record.name.removeprefix('nsq_ha.')}: {record.getMessage()}"
-        click.echo(explained(text), err=True)
+        _note(explained(text))
+
+
+def _note(text: str) -> None:
+    """Print a line to standard error; if it is full or closed, the client that logs must not end because of that."""
+    with contextlib.suppress(OSError, ValueError):
+        click.echo(text, err=True)
 
 
 class OnlyOnce(logging.Filter):
@@ -126,7 +132,7 @@ class OnlyOnce(logging.Filter):
             return True
         self._shown[kind] = (at, others + 1)
         if not others:
-            click.echo("warning: the same for other partitions or nsqds, or again; -v shows each", err=True)
+            _note("warning: the same for other partitions or nsqds, or again; -v shows each")
         return False
 
 

@@ -1,4 +1,6 @@
 import asyncio
+import errno
+import io
 import logging
 import os
 import signal
@@ -65,6 +67,22 @@ def test_warnings_that_differ_only_in_numbers_are_shown_once(capfd: pytest.Captu
     for number in range(2):
         log.warning("orders-%d: gone", number)
     assert capfd.readouterr().err.count("gone") == 2
+
+
+def test_a_log_line_that_cannot_be_written_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to raise in the background task of the client that logged it."""
+    tried: list[str] = []
+
+    class Full(io.StringIO):
+        def write(self, text: str, /) -> int:
+            tried.append(text)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    log_to_stderr(logging.WARNING)
+    monkeypatch.setattr("sys.stderr", Full())
+    for number in range(2):
+        logging.getLogger("nsq_ha.consumer").warning("orders-%d: gone", number)
+    assert len([*filter(None, tried)]) == 2  # click tries what kind of stream it is
 
 
 def test_a_warning_is_shown_again_after_a_while() -> None:
