@@ -209,7 +209,7 @@ class Job:
     def _count(self, decoder: msgspec.json.Decoder[_Marks], body: bytes) -> None:
         try:
             marks = decoder.decode(body)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self.audit.foreign += 1
             return
         self.audit.consume(marks.number if marks.run == self.run_id else 0, marks.key, marks.sequence, self._clock())

@@ -44,10 +44,12 @@ async def test_messages_of_others_are_counted_apart(cluster: DevCluster, topic: 
         await stranger.publish(topic, b"before the job", key="x")  # connected: the job need not wait long
         running = asyncio.create_task(job.run())
         await job.reached(0.01)
-        await stranger.publish(topic, b"no JSON", key="x")
+        foreign = (b"no JSON", b'{"run":"no UTF-8: \xff"}', b'{"later":' + b"[" * 100_000)
+        for body in foreign:
+            await stranger.publish(topic, body, key="x")
         await stranger.publish(topic, b'{"run":"other","number":1,"key":"N1","sequence":0}', key="N1")
     await running
-    assert job.audit.foreign == 2
+    assert job.audit.foreign == len(foreign) + 1
     assert job.audit.is_clean
 
 
