@@ -29,12 +29,13 @@ from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.cli.views import require_topic
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ConfigError, LookupUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nsq_ha import StartFrom
+    from nsq_ha.admin import AdminClient
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]
@@ -170,7 +171,8 @@ async def _browse(
         for each in shown:
             show(topic, each)
         is_all = which["wanted"] == MessageFilter()
-        _tell(topic, looks[0].notes, sum(each.read for each in looks), len(shown), is_all=is_all)
+        notes = tuple(dict.fromkeys(note for look in looks for note in look.notes))
+        _tell(topic, notes, sum(each.read for each in looks), len(shown), is_all=is_all)
         is_cut = len(shown) < count and not is_all and any(each.left for each in looks)
         if is_cut and not follow:
             on = (
@@ -180,22 +182,46 @@ async def _browse(
             )
             on += [] if start.is_backward else [LogStart("numbers", numbers=newer)]
             click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
-        told, behind = -_TOLD, 0
-        while follow:
-            await asyncio.sleep(0.0 if behind else _AGAIN)
-            look = await browsing.browse(admin, topic, LogStart("numbers", numbers=newer), count=MAX_COUNT, **which)
-            for each in look.messages:
-                show(topic, each)
-            newer, behind = {**newer, **look.newer}, look.left
-            if behind and time.monotonic() - told >= _TOLD:
-                told = time.monotonic()
-                click.echo(f"warning: {counted(behind, 'message')} of {topic} behind", err=True)
+        if follow:
+            await _follow(admin, topic, show, which, newer, notes=notes)
         return is_cut and not shown
 
 
-def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: bool) -> None:
+async def _follow(
+    admin: AdminClient,
+    topic: str,
+    show: Callable[[str, Browsed], None],
+    which: dict[str, Any],
+    newer: Mapping[int, int],
+    *,
+    notes: tuple[str, ...],
+) -> None:
+    """Show new messages, from the numbers ``newer`` on, until cancelled; repeat none of the last ``notes``."""
+    told, behind = -_TOLD, 0
+    while True:
+        await asyncio.sleep(0.0 if behind else _AGAIN)
+        before, behind = notes, 0
+        try:
+            look = await browsing.browse(admin, topic, LogStart("numbers", numbers=newer), count=MAX_COUNT, **which)
+        except LookupUnavailableError as error:
+            notes = (str(error),)
+        else:
+            for each in look.messages:
+                show(topic, each)
+            newer, behind, notes = {**newer, **look.newer}, look.left, look.notes
+        _warn(note for note in notes if note not in before)
+        if behind and time.monotonic() - told >= _TOLD:
+            told = time.monotonic()
+            _warn([f"{counted(behind, 'message')} of {topic} behind"])
+
+
+def _warn(notes: Iterable[str]) -> None:
     for note in notes:
         click.echo(f"warning: {clean(note)}", err=True)
+
+
+def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: bool) -> None:
+    _warn(notes)
     if not is_all:
         click.echo(f"looked at {counted(read, 'message')} of {topic}, {shown:,} of them match", err=True)
     elif not shown:

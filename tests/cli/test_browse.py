@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.admin import browsing
+from nsq_ha.admin.browsing import LogLook
+from nsq_ha.errors import LookupUnavailableError
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
@@ -91,6 +94,32 @@ def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:
             assert json.loads(json.loads(process.stdout.readline())["body"])["n"] == number
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
+
+
+def test_it_follows_through_an_outage_and_says_what_it_cannot_read(
+    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to end without nsqlookupds, and to be silent about a partition that lost its leader."""
+    nothing = LogLook((), 0, {}, {0: 1}, ())
+    cut_off = nothing._replace(notes=(f"{topic}-0 cannot be read: refused",))
+    looks = iter((nothing, LookupUnavailableError("no nsqlookupd answers", ()), cut_off, cut_off, nothing, cut_off))
+
+    async def browse(*_: object, **__: object) -> LogLook:
+        look = next(looks, None)
+        if look is None:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+        if not isinstance(look, LogLook):
+            raise look or AssertionError
+        return look
+
+    monkeypatch.setattr(browsing, "browse", browse)
+    monkeypatch.setattr("nsq_ha.cli.browse._AGAIN", 0.0)
+    result = invoke("browse", topic, "--follow")
+    assert (result.exit_code, result.stdout) == (0, "")
+    cannot = f"warning: {topic}-0 cannot be read: refused"
+    lost = "warning: no nsqlookupd answers"
+    assert result.stderr.splitlines() == [f"{topic} has no messages there", lost, cannot, cannot]
 
 
 @pytest.mark.parametrize(
