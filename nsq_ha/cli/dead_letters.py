@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
 
@@ -34,8 +34,12 @@ from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
 from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nsq_ha import Message, Producer
     from nsq_ha.cli.cluster import ClusterAccess
+
+_Kept = TypeVar("_Kept")
 
 CHANNEL_OF_REPLAYS: Final = "nsq-ha-replay"
 _PREVIEW: Final = 60
@@ -200,16 +204,19 @@ def list_letters(
     It takes none away: they are read through a channel of its own. A plain (upstream) cluster holds messages only in
     channels: those of --channel are read, and go back.
     """
-    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel, reads_all=reads_all))
-    if wants_json(as_json):
-        for message, letter in rows:
-            print_json(letter_as_dict(message, letter))
-        return
-    print_table(
-        ["id", "given up", "from", "channel", "attempts#", "why", "body"],
-        [_row(message, letter) for message, letter in rows],
-        title=f"{topic}: {len(rows):,} dead letters",
-    )
+    is_json = wants_json(as_json)
+    keep: Callable[[Message, DeadLetter], Any] = _print if is_json else _row
+    rows = run(_found(cluster, topic, Which(frozenset(), **filters), start, channel, keep=keep, reads_all=reads_all))
+    if not is_json:
+        print_table(
+            ["id", "given up", "from", "channel", "attempts#", "why", "body"],
+            rows,
+            title=f"{topic}: {len(rows):,} dead letters",
+        )
+
+
+def _print(message: Message, letter: DeadLetter) -> None:
+    print_json(letter_as_dict(message, letter))
 
 
 def _row(message: Message, letter: DeadLetter) -> tuple[object, ...]:
@@ -239,7 +246,7 @@ def show_letters(
 
     IDS are those that `dead-letters list` shows. Exit code 1 if one is not there.
     """
-    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel))
+    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel, keep=_whole))
     for message, letter in rows:
         entry = letter_as_dict(message, letter)
         if wants_json(as_json):
@@ -266,8 +273,10 @@ async def _found(
     start: StartFrom | None,
     channel: str | None,
     *,
+    keep: Callable[[Message, DeadLetter], _Kept],
     reads_all: bool = True,
-) -> list[tuple[Message, DeadLetter]]:
+) -> list[_Kept]:
+    """Return what ``keep`` makes of each; a topic may hold more than fit into memory whole."""
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     rows = []
@@ -277,11 +286,15 @@ async def _found(
             async for message in messages:
                 letter = sorting.letter_of(message)
                 if letter is not None and which.has(message, letter):
-                    rows.append((message, letter))
+                    rows.append(keep(message, letter))
                     wanted.discard(id_of(message))
                     if which.ids and not wanted:
                         break
     return rows
+
+
+def _whole(message: Message, letter: DeadLetter) -> tuple[Message, DeadLetter]:
+    return message, letter
 
 
 def _check_ids(which: Which, *, is_plain: bool) -> None:
@@ -413,7 +426,7 @@ async def _replay(
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
-        rows = await _found(cluster, topic, which, None, channel)
+        rows = await _found(cluster, topic, which, None, channel, keep=_whole)
         async with producer:
             with Progress("replayed", len(rows)) as progress:
                 for message, letter in rows:

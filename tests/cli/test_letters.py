@@ -13,11 +13,13 @@ import pytest
 from nsq_ha import sync
 from nsq_ha.cli.dead_letters import Replayer
 from nsq_ha.devcluster import DevCluster
-from tests.test_dead_letters import Source, message, written
+from nsq_ha.errors import NoLeaderError
+from tests.test_dead_letters import Source, arrived, message, written
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from nsq_ha import Message
     from tests.cli.conftest import Invoke
 
 
@@ -100,6 +102,19 @@ def test_an_ordinary_topic_is_noticed_after_a_sample(
     assert f"{topic} seems to be no topic of dead letters: none of 10 messages is one" in result.stderr
     result = invoke("dead-letters", "list", topic, "--all-messages")
     assert (result.exit_code, "left out 30 messages" in result.stderr) == (0, True)
+
+
+def test_letters_are_printed_as_they_are_read(invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All were in memory until the last one had come, and an error then lost them."""
+
+    async def scan(*_: object, **__: object) -> AsyncIterator[Message]:
+        yield arrived(written(message(b"x"))[0])
+        raise NoLeaderError("gone")
+
+    monkeypatch.setattr("nsq_ha.cli.dead_letters.scan", scan)
+    result = invoke("dead-letters", "list", topic, "--json")
+    assert (result.exit_code, result.stderr) == (1, "Error: gone\n")
+    assert json.loads(result.stdout)["body"] == "x"
 
 
 def test_a_topic_that_is_not_read_to_its_end_is_named(
