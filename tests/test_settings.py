@@ -466,8 +466,16 @@ def test_a_misspelt_variable(kind: type[ClientConfig], name: str, meant: str) ->
         settings_of(kind, {name: "1"})
 
 
+OF_A_SERVICE = ("PORT", "PORT_4161_TCP", "PORT_4161_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_HTTP")
+"""What Kubernetes appends to the name of a service for the variables of each container."""
+
+
 @pytest.mark.parametrize(
-    "name", ["NSQ_HA_FULL", "NSQ_HA_TEST_LOOKUPD", "NSQ_HA_TEST_TLS_CA", "NSQ_HA_HOME", "NSQ_HA_", "LOOKUP", "PATH"]
+    "name",
+    [
+        *("NSQ_HA_FULL", "NSQ_HA_TEST_LOOKUPD", "NSQ_HA_TEST_TLS_CA", "NSQ_HA_HOME", "NSQ_HA_", "LOOKUP", "PATH"),
+        *(f"{name}_{ending}" for name in ("NSQ_HA", "NSQ_HA_LOOKUPD", "NSQ_HA_NSQD") for ending in OF_A_SERVICE),
+    ],
 )
 def test_variables_of_others_are_ignored(name: str) -> None:
     assert options(ProducerConfig, {name: "x"}) == {}

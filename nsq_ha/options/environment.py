@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ _CONTEXTS: Final = "contexts"
 
 _TEST_PREFIX: Final = f"{PREFIX}TEST_"
 """Begins the names of variables for test suites, which are ignored."""
+
+_OF_A_SERVICE: Final = re.compile(r".*_(?:SERVICE_HOST|(?:SERVICE_)?PORT(?:_.*)?)")
+"""The names of variables that Kubernetes sets for a service, such as one with the name nsq-ha-lookupd."""
 
 _TABLES: Final[Mapping[str, type[ClientConfig]]] = {"producer": ProducerConfig, "consumer": ConsumerConfig}
 _EITHER: Final = frozenset({"lookupd", "nsqd"})
@@ -325,6 +329,8 @@ def _given(option: Option, value: object) -> object:
 def _check_unknown(name: str, known: Mapping[str, str]) -> None:
     """Refuse a variable whose name is nearly the one of an option; others may belong to other programs."""
     if not name.startswith(PREFIX) or name.startswith(_TEST_PREFIX) or name in (FILE_VARIABLE, CONTEXT_VARIABLE):
+        return
+    if _OF_A_SERVICE.fullmatch(name):
         return
     own = f"{PREFIX}{own_name(name.removeprefix(PREFIX)) or ''}".upper()
     endings = [each.removeprefix(PREFIX) for each in (*known, FILE_VARIABLE, CONTEXT_VARIABLE)]
