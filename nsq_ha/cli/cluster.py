@@ -71,9 +71,12 @@ class ClusterAccess:
         found = settings_from_env(ClientConfig, context).options
         urls = lookupd or cast("tuple[str, ...]", found.get("lookupd")) or (DEFAULT_LOOKUPD,)
         given: ClientOptions = {"lookupd": urls}
+        is_https = any(url.startswith("https:") for url in urls)
+        if lookupd and not is_https:
+            given["lookupd_tls"] = None  # what the environment has is for other addresses
         if (tls_ca, cert, key_file) != (None, None, None):
             given["tls"] = _tls(found.get("tls"), tls_ca, cert, key_file)
-            if any(url.startswith("https:") for url in urls):
+            if is_https:
                 given["lookupd_tls"] = _tls(found.get("lookupd_tls"), tls_ca, cert, key_file)
         if auth_secret_file is not None:
             secret_in(auth_secret_file)

@@ -123,6 +123,15 @@ def test_tls_of_nsqds_is_not_that_of_plain_nsqlookupds() -> None:
     ClusterAccess.of(("http://a:1",), tls_ca=CA_FILE).admin()
 
 
+def test_tls_of_other_nsqlookupds_is_not_that_of_given_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--lookupd` with an address of http was refused where the environment says how to trust those of https."""
+    monkeypatch.setenv("NSQ_HA_LOOKUPD", "https://prod:1")
+    monkeypatch.setenv("NSQ_HA_LOOKUPD_TLS_CA_FILE", CA_FILE)
+    assert ClusterAccess.of().producer().config.lookupd_tls == TlsConfig(ca_file=CA_FILE)
+    assert ClusterAccess.of(("http://dev:1",)).producer().config.lookupd_tls is None
+    ClusterAccess.of(("http://dev:1",)).admin()
+
+
 # ---------------------------------------------------------------- errors
 
 
