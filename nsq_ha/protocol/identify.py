@@ -39,8 +39,11 @@ _AUTH_TEXTS: Final = frozenset(
         "",
         "AUTH failed",
         "AUTH No authorizations found",
+        "AUTH no authorizations found",
         "AUTH Disabled",
+        "AUTH disabled",
         "AUTH Already set",
+        "AUTH already set",
         "cannot AUTH in current state",
     )
 )

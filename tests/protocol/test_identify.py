@@ -236,6 +236,8 @@ def test_an_authorization_is_decoded() -> None:
     [
         (b"E_AUTH_FAILED AUTH failed", "E_AUTH_FAILED AUTH failed"),
         (b"E_UNAUTHORIZED AUTH No authorizations found", "E_UNAUTHORIZED AUTH No authorizations found"),
+        (b"E_UNAUTHORIZED AUTH no authorizations found", "E_UNAUTHORIZED AUTH no authorizations found"),
+        (b"E_AUTH_DISABLED AUTH disabled", "E_AUTH_DISABLED AUTH disabled"),
         (b"E_AUTH_FAILED for aHVudGVyMg==", "E_AUTH_FAILED (the server's text is not shown"),
         (b"E_INVALID for aHVudGVyMg==", "E_INVALID (the server's text is not shown"),
         (b"E_OF_ANOTHER_SERVER x", "E_AUTH_FAILED (the server's text is not shown"),
