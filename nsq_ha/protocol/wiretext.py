@@ -13,7 +13,7 @@ The invariant: unreadable bytes are described as such, and nothing is raised.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -21,15 +21,16 @@ from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import HEARTBEAT, OK, Frame, FrameDecoder, FrameType
 from nsq_ha.protocol.messages import decode_message, decode_traced, layout_for
-from nsq_ha.protocol.server.command_lines import Malformed
+from nsq_ha.protocol.server.command_lines import Malformed, text_of
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.stream import Limits
 from nsq_ha.redaction import REDACTED, excerpt, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from nsq_ha.message import MessageSource
+    from nsq_ha.protocol.server.decoder import Event
 
 BODY_BYTES: Final = 64
 """Maximum number of bytes of a message that a line shows."""
@@ -45,6 +46,25 @@ _SECRET_WORDS: Final = ("auth", "secret", "token", "password")
 _NO_SOURCE: Final = cast("MessageSource", None)  # only the application asks a message for its source
 
 
+class _DeferredPub(commands.Command, frozen=True):
+    """``DPUB``, which only plain nsqds know."""
+
+    word: ClassVar[bytes] = b"DPUB"
+    topic: str
+    delay: str
+    body: bytes
+
+
+class _Decoder(CommandDecoder):
+    """Reads what a client sends to either kind of nsqd."""
+
+    def _read_command(self, words: list[bytes]) -> Generator[Event | None, None, None]:
+        if words[0] != _DeferredPub.word or len(words) != 3:
+            yield from super()._read_command(words)
+        elif (size := (yield from self._take_size())) > 0:
+            yield _DeferredPub(text_of(words[1]), text_of(words[2]), (yield from self._take(size)))
+
+
 class WireText:
     """Describes one connection.
 
@@ -53,7 +73,7 @@ class WireText:
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._commands = CommandDecoder(_NO_LIMITS)
+        self._commands = _Decoder(_NO_LIMITS)
         self._frames: FrameDecoder | None = FrameDecoder(max_frame_bytes)
         self._hides_answer = False
         self._is_extended = False
@@ -171,6 +191,7 @@ _DETAILS: Final[dict[type[commands.Command], Callable[[Any], str]]] = {
     commands.Touch: lambda command: f" {command.message_id.hex()}",
     commands.Requeue: lambda command: f" {command.message_id.hex()}, delay {command.delay_ms} ms",
     commands.Pub: lambda command: _target(command) + _body(command.body),
+    _DeferredPub: lambda command: f" {command.topic}, delay {command.delay} ms: {_body(command.body)}",
     commands.PubTrace: lambda command: f"{_target(command)}trace id {command.trace_id}, {_body(command.body)}",
     commands.PubExt: lambda command: (
         f"{_target(command)}header {excerpt(command.ext, BODY_BYTES)}, {_body(command.body)}"

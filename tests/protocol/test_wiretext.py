@@ -28,7 +28,7 @@ from nsq_ha.protocol import (
     Touch,
 )
 from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, Nop, PubExt, PubTrace
-from nsq_ha.protocol.encoding import MAGIC
+from nsq_ha.protocol.encoding import MAGIC, encode_dpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.identify import Identity
 from nsq_ha.protocol.server.answers import encode_identity
@@ -102,6 +102,11 @@ TWO = "orders 0: 2 messages, 3 bytes, the first: b'a'"
 )
 def test_every_command_has_a_line(command: Command, line: str) -> None:
     assert text().sent(command.encode()) == [line]
+
+
+def test_a_deferred_publish_has_a_line_and_so_has_what_follows() -> None:
+    sent = encode_dpub("orders", 1500, b"late") + Pub("orders", None, b"paid").encode()
+    assert text().sent(sent) == ["DPUB orders, delay 1500 ms: 4 bytes b'late'", "PUB orders: 4 bytes b'paid'"]
 
 
 def test_a_body_is_cut() -> None:

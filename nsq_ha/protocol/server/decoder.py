@@ -131,13 +131,16 @@ class CommandDecoder(StreamDecoder[Event]):
 
     def _run(self) -> _Reading:
         while (words := (yield from self._take_words())) is not None:
-            event = parse_line(words, self._limits.max_ready_count)
-            if event is not None:
-                yield event
-            elif words[0] in (b"IDENTIFY", b"AUTH"):
-                yield from self._read_body(words)
-            else:
-                yield from self._read_publish(words)
+            yield from self._read_command(words)
+
+    def _read_command(self, words: list[bytes]) -> _Reading:
+        event = parse_line(words, self._limits.max_ready_count)
+        if event is not None:
+            yield event
+        elif words[0] in (b"IDENTIFY", b"AUTH"):
+            yield from self._read_body(words)
+        else:
+            yield from self._read_publish(words)
 
     # ------------------------------------------------------------ publishing
 
