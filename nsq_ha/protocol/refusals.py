@@ -83,8 +83,12 @@ def refuses_publish(error: ServerError) -> bool:
     """Return whether ``error`` means that a publish was not stored.
 
     An unknown code, or one of another command, says nothing about the publish;
-    later answers on this connection cannot be trusted either.
+    later answers on this connection cannot be trusted either. An upstream nsqd that
+    fails to write one message of an MPUB has stored those before it.
     """
+    is_partly_stored = error.code == "E_MPUB_FAILED" and error.detail.startswith("MPUB failed ")
+    if is_partly_stored and not error.detail.endswith(" exiting"):
+        return False
     return error.code in PUBLISH_REFUSALS or isinstance(error, OverloadedError)
 
 

@@ -184,6 +184,8 @@ def test_a_false_size_swallows_heartbeats_and_they_are_counted() -> None:
     [
         (b"E_FAILED_ON_NOT_LEADER ", True),
         (b"E_MPUB_FAILED exiting", True),
+        (b"E_MPUB_FAILED MPUB failed exiting", True),
+        (b"E_MPUB_FAILED MPUB failed write /data/orders.diskqueue.000000.dat: no space left on device", False),
         (b"E_DPUB_FAILED DPUB failed exiting", True),
         (b"too much client connections: 10", True),
         (b"E_UNAUTHORIZED AUTH failed", True),
