@@ -240,7 +240,7 @@ class PublishFailedError(ServerError):
 
 
 class OverloadedError(ServerError):
-    """The partition has too many waiting messages, or the node too many connections: retry after a pause."""
+    """Too many messages, connections or consumers, or a channel that is being deleted: retry after a pause."""
 
     retriable = True
 
@@ -339,6 +339,7 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
         "E_MPUB_FAILED": PublishFailedError,
         "E_DPUB_FAILED": PublishFailedError,
         "E_PUB_TOO_MUCH_WAITING": OverloadedError,
+        "E_SUB_FAILED": OverloadedError,
         "E_BAD_MESSAGE": MessageRefusedError,
         "E_BAD_BODY": MessageRefusedError,
         "E_EXT_NOT_SUPPORT": MessageRefusedError,
