@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -198,6 +199,17 @@ def test_cleaned_entries_are_not_sent_not_even_the_rest_of_one() -> None:
     assert places(found, 2) == [(3, 1)]
     with pytest.raises(PullError, match=CLEANED):
         pull(found, 1, 1)
+
+
+def test_entries_older_than_an_upgrade_are_sent_as_they_are_stored() -> None:
+    found = replica(lambda _: None)
+    found.update_options(dataclasses.replace(found.options, extended=True))
+    found.log.append(DRAFT, 1)
+    found.log.commit()
+    found.log.flush()
+    sent = pull(found, 0, 10)
+    assert [len(each.data) for each in sent] == [SIZE, 2 * SIZE, SIZE, SIZE + 1]
+    assert [each.offset for each in sent] == [0, SIZE, 3 * SIZE, 4 * SIZE]
 
 
 def test_a_follower_numbers_the_entries_as_its_leader() -> None:

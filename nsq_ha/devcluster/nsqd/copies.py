@@ -15,6 +15,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.nodes import Accepted
+from nsq_ha.devcluster.storage.log import raw_size
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.pull import encode_stored
 from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
@@ -69,14 +70,21 @@ def pull(replica: Replica | None, entry: int, count: int) -> list[StoredEntry]:
             raise PullError(NOT_FLUSHED)
         if log.offset_at(last) > readable:
             raise PullError(OVERFLOWED)
-        found.append(_stored(log, first, last, extended=replica.options.extended))
+        found.append(_stored(log, first, last))
     return found
 
 
-def _stored(log: Log, first: int, last: int, *, extended: bool) -> StoredEntry:
+def _stored(log: Log, first: int, last: int) -> StoredEntry:
     records = log.records[first:last]
     data = b"".join(
-        encode_stored(each.timestamp_ns, each.internal_id, each.trace_id, each.body, each.ext, extended=extended)
+        encode_stored(
+            each.timestamp_ns,
+            each.internal_id,
+            each.trace_id,
+            each.body,
+            each.ext,
+            extended=each.raw_size > raw_size(each.body, None, extended=False),  # not if it is older than the upgrade
+        )
         for each in records
     )
     return StoredEntry(records[0].internal_id, records[-1].internal_id, records[0].offset, first, last - first, data)
