@@ -83,6 +83,10 @@ def test_http_has_the_same_limits(cluster: DevCluster) -> None:
     assert (found.status_code, found.json()["message"]) == (413, "MSG_TOO_BIG")
     found = web.post(f"{url}/mpub", params=where, content=b"x\n" * BODY, headers=accept)
     assert (found.status_code, found.json()["message"]) == (413, "BODY_TOO_BIG")
+    counted = {**where, "binary": "true"}
+    for size, answer in ((MSG, "OK"), (MSG + 1, '{"message":"BAD_MESSAGE"}')):
+        content = struct.pack(">i", 1) + sized(b"", size)
+        assert web.post(f"{url}/mpub", params=counted, content=content, headers=accept).text == answer
 
 
 def test_times(dial: Callable[[bytes], Wire]) -> None:

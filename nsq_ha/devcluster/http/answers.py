@@ -182,27 +182,23 @@ async def read_body(request: Request, largest: int, too_big: str) -> bytes:
     return bytes(body)
 
 
-def lines_of(body: bytes) -> list[bytes]:
-    """Split a batch of lines."""
-    return [message for message in body.split(b"\n") if message]
-
-
-def within(messages: list[bytes], largest: int) -> list[bytes]:
-    """Return the messages of a batch.
+def lines_of(body: bytes, largest: int) -> list[bytes]:
+    """Split a batch of lines.
 
     Raises:
         HttpError: One is larger than ``largest``.
     """
+    messages = [message for message in body.split(b"\n") if message]
     if any(len(message) > largest for message in messages):
         raise HttpError(413, "MSG_TOO_BIG")
     return messages
 
 
-def counted_messages(body: bytes) -> list[bytes]:
+def counted_messages(body: bytes, largest: int) -> list[bytes]:
     """Split a counted batch.
 
     Raises:
-        HttpError: Its counts do not match its length.
+        HttpError: Its counts do not match its length, or a message is larger than ``largest``.
     """
     count = int.from_bytes(body[:4], "big", signed=True)
     if count <= 0 or count > len(body):
@@ -211,7 +207,7 @@ def counted_messages(body: bytes) -> list[bytes]:
     for _ in range(count):
         size = int.from_bytes(body[position : position + 4], "big", signed=True)
         position += 4
-        if size <= 0 or position + size > len(body):
+        if not 0 < size <= largest or position + size > len(body):
             raise HttpError(413, "BAD_MESSAGE")
         messages.append(body[position : position + size])
         position += size

@@ -275,7 +275,7 @@ class _NsqdRoutes:
         replica = self._replica(request)
         body = await answers.read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
         split = answers.counted_messages if "binary" in request.query_params else answers.lines_of
-        messages = answers.within(split(body), self._limits.max_message_bytes)
+        messages = split(body, self._limits.max_message_bytes)
         await self._store(replica, [Draft(message) for message in messages])
         return "OK"
 

@@ -116,11 +116,9 @@ class _PlainNsqdRoutes:
         body = await answers.read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
         topic = self._node.topic(_topic_name(request))
         binary = request.query_params.getlist("binary")
-        if binary and binary[0] not in ("false", "0"):
-            messages = answers.counted_messages(body)
-        else:
-            messages = answers.within(answers.lines_of(body), self._limits.max_message_bytes)
-        self._store(topic, messages)
+        counted = binary and binary[0] not in ("false", "0")
+        split = answers.counted_messages if counted else answers.lines_of
+        self._store(topic, split(body, self._limits.max_message_bytes))
         return "OK"
 
     def _store(self, topic: PlainNsqdTopic, messages: list[bytes], delay: float = 0.0) -> None:
