@@ -42,6 +42,16 @@ def test_a_handshake_that_is_none_ends_the_connection(address: str) -> None:
     assert alive(address)
 
 
+def test_no_heartbeat_comes_into_a_handshake(address: str, cluster: DevCluster) -> None:
+    with connect(address, identify(tls_v1=True, heartbeat_interval=1000)) as wire:
+        wire.answer()
+        with held(cluster) as clock:
+            clock.move(1.5)
+            assert wire.is_quiet(0.2)
+        wire.secure()
+        assert wire.answer() == b"OK"
+
+
 @pytest.mark.parametrize("fields", [{"tls_v1": True}, {"snappy": True}], ids=["tls", "snappy"])
 def test_commands_before_the_next_layer_are_not_done(address: str, fields: dict[str, bool]) -> None:
     with connect(address, identify(**fields), pub("pings", b"injected"), b"NO_SUCH_COMMAND\n") as wire:

@@ -10,7 +10,7 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
-from tests.devcluster.wire import Wire, attempts, connect, pub
+from tests.devcluster.wire import Wire, attempts, connect, identify, pub
 from tests.support.inside import in_cluster, nsqd_of
 
 
@@ -118,6 +118,27 @@ def test_what_waits_for_a_leader_that_wakes_in_time_is_stored() -> None:
             assert publishing.answer() == b"OK"
         assert seen.lookup("w") == {0: leader}
         assert seen.stored() == [b"waits"]
+
+
+def test_a_frozen_node_writes_nothing_and_does_nothing_that_was_delayed() -> None:
+    with probe(ordered=False) as seen:
+        leader = seen.leader()
+        start = identify(output_buffer_timeout=300), b"SUB orders billing 0\nRDY 10\n"
+        with seen.wire(leader, *start) as consuming, seen.wire(leader) as publishing:
+            consuming.answer()
+            assert consuming.answer() == b"OK"
+            with held(seen.cluster) as clock:
+                assert seen.publish(leader, b"gathered") == b"OK"
+                seen.cluster.delay(leader, 0.2)
+                publishing.send(pub("orders", b"delayed"))
+                assert publishing.is_quiet(0.1)
+                seen.cluster.freeze(leader)
+                clock.move(0.5)
+                assert consuming.is_quiet(0.1)
+                assert publishing.is_quiet(0)
+                seen.cluster.thaw(leader)
+                assert publishing.answer() == b"OK"
+                assert consuming.message()[26:] == b"gathered"
 
 
 @pytest.mark.parametrize("turns", [1, 2, 3, 4])

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_FRAME: Final = encode_frame(FrameType.RESPONSE, HEARTBEAT)
 OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)
+_MUTE: Final = frozenset(("frozen", "handshake"))
+"""Pauses in which nothing is written: what is written during a TLS handshake would not be part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +172,8 @@ class ServerConnection(Accepted, ABC):
     # ------------------------------------------------------------ input
 
     def _take_delayed(self) -> None:
+        if self.node.frozen:
+            return
         while self._delayed and self._delayed[0][0] <= self._host.now() + 0.001:
             _, data = self._delayed.popleft()
             self._take(data)
@@ -230,6 +234,9 @@ class ServerConnection(Accepted, ABC):
         self._last_read = now
         self._next_heartbeat = min(self._next_heartbeat, now)
         self._resume("frozen")
+        # The node first learns what changed meanwhile.
+        self._host.loop.call_soon(self._take_delayed)
+        self._host.loop.call_soon(self.flush)
 
     def _pause(self, why: str) -> None:
         if not self._pauses and self._transport is not None:
@@ -284,7 +291,7 @@ class ServerConnection(Accepted, ABC):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._out:
+        if not self._out or not self._pauses.isdisjoint(_MUTE):
             return
         data = b"".join(self._out)
         self._out.clear()
@@ -349,7 +356,7 @@ class ServerConnection(Accepted, ABC):
         if not tls:
             self._switch_codec(codec)
             return
-        self._pauses.add("waiting")
+        self._pauses |= {"waiting", "handshake"}
         if self._transport is not None:
             # The next bytes belong to the handshake, which resumes reading; they must not be read as a command.
             self._transport.pause_reading()
@@ -370,6 +377,7 @@ class ServerConnection(Accepted, ABC):
             return
         self._transport, self._deadline = secured, deadline
         self.is_secured = True
+        self._pauses.discard("handshake")
         self.send(OK_FRAME)
         self.flush()
         self._switch_codec(codec)
