@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from typing import Any
@@ -486,6 +487,7 @@ def test_a_client_that_does_not_read(plain: bool) -> None:
         cluster.create_topic("t", replicas=1)
         name = "t" if plain else "t 0"
         with held(cluster) as clock, connect(address, identify(heartbeat_interval=1000)) as wire:
+            wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # the NOPs come at once
             wire.answer()
             wire.send(f"SUB t c{'' if plain else ' 0'}\nRDY 100\n".encode())
             assert wire.answer() == b"OK"
@@ -495,6 +497,7 @@ def test_a_client_that_does_not_read(plain: bool) -> None:
             (connection,) = (each for each in nsqd.connections if each.settings.heartbeat_interval == 1000)
             clock.until(lambda: connection.is_full)
             for _ in range(8):  # four intervals
+                wire.send(b"NOP\n")
                 clock.move(0.5)
             seen = [len(wire.message()) for _ in range(32)]
             assert seen == [26 + len(body)] * 32
@@ -506,3 +509,23 @@ def test_a_client_that_does_not_read(plain: bool) -> None:
                 assert wire.ends()
             else:
                 assert wire.message()[26:] == b"later"
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_client_that_neither_reads_nor_writes_is_cut(plain: bool) -> None:
+    body = b"x" * 1_000_000
+    with DevCluster(plain=plain, nsqds=1, time_scale=0.02) as cluster:
+        address = cluster.nsqds["nsqd-0"]
+        cluster.create_topic("t", replicas=1)
+        with held(cluster) as clock, connect(address, identify(heartbeat_interval=1000)) as wire:
+            wire.answer()
+            wire.send(f"SUB t c{'' if plain else ' 0'}\nRDY 100\n".encode())
+            assert wire.answer() == b"OK"
+            for _ in range(8):
+                publish(address, mpub("t" if plain else "t 0", *[body] * 4))
+            nsqd = plain_of(cluster).nsqds[0] if plain else nsqd_of(cluster, "nsqd-0")
+            (connection,) = (each for each in nsqd.connections if each.settings.heartbeat_interval == 1000)
+            clock.until(lambda: connection.is_full)
+            for _ in range(8):
+                clock.move(0.5)
+            assert not connection.is_consumer

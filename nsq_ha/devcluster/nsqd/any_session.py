@@ -117,6 +117,11 @@ class AnySession(ServerConnection):
         self.fail(b"E_INVALID cannot " + event.word + b" in current state (TLS required)")
         return True
 
+    @property
+    def is_consumer(self) -> bool:
+        """Whether the client is subscribed."""
+        return self._subscriber is not None
+
     def _fall_silent(self) -> None:
         """Take no more messages, but keep those in flight: writes fail from now on."""
         if self._subscriber is not None:

@@ -121,6 +121,11 @@ class ServerConnection(Accepted, ABC):
     def _run(self) -> None:
         """Execute all complete commands, until one waits."""
 
+    @property
+    @abstractmethod
+    def is_consumer(self) -> bool:
+        """Whether the client is subscribed."""
+
     @abstractmethod
     def _fall_silent(self) -> None:
         """Take no more messages: writes fail from now on."""
@@ -146,6 +151,8 @@ class ServerConnection(Accepted, ABC):
 
     def data_received(self, data: bytes) -> None:
         """Interpret data after the node's delay."""
+        if self.is_full and self._transport is not None:
+            self._transport.pause_reading()  # the client is alive; see tick()
         delay = self.node.delay
         if delay <= 0 and not self._delayed:
             self._take(data)
@@ -168,6 +175,7 @@ class ServerConnection(Accepted, ABC):
         """Continue: the client has read."""
         self._last_read = self._host.now()
         self._resume("writing")
+        self._host.loop.call_soon(self.work)
 
     # ------------------------------------------------------------ input
 
@@ -192,8 +200,8 @@ class ServerConnection(Accepted, ABC):
         self.work()
 
     def work(self) -> None:
-        """Execute the complete commands, unless an operation waits."""
-        if self._working or self._transport is None:
+        """Execute the complete commands, unless an operation waits or the client reads too slowly."""
+        if self._working or self._transport is None or self.is_full:
             return
         self._working = True
         try:
@@ -330,20 +338,28 @@ class ServerConnection(Accepted, ABC):
     # ------------------------------------------------------------ time
 
     def tick(self, now: float) -> None:
-        """Send a heartbeat when it is due; disconnect a client that was silent for three intervals."""
+        """Send a heartbeat when it is due; disconnect a client that was silent for some intervals."""
         interval = self._heartbeat
         if interval <= 0 or self._transport is None:
             return
-        if self.is_full:  # the real nsqd reads on, so what the client says in the meantime counts
+        silence = now - self._last_read
+        if self.is_full:
             if self._manner.has_write_deadline and now - self._full_since > interval:
                 self._deadline = now
                 self._fall_silent()
-            return
-        if now >= self._next_heartbeat:
+            if not self.is_consumer:  # nsqd reads no command before it has written the last answer
+                return
+            if silence > interval and self._pauses == {"writing"}:
+                self._transport.resume_reading()  # to hear whether the client is alive
+        elif now >= self._next_heartbeat:
             self._next_heartbeat = max(self._next_heartbeat + interval, now)
             self._out.append(HEARTBEAT_FRAME)
             self._flush_soon()
-        if now - self._last_read > self._manner.silent_intervals * interval + 0.02 and not self.blocked:
+        if silence <= self._manner.silent_intervals * interval + 0.02 or self.blocked:
+            return
+        if self.is_full:
+            self.abort()
+        else:
             self.close()
 
     # ------------------------------------------------------------ layers
