@@ -123,6 +123,14 @@ def test_two_nsqlookupds_disagree_while_a_topic_grows() -> None:
         until(lambda: seen.partition_num(1) == 4)
 
 
+def test_an_unstable_cluster_expands_no_topic() -> None:
+    with probe() as seen:
+        seen.cluster.kill(seen.cluster.followers("orders")[0])
+        params = {"topic": "orders", "partition_num": "2"}
+        answer = seen.http.post(seen.cluster.lookupd[0] + "/topic/partition/expand", params=params)
+        assert (answer.status_code, answer.json()["message"]) == (500, "the cluster is unstable")
+
+
 def test_a_topic_that_has_grown_works() -> None:
     with probe(2, scale=0.02) as seen, consumer(seen, partition=0):
         seen.cluster.expand("orders", 4)

@@ -136,7 +136,7 @@ class Changes:
         topic = self._topic(name)
         present = topic.options.partitions
         if partition_num < present:
-            raise ChangeRefusedError("the partition number should not less than the current")
+            raise ChangeRefusedError("the partition number can not be reduced")
         places = self._place(topic, range(present, partition_num))
         topic.options = replace(topic.options, partitions=partition_num)
 

@@ -267,6 +267,7 @@ class _LookupdRoutes:
         name = require(request, "topic", "MISSING_ARG_TOPIC")
         partitions = _number(request, "partition_num", "TOPIC_PARTITION_NUM", MAX_PARTITIONS)
         with self._leading(500, _NO_LEADER):
+            self._must_be_stable(500)
             self._changes.expand(name, partitions)
 
     async def move(self, request: Request) -> None:
@@ -279,8 +280,7 @@ class _LookupdRoutes:
             former = self._node(require(request, "move_from", "MISSING_ARG"))
             if former not in partition.replicas:
                 raise HttpError(400, "the move source node is not in the replicas")
-            if not self._coordinator.stable:
-                raise HttpError(400, "the cluster is unstable")
+            self._must_be_stable(400)
             if request.query_params.get("move_leader") != _TRUE:
                 raise HttpError(400, "moving a replica that does not lead is not supported here")
             self._changes.move(partition, to)
@@ -372,6 +372,10 @@ class _LookupdRoutes:
     def _must_lead(self, status: int, text: str) -> None:
         if self._coordinator.leading is not self._lookupd:
             raise HttpError(status, text)
+
+    def _must_be_stable(self, status: int) -> None:
+        if not self._coordinator.stable:
+            raise HttpError(status, "the cluster is unstable")
 
     def _registration(self, request: Request) -> tuple[Topic, str]:
         name = require(request, "topic", "MISSING_ARG_TOPIC")
