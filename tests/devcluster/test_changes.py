@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsq_ha import Consumer, Producer
+from nsq_ha.admin import AdminClient
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from tests.devcluster.clock import held
-from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
-from tests.devcluster.wire import attempts, pub
+from tests.devcluster.probes import LIMIT, NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
+from tests.devcluster.wire import attempts, identify, pub
 
 if TYPE_CHECKING:
     import httpx
@@ -129,6 +132,39 @@ def test_an_unstable_cluster_expands_no_topic() -> None:
         params = {"topic": "orders", "partition_num": "2"}
         answer = seen.http.post(seen.cluster.lookupd[0] + "/topic/partition/expand", params=params)
         assert (answer.status_code, answer.json()["message"]) == (500, "the cluster is unstable")
+
+
+def test_an_upgrade_stops_writing_and_ends_consumers_that_cannot_read_headers() -> None:
+    with probe(ordered=False) as seen:
+        leader = seen.leader()
+        with consumer(seen, word="SUB") as before:
+            params = {"topic": "orders", "upgradeext": "true"}
+            with held(seen.cluster):
+                assert seen.http.post(seen.cluster.lookupd[0] + "/topic/meta/update", params=params).status_code == 200
+                assert seen.publish(leader, b"refused") == NOT_WRITABLE
+            until(lambda: seen.publish(leader, b"next") == b"OK")
+            assert before.ends()
+        with seen.wire(leader, b"SUB orders billing 0\n") as refused:
+            assert refused.answer().startswith(b"E_SUB_EXTEND_NEED ")
+        with seen.wire(leader, identify(extend_support=True), b"SUB orders billing 0\nRDY 1\n") as after:
+            after.answer()
+            assert after.answer() == b"OK"
+            data = after.message()
+            assert (attempts(data), data[26:]) == (1, b"\0next")
+
+
+async def test_a_consumer_reads_on_when_its_topic_is_upgraded() -> None:
+    with await asyncio.to_thread(DevCluster(nsqds=1, time_scale=0.02).__enter__) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "orders", 1, 1)
+        options: dict[str, Any] = {"lookupd": cluster.lookupd, "lookup_timeout": LIMIT, "connect_timeout": LIMIT}
+        async with Consumer("orders", "billing", **options) as consuming, Producer(**options) as producing:
+            for number in range(3):
+                if number == 1:
+                    async with AdminClient(cluster.lookupd) as admin:
+                        await admin.update_topic("orders", extended=True, timeout=LIMIT)
+                await producing.publish("orders", b"%d" % number, timeout=LIMIT)
+                async with asyncio.timeout(LIMIT), await anext(consuming) as message:
+                    assert message.body == b"%d" % number
 
 
 def test_a_topic_that_has_grown_works() -> None:

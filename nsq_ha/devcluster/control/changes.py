@@ -151,6 +151,8 @@ class Changes:
     def update(self, topic: Topic, options: TopicOptions) -> None:
         """Change the options of a topic. Replicas that it gets copy the data first, and join then.
 
+        Writing stops while the topic is upgraded to headers.
+
         Raises:
             ChangeRefusedError: There are not enough nodes.
         """
@@ -159,8 +161,13 @@ class Changes:
         needed = options.replicas * (1 if shared else options.partitions)
         if options.replicas > topic.options.replicas and len(nodes) < needed:
             raise ChangeRefusedError("ErrType:9 ErrCode:1 : No node is available for topic")
+        is_upgrade = options.extended and not topic.options.extended
         topic.options = options
         for partition in self._placement.partitions_of(topic):
+            if is_upgrade:
+                partition.stops += 1
+                self._coordinator.refresh(partition)
+                self._after(self._timing.move, functools.partial(self._coordinator.end_stop, partition))
             for node in self._coordinator.nsqds:
                 held = node.replicas.get(partition.key)
                 if held is not None:

@@ -290,10 +290,11 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         node.replica_of(partition).lead(partition.followers)
         if self._timing.slow_leader > 0:
             partition.stops += 1
-            self.host.after(self._timing.slow_leader, lambda: self._end_stop(partition))
+            self.host.after(self._timing.slow_leader, lambda: self.end_stop(partition))
         self.refresh(partition)
 
-    def _end_stop(self, partition: Partition) -> None:
+    def end_stop(self, partition: Partition) -> None:
+        """Allow writing again, unless something else stops it."""
         partition.stops -= 1
         self.refresh(partition)
 

@@ -263,6 +263,7 @@ class Subscriber(AnySubscriber[int, "Record", "Channel"]):
         super().__init__(session, channel)
         self._replica = replica
         extended = replica.options.extended and session.settings.extend_support
+        self._extended = extended
         self._layout = layout_for(detail=detail, ext=extended)
         self.tag: str = session.settings.desired_tag if extended else ""
         self._filter = _filter_of(session.settings.ext_filter) if extended else None
@@ -278,7 +279,14 @@ class Subscriber(AnySubscriber[int, "Record", "Channel"]):
         return super().wants(message) and (self._filter is None or self._filter.passes(message.ext))
 
     def deliver(self, message: Record, attempts: int, *, at_once: bool) -> None:
-        """Write the message; at once if RDY allows no more."""
+        """Write the message, at once if RDY allows no more; end the connection if the topic was upgraded to headers.
+
+        Source: youzan/nsq ``nsqdserver/protocol_v2.go`` ``messagePump``.
+        """
+        if self._replica.options.extended and not self._extended:
+            self.fall_silent()
+            self._host.loop.call_soon(self.drop)  # a drop dispatches, which is under way here
+            return
         self.received += 1
         frame = message_frame(message, attempts, self._layout)
         self.session.send_message(frame, at_once=at_once or self.holds >= self.ready)
