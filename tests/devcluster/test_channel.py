@@ -103,6 +103,25 @@ def test_a_window_full_of_finished_messages_stops_reading() -> None:
     assert len(client.got) > before
 
 
+def test_a_channel_that_delays_most_of_its_messages_stops_reading() -> None:
+    channel, _ = channel_with(3 * MAX_CONFIRM_WINDOW)
+    client = joined(channel, ready=100)
+    first, *_ = client.in_hand
+    for internal_id in client.in_hand[1:]:
+        channel.requeue(internal_id, client, 30.0, 0.0)
+    for internal_id in itertools.islice(client.in_hand, 100, None):  # it grows
+        channel.requeue(internal_id, client, 30.0, 0.0)
+    stopped_at = len(client.got)
+    assert MAX_CONFIRM_WINDOW <= stopped_at < MAX_CONFIRM_WINDOW + 100
+    with pytest.raises(Refusal, match="Too much deferred"):
+        channel.requeue(first, client, 60.0, 0.0)
+    channel.finish(first, client, 0.0)
+    channel.tick(30.0)
+    for internal_id in itertools.islice(client.in_hand, stopped_at, None):
+        channel.finish(internal_id, client, 30.0)
+    assert len({body for body, _ in client.got}) == 3 * MAX_CONFIRM_WINDOW
+
+
 def test_touch_cannot_keep_a_message_for_ever() -> None:
     channel, _ = channel_with(1)
     client = joined(channel, msg_timeout=600.0)
@@ -190,7 +209,7 @@ def test_pausing_skipping_emptying() -> None:
     add(channel, log, 1)
     channel.dispatch(0.0)
     channel.requeue(client.in_hand[-1], client, 5.0, 0.0)
-    channel.empty_delayed()
+    channel.empty_delayed(0.0)
     channel.tick(10.0)
     assert len(client.got) == 3
     assert channel.depth == 0

@@ -45,7 +45,7 @@ _CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
     "/channel/skip": Channel.skip,
     "/channel/unskip": Channel.unskip,
     "/channel/empty": Channel.empty_and_dispatch,
-    "/channel/emptydelayed": lambda channel, _now: channel.empty_delayed(),
+    "/channel/emptydelayed": Channel.empty_delayed,
     "/channel/setclientlimit": lambda _channel, _now: None,
 }
 

@@ -92,6 +92,11 @@ class Delayed(Generic[_Id, _Item]):
         """Return whether a message waits, and its id is still known."""
         return message_id in self._known
 
+    @property
+    def in_memory(self) -> int:
+        """Number of messages whose id is still known."""
+        return len(self._known)
+
     def add(self, message_id: _Id, item: _Item, due: float, *, is_known: bool = True) -> None:
         """Let a message wait until ``due``."""
         heapq.heappush(self._due, (due, next(self._numbers), message_id, item))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
-"""Number of runs confirmed out of order at which reading stops."""
+"""Number of runs confirmed out of order at which reading stops; or of unconfirmed messages, if most are delayed."""
 DISK_DELAY: Final = 900.0
 """A message with a longer delay leaves memory; its id is then unknown."""
 _MANY_ATTEMPTS: Final = 100
@@ -178,7 +178,7 @@ class Channel(AnyChannel[int, InFlight]):
         if self._again:
             return self._again.popleft()
         cursor = self.cursor
-        if cursor.ranges > MAX_CONFIRM_WINDOW and not self.ordered:
+        if self._is_held_up and not self.ordered:
             return None
         while self._read < self.end:
             index = self._read
@@ -186,6 +186,16 @@ class Channel(AnyChannel[int, InFlight]):
             if index >= cursor.confirmed and index not in cursor.beyond:
                 return index, 0
         return None
+
+    @property
+    def _is_held_up(self) -> bool:
+        """Whether too much of what was read is finished out of order, or delayed, to read on.
+
+        Source: youzan/nsq ``nsqd/channel.go`` ``messagePump``, ``isTooMuchDeferredInMem``.
+        """
+        unconfirmed = self._read - self.cursor.confirmed
+        has_many = unconfirmed >= MAX_CONFIRM_WINDOW and self._delayed.in_memory > unconfirmed / 2
+        return has_many or self.cursor.ranges > MAX_CONFIRM_WINDOW
 
     # ------------------------------------------------------------ answers
 
@@ -219,7 +229,7 @@ class Channel(AnyChannel[int, InFlight]):
             if often or entry.attempts >= _TOO_MANY_ATTEMPTS:
                 raise Refusal("Message too much requeue")
         entry = self._owned(message_id, consumer)
-        if delay > 0 and self.cursor.ranges > MAX_CONFIRM_WINDOW and now + delay >= entry.deadline:
+        if delay > 0 and self._is_held_up and now + delay >= entry.deadline:
             raise Refusal("Too much deferred messages in flight")
         self._release(message_id)
         if delay == 0:
@@ -346,10 +356,11 @@ class Channel(AnyChannel[int, InFlight]):
         """Confirm everything that can be read; a message in hand is still delivered."""
         self.reset(self.end)
 
-    def empty_delayed(self) -> None:
-        """Confirm all delayed messages."""
+    def empty_delayed(self, now: float) -> None:
+        """Confirm all delayed messages, and read on."""
         for entry in self._delayed.clear():
             self._confirm(entry.index)
+        self.dispatch(now)
 
     def grow(self, end: int) -> None:
         """Move the end, so that more can be read. The caller dispatches after this turn's commands."""
