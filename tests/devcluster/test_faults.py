@@ -8,10 +8,11 @@ import threading
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol.encoding import encode_mpub
 from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
 from tests.devcluster.wire import Wire, attempts, connect, identify, pub
-from tests.support.inside import in_cluster, nsqd_of
+from tests.support.inside import begin_to_stop, in_cluster, nsqd_of
 
 
 def test_a_killed_leader_leaves_both_lookups_until_another_is_elected() -> None:
@@ -275,6 +276,45 @@ def test_what_a_consumer_held_comes_again_from_the_new_leader_with_attempts_1() 
             data = again.message()
             assert data[10:26] == held[10:26]
             assert attempts(data) == 1
+
+
+def test_what_was_just_finished_out_of_order_comes_again_from_the_new_leader() -> None:
+    with probe(ordered=False) as seen:
+        leader = seen.leader()
+        with consumer(seen, ready=3, word="SUB") as consuming, held(seen.cluster):
+            with seen.wire(leader, encode_mpub("orders", 0, [b"first", b"held", b"third"])) as publishing:
+                assert publishing.answer() == b"OK"
+            first, _, third = (consuming.message() for _ in range(3))
+            for data in (first, third, third):
+                finish(consuming, data)
+            assert consuming.answer().startswith(b"E_FIN_FAILED ")
+            seen.cluster.kill(leader)
+        seen.successor(leader)
+        with consumer(seen, ready=3, word="SUB") as again:
+            assert [again.message()[26:] for _ in range(2)] == [b"held", b"third"]
+            assert again.is_quiet(0.1)
+
+
+@pytest.mark.parametrize("stops", [False, True], ids=["clock", "stop"])
+def test_what_was_finished_out_of_order_is_replicated(*, stops: bool) -> None:
+    with probe(ordered=False) as seen:
+        leader = seen.leader()
+        follower = nsqd_of(seen.cluster, seen.cluster.followers("orders")[0])
+        with consumer(seen, ready=2, word="SUB") as consuming:
+            cursor = in_cluster(seen.cluster, lambda: follower.replicas["orders", 0].cursors["billing"])
+            with held(seen.cluster) as clock:
+                with seen.wire(leader, encode_mpub("orders", 0, [b"held", b"finished"])) as publishing:
+                    assert publishing.answer() == b"OK"
+                _, finished = (consuming.message() for _ in range(2))
+                finish(consuming, finished)
+                finish(consuming, finished)
+                assert consuming.answer().startswith(b"E_FIN_FAILED ")
+                assert not cursor.beyond
+                if stops:
+                    begin_to_stop(seen.cluster, leader)
+                else:
+                    clock.until(lambda: cursor.beyond)
+                assert cursor.beyond == {1}
 
 
 def test_a_finish_waits_for_the_replicas_and_is_refused_with_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -148,3 +149,15 @@ def test_confirming_in_any_order_counts_the_runs(order: list[int], stop: int) ->
     cursor.reset(3)
     assert (cursor.confirmed, cursor.beyond, cursor.ranges) == (3, set(), 0)
     assert copy.beyond == beyond
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "beyond", "ranges"), [(0, {2, 3, 5, 7}, 3), (1, {2, 3, 5, 7}, 3), (4, {5, 7}, 2), (9, set[int](), 0)]
+)
+def test_an_advance_keeps_the_runs_behind_it(confirmed: int, beyond: set[int], ranges: int) -> None:
+    cursor = Cursor(0)
+    for index in (2, 3, 5, 7):
+        cursor.confirm(index)
+    cursor.advance(confirmed)
+    cursor.advance(confirmed - 1)  # late
+    assert (cursor.confirmed, cursor.beyond, cursor.ranges) == (confirmed, beyond, ranges)

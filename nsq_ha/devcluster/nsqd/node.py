@@ -72,9 +72,10 @@ class Nsqd(StorageNode):
         self.start_clock()
 
     def leave(self) -> None:
-        """Begin a clean shutdown: disconnect consumers, refuse publishers."""
+        """Begin a clean shutdown: replicate what is finished, disconnect consumers, refuse publishers."""
         super().leave()
         for replica in self.replicas.values():
+            replica.replicate_channels()
             replica.drop_consumers()
 
     def kill(self) -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500
 """Number of runs confirmed out of order at which reading stops; or of unconfirmed messages, if most are delayed."""
+MAX_REPLICATED_RUNS: Final = 100
+"""Number of runs confirmed out of order above which the followers do not learn them."""
 DISK_DELAY: Final = 900.0
 """A message with a longer delay leaves memory; its id is then unknown."""
 _MANY_ATTEMPTS: Final = 100
@@ -260,7 +262,16 @@ class Channel(AnyChannel[int, InFlight]):
         self.share()
         self.cursor.confirm(index)
         for peer in self.peers:
-            peer.confirm(index)
+            peer.advance(self.cursor.confirmed)
+
+    def replicate(self) -> None:
+        """Send the followers what was confirmed out of order, which they learn only now and then.
+
+        Source: youzan/nsq ``consistence/nsqd_coordinator.go`` ``trySyncTopicChannels``.
+        """
+        if self.cursor.ranges <= MAX_REPLICATED_RUNS:
+            for peer in self.peers:
+                peer.copy_from(self.cursor)
 
     # ------------------------------------------------------------ time
 

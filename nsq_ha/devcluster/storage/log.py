@@ -217,7 +217,7 @@ class Cursor:
 
     Attributes:
         confirmed: Index of the first record that is not confirmed.
-        beyond: Indexes confirmed out of order after it.
+        beyond: Indexes confirmed out of order after it. The followers learn them only now and then.
         ranges: Number of unbroken runs in ``beyond``; the server stops reading when there are too many.
         shared: The followers know the channel. They learn of an ordered one when its position or state is set, or its
             first message is finished; until then it is lost with its leader (``trySyncTopicChannels``).
@@ -241,6 +241,13 @@ class Cursor:
         elif index > self.confirmed and index not in beyond:
             self.ranges += 1 - ((index - 1) in beyond) - ((index + 1) in beyond)
             beyond.add(index)
+
+    def advance(self, confirmed: int) -> None:
+        """Confirm all records before ``confirmed``."""
+        if confirmed > self.confirmed:
+            self.confirmed = confirmed
+            self.beyond = {index for index in self.beyond if index > confirmed}
+            self.ranges = sum(index - 1 not in self.beyond for index in self.beyond)
 
     def reset(self, index: int) -> None:
         """Start again at ``index``, with nothing confirmed after it."""

@@ -473,6 +473,11 @@ class Replica:
             for replica in (self, *self.followers):
                 replica.clean(index)
 
+    def replicate_channels(self) -> None:
+        """Send the followers the whole positions of the channels."""
+        for channel in self.channels.values():
+            channel.replicate()
+
     def refresh_scan(self) -> None:
         """Include all current channels in the scans for timeouts."""
         for channel in self.channels.values():

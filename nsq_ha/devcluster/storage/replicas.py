@@ -83,5 +83,6 @@ class StorageNode(ClusterNode):
             if is_flushed(self._ticks, number) and (replica.leads or self._ticks % ALL == 0):
                 replica.flushing.tick()
                 replica.dispatch(now)
+                replica.replicate_channels()
                 if replica.leads and self.host.retain_bytes is not None:
                     replica.clean_finished(self.host.retain_bytes)
