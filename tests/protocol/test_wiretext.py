@@ -109,6 +109,11 @@ def test_a_deferred_publish_has_a_line_and_so_has_what_follows() -> None:
     assert text().sent(sent) == ["DPUB orders, delay 1500 ms: 4 bytes b'late'", "PUB orders: 4 bytes b'paid'"]
 
 
+def test_a_deferred_publish_without_a_body_is_left_out() -> None:
+    sent = encode_dpub("orders", 1500, b"") + Pub("orders", None, b"paid").encode()
+    assert text().sent(sent) == ["PUB orders: 4 bytes b'paid'"]
+
+
 def test_a_body_is_cut() -> None:
     [line] = text().sent(Pub("orders", 0, b"x" * 1000).encode())
     assert line == f"PUB orders 0: 1000 bytes b'{'x' * 64}'"
