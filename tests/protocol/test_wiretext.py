@@ -110,7 +110,7 @@ def test_a_deferred_publish_has_a_line_and_so_has_what_follows() -> None:
 
 
 def test_a_deferred_publish_without_a_body_is_left_out() -> None:
-    sent = encode_dpub("orders", 1500, b"") + Pub("orders", None, b"paid").encode()
+    sent = b"DPUB orders 1500\n" + bytes(4) + Pub("orders", None, b"paid").encode()
     assert text().sent(sent) == ["PUB orders: 4 bytes b'paid'"]
 
 
