@@ -424,7 +424,7 @@ class _Channel(msgspec.Struct):
 
     @property
     def clients(self) -> int:
-        return self.client_num or self.client_count
+        return self.client_num or self.client_count or len(self.connections)  # before 1.2, nsqd only lists them
 
     @property
     def connections(self) -> list[_Client]:

@@ -180,3 +180,12 @@ async def test_statistics_that_cannot_be_had(cluster: Scripted, admin: AdminClie
         await fake.stop()
     with pytest.raises(LookupUnavailableError):
         await asyncio.wait_for(admin.stats(), LIMIT)
+
+
+async def test_clients_that_an_older_nsqd_lists_without_a_count_are_counted(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """Before 1.2, plain nsqds send no number: nobody seemed to consume their channels."""
+    cluster.nsqd.answer("/stats", {"topics": [part(None, "billing", clients=[CLIENT, CLIENT])]})
+    found = await asyncio.wait_for(admin.stats(), LIMIT)
+    assert [channel.clients for topic in found.topics for channel in topic.channels] == [2]
