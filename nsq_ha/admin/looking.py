@@ -103,7 +103,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             for address, each in reading.memory.nsqds.items()
             if each.node is not None and (address not in reading.nodes or not reading.is_fresh)
         ]
-        asked = self._ask_nsqds(unlisted)
+        asked = self._ask_nsqds(unlisted, clients=reading.has_clients)
         is_missing = reading.is_fresh and bool(unlisted or reading.silent or reading.stable is False)
         replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else asyncio.sleep(0, {}), asked)
         if not reading.is_fresh:  # those that are known may answer, though nobody says where they are

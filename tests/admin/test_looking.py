@@ -1,0 +1,28 @@
+"""One look at a scripted cluster: what is read, and what is known of servers that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.admin.scripted import part
+from tests.engine.lookups.loopback import LIMIT
+
+if TYPE_CHECKING:
+    from nsq_ha.admin import AdminClient
+    from tests.admin.scripted import Scripted
+
+
+async def stop_lookupds(cluster: Scripted) -> None:
+    for fake in (cluster.follower, cluster.leader):
+        await fake.stop()
+
+
+async def test_clients_are_read_though_no_nsqlookupd_answers(cluster: Scripted, admin: AdminClient) -> None:
+    """`stat --clients` said that no connection consumes."""
+    cluster.nsqd.answer("/stats", {"topics": [part(0, "billing", client_num=1)]})
+    before = await asyncio.wait_for(admin.look(), LIMIT)
+    await stop_lookupds(cluster)
+    now = await asyncio.wait_for(admin.look(before, clients=True), LIMIT)
+    assert (bool(now.unanswered), now.is_fresh, now.has_clients) == (True, True, True)
+    assert cluster.nsqd.queries("/stats")[-1]["needClients"] == "true"
