@@ -52,7 +52,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         """
         clock = asyncio.get_running_loop().time
         self._leading.servers.know(() if before is None else before.remembered.lookupds)
-        began, old, errors, names = clock(), before or Reading(time.time()), dict[str, str](), list(topics)
+        began, old, errors = clock(), before or Reading(time.time()), dict[str, str]()
 
         async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
             try:
@@ -71,9 +71,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             part("nodes", self.nodes(), None),
             part("topics", self.topics(), None),
             part("cluster", self.cluster(timeout=timeout), old.cluster),
-            asyncio.gather(
-                *(part(each, self.describe(each, timeout=timeout), old.details.get(each)) for each in names)
-            ),
+            asyncio.gather(*(part("", self.describe(each, timeout=timeout), old.details.get(each)) for each in topics)),
         )
         at = time.time()
         found = Reading(
@@ -84,7 +82,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             listed=old.listed if listed is None else {info.name: info for info in listed},
             cluster=cluster,
             details={each.view.topic: each for each in described if each is not None},
-            errors={name: text for name, text in errors.items() if name not in names},
+            errors={name: text for name, text in errors.items() if name},  # a description that is old is no part
             earlier=None if old.clock is None else old.kept,
             has_clients=clients,
             clock=time.monotonic(),

@@ -209,7 +209,7 @@ class Reading:
         listed: The topics that the nsqlookupds list, by name.
         cluster: The state of the nsqlookupds. None if they never answered.
         details: Descriptions of the topics that were looked at.
-        errors: Why a part is old or missing, by part: ``nsqds``, ``nodes``, ``topics``, ``cluster`` or a topic.
+        errors: Why a part is old or missing, by part: ``nsqds``, ``nodes``, ``topics`` or ``cluster``.
         earlier: The reading before. None for the first one.
         has_clients: The connections of channels were asked for.
         clock: The same as ``at``, by a clock that never goes back. None to measure rates by ``at``.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.admin.scripted import part
 from tests.engine.lookups.loopback import LIMIT
 
@@ -26,3 +28,14 @@ async def test_clients_are_read_though_no_nsqlookupd_answers(cluster: Scripted, 
     now = await asyncio.wait_for(admin.look(before, clients=True), LIMIT)
     assert (bool(now.unanswered), now.is_fresh, now.has_clients) == (True, True, True)
     assert cluster.nsqd.queries("/stats")[-1]["needClients"] == "true"
+
+
+@pytest.mark.parametrize("topic", ["nsqds", "nodes", "topics", "cluster"])
+async def test_a_topic_may_have_the_name_of_a_part(cluster: Scripted, admin: AdminClient, topic: str) -> None:
+    """While its page was open, old figures seemed to be new ones."""
+    cluster.nsqd.answer("/stats", {"topics": [part(0)]})
+    before = await asyncio.wait_for(admin.look(), LIMIT)
+    await stop_lookupds(cluster)
+    await cluster.nsqd.stop()
+    now = await asyncio.wait_for(admin.look(before, topics=[topic]), LIMIT)
+    assert (now.is_fresh, now.errors.keys()) == (False, {"nsqds", "nodes", "topics", "cluster"})
