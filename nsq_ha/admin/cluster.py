@@ -8,6 +8,7 @@ Source: server protocol 11; server failures 3.7.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ from nsq_ha.errors import (
 from nsq_ha.policy.topology import tcp_address
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.policy.topology import Node
 
@@ -111,15 +114,16 @@ class ClusterAdmin(AdminBase):
         """
         leading = self._leading
         async with Bounded("reading the state of the cluster", timeout, changes=False):
-            await leading.servers.refresh_lists()
+            # At the same time: a server that hangs delays both, and a look at the whole cluster has little time.
+            found, _ = await asyncio.gather(self._lookupds(leading.servers.urls), leading.servers.refresh_lists())
             leading.servers.check()
-            urls = leading.servers.urls
-            lookupds = await asyncio.gather(*(self._lookupd(url) for url in urls))
+            found |= await self._lookupds(url for url in leading.servers.urls if url not in found)
+            leader = leading.servers.leader
+            lookupds = [dataclasses.replace(found[url], leads=url == leader) for url in leading.servers.urls]
             if all(each.error for each in lookupds):
                 causes = tuple((each.url, each.error) for each in lookupds)
                 raise LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
-            leader = leading.servers.leader
-            state = None if leader is None else await self._state(leader)
+            state = None if leader is None or found[leader].error else await self._state(leader)
             loads = (
                 (f"{load.broadcast_address}:{load.tcp_port}", load.leader_load_factor, load.node_load_factor)
                 for load in (state.node_stat_list or [] if state is not None else [])
@@ -131,13 +135,16 @@ class ClusterAdmin(AdminBase):
                 loads=tuple(NodeLoad(*load) for load in sorted(loads)),
             )
 
+    async def _lookupds(self, urls: Iterable[str]) -> dict[str, LookupdState]:
+        return {each.url: each for each in await asyncio.gather(*map(self._lookupd, urls))}
+
     async def _lookupd(self, url: str) -> LookupdState:
-        leading, leads = self._leading, url == self._leading.servers.leader
+        leading = self._leading
         try:
             infos = await LookupClient(url, timeout=leading.timeout, client=leading.http).nodes()
         except LookupUnavailableError as error:
-            return LookupdState(url, leads, "; ".join(text for _, text in error.causes))
-        return LookupdState(url, leads, "", tuple(sorted(info.node.address for info in infos)))
+            return LookupdState(url, leads=False, error="; ".join(text for _, text in error.causes))
+        return LookupdState(url, leads=False, error="", nsqds=tuple(sorted(info.node.address for info in infos)))
 
     async def _state(self, leader: str) -> _State | None:
         """Return what the leading nsqlookupd says. None if it does not answer, or leads no longer."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.admin.scripted import part
-from tests.engine.lookups.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT, hang
 
 if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient
@@ -39,3 +39,18 @@ async def test_a_topic_may_have_the_name_of_a_part(cluster: Scripted, admin: Adm
     await cluster.nsqd.stop()
     now = await asyncio.wait_for(admin.look(before, topics=[topic]), LIMIT)
     assert (now.is_fresh, now.errors.keys()) == (False, {"nsqds", "nodes", "topics", "cluster"})
+
+
+@pytest.mark.parametrize("name", ["follower", "leader"])
+async def test_an_nsqlookupd_that_hangs_is_named_within_the_limit_of_a_dashboard(
+    cluster: Scripted, admin: AdminClient, name: str
+) -> None:
+    """Its silence was waited for twice or three times, so that nobody knew which one was silent."""
+    cluster.nsqd.answer("/stats", {"topics": [part(0)]})
+    for fake in (cluster.follower, cluster.leader):
+        fake.answer("/topics", {"topics": ["orders"]})
+    before = await asyncio.wait_for(admin.look(), LIMIT)
+    hanging = getattr(cluster, name)
+    hanging.behave = hang
+    now = await admin.look(before, timeout=5.0)
+    assert (now.errors, [each.url for each in now.lookupds if each.error]) == ({}, [hanging.url])
