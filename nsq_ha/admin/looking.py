@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats
 from nsq_ha.admin.reading import Reading, Replicas
-from nsq_ha.admin.statistics import StatsAdmin
+from nsq_ha.admin.statistics import ANSWERED, StatsAdmin
 from nsq_ha.admin.topics import TopicAdmin
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import tcp_address
@@ -53,10 +53,11 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         clock = asyncio.get_running_loop().time
         self._leading.servers.know(() if before is None else before.remembered.lookupds)
         began, old, errors = clock(), before or Reading(time.time()), dict[str, str]()
+        limit = timeout * 0.8
 
         async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
             try:
-                async with asyncio.timeout(timeout * 0.8):
+                async with asyncio.timeout(limit):
                     return await question
             except NsqError as error:
                 if before is None and name == "nsqds":
@@ -67,7 +68,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             return known
 
         stats, infos, listed, cluster, described = await asyncio.gather(
-            part("nsqds", self.stats(clients=clients, timeout=timeout), old.stats),
+            part("nsqds", self.stats(clients=clients, timeout=limit), old.stats),
             part("nodes", self.nodes(), None),
             part("topics", self.topics(), None),
             part("cluster", self.cluster(timeout=timeout), old.cluster),
@@ -88,20 +89,21 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             clock=time.monotonic(),
             memory=old.remembered,
         )
+        left = max(0.1, timeout - (clock() - began))
         try:
-            async with asyncio.timeout(max(0.1, timeout - (clock() - began))):
-                return await self._with_missing(found)
+            async with asyncio.timeout(left):
+                return await self._with_missing(found, clock() + ANSWERED * left)
         except TimeoutError:
             return found
 
-    async def _with_missing(self, reading: Reading) -> Reading:
-        """Return a reading with what can be known of nsqds that are missing, or not in sync."""
+    async def _with_missing(self, reading: Reading, until: float) -> Reading:
+        """Return a reading with what is known, until a time of the loop's clock, of nsqds missing or not in sync."""
         unlisted = [
             each.node
             for address, each in reading.memory.nsqds.items()
             if each.node is not None and (address not in reading.nodes or not reading.is_fresh)
         ]
-        asked = self._ask_nsqds(unlisted, clients=reading.has_clients)
+        asked = self._ask_nsqds(unlisted, clients=reading.has_clients, until=until)
         is_missing = reading.is_fresh and bool(unlisted or reading.silent or reading.stable is False)
         replicas, absent = await asyncio.gather(self._replicas(reading) if is_missing else asyncio.sleep(0, {}), asked)
         if not reading.is_fresh:  # those that are known may answer, though nobody says where they are

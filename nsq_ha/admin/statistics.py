@@ -16,7 +16,7 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
-from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import ConfigError, NoLeaderError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +31,10 @@ _ID_BITS: Final = 50
 
 _AT_ONCE: Final = 16
 """Number of nsqds that are asked at the same time."""
+
+ANSWERED: Final = 0.9
+"""Share of a call's time after which an nsqd that has not answered counts as silent: waiting on would lose the answers
+of the others."""
 
 
 class StatsAdmin(AdminBase):
@@ -63,28 +67,40 @@ class StatsAdmin(AdminBase):
         if channel is not None:
             check_channel(channel)
         async with Bounded("reading the statistics", timeout, changes=False):
+            until = asyncio.get_running_loop().time() + ANSWERED * timeout
             if topic is not None:
                 await self._leading.existing(topic)
             nodes = plain.merge_nodes(await self._leading.collect(lambda client: client.nodes()))
-            answers = await self._ask_nsqds([info.node for info in nodes], topic, channel=channel, clients=clients)
+            asked = [info.node for info in nodes]
+            answers = await self._ask_nsqds(asked, topic, channel=channel, clients=clients, until=until)
             return ClusterStats(tuple(sorted(answers, key=lambda answer: answer.node.address)))
 
     async def _ask_nsqds(
-        self, nodes: Iterable[Node], topic: str | None = None, *, channel: str | None = None, clients: bool = False
+        self,
+        nodes: Iterable[Node],
+        topic: str | None = None,
+        *,
+        channel: str | None = None,
+        clients: bool = False,
+        until: float,
     ) -> list[NodeStats]:
-        """Return what some nsqds say, in their order."""
+        """Return what some nsqds say until a time of the loop's clock, in their order."""
         slots = asyncio.Semaphore(_AT_ONCE)
         clock = asyncio.get_running_loop().time
 
         async def ask(node: Node) -> NodeStats:
-            async with slots:
-                began = clock()
-                try:
+            began: float | None = None
+            try:
+                async with asyncio.timeout_at(until), slots:
+                    began = clock()
                     found = await self._leading.nsqd(node).node_stats(node, topic, channel=channel, clients=clients)
-                except NsqError as error:
-                    hangs = isinstance(error, ResponseTimeoutError)
-                    return NodeStats(node, error=str(error), took=clock() - began, hangs=hangs)
-            return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
+                    return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
+            except (NsqError, TimeoutError) as error:
+                if began is None:
+                    return NodeStats(node, error="it was not asked in time, since others hang")
+                took = clock() - began
+                text = str(error) or f"nsqd {node.http_url}: no complete answer within {took:.1f} s"
+                return NodeStats(node, error=text, took=took, hangs=isinstance(error, TimeoutError))
 
         return list(await asyncio.gather(*map(ask, nodes)))
 

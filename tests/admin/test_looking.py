@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.admin.scripted import part
+from nsq_ha.admin import AdminClient, statistics
+from tests.admin.conftest import quicken
+from tests.admin.scripted import Plain, part
 from tests.engine.lookups.loopback import LIMIT, hang
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import AdminClient
-    from tests.admin.scripted import Scripted
+    from collections.abc import Awaitable, Callable
 
+    from tests.admin.scripted import Scripted
+    from tests.engine.lookups.loopback import Fake
 
 async def stop_lookupds(cluster: Scripted) -> None:
     for fake in (cluster.follower, cluster.leader):
@@ -54,3 +57,37 @@ async def test_an_nsqlookupd_that_hangs_is_named_within_the_limit_of_a_dashboard
     hanging.behave = hang
     now = await admin.look(before, timeout=5.0)
     assert (now.errors, [each.url for each in now.lookupds if each.error]) == ({}, [hanging.url])
+
+
+async def test_a_host_that_hangs_takes_no_other_with_it(
+    serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With an nsqlookupd and an nsqd of one host, a dashboard said that the whole cluster does not answer."""
+    quicken(monkeypatch)
+    cluster = Plain([await serve(), await serve()], [await serve(), await serve()])
+    for lookupd in cluster.lookupds:
+        lookupd.answer("/nodes", {"producers": [cluster.peer(nsqd) for nsqd in cluster.nsqds]})
+    for lookupd in cluster.lookupds:
+        lookupd.answer("/topics", {"topics": ["orders"]})
+    cluster.nsqds[0].answer("/stats", {"topics": [part(None)]})
+    async with AdminClient([lookupd.url for lookupd in cluster.lookupds]) as admin:
+        before = await asyncio.wait_for(admin.look(), LIMIT)
+        for fake in (cluster.lookupds[1], cluster.nsqds[1]):
+            fake.behave = hang
+        now = await admin.look(before, timeout=5.0)
+    assert (now.errors, now.silent.keys()) == ({}, {f"127.0.0.1:{cluster.nsqds[1].port + 1}"})
+    assert (now.names, [each.said.hangs for each in now.nsqds.values() if each.said.error]) == (["orders"], [True])
+
+
+async def test_an_nsqd_that_waited_behind_others_that_hang_is_not_said_to_hang(
+    cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(statistics, "_AT_ONCE", 1)
+    for fake in (cluster.follower, cluster.leader):
+        fake.answer("/nodes", {"producers": [cluster.peer(4150), cluster.peer(4160)]})
+    cluster.nsqd.behave = hang
+    found = await admin.stats(timeout=1.0)
+    assert [(each.hangs, "in time, since others hang" in each.error) for each in found.silent] == [
+        (True, False),
+        (False, True),
+    ]
