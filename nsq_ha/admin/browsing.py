@@ -203,6 +203,9 @@ async def browse(
             f"topic {topic!r} is of a plain cluster, whose nsqds show a message only to a consumer, which takes it"
             " away: `nsq-ha tail` shows copies of new messages"
         )
+    if not described.view.partition_num:
+        note = f"the nsqlookupds do not agree how many partitions {topic!r} has: try again in some seconds"
+        return LogLook((), 0, {}, {}, (note,))
     of_key = () if key is None else (murmur3(key) % described.view.partition_num,)
     reader = _Reader(admin, topic, described, frozenset((*partitions, *of_key)), wanted or MessageFilter())
     try:

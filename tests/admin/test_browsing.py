@@ -150,6 +150,14 @@ async def test_what_does_not_exist_is_refused(options: dict[str, Any], text: str
         await look(Cluster((1, 9)), **options)
 
 
+@pytest.mark.parametrize("which", [{}, {"key": "user-42"}, {"partitions": [3]}])
+async def test_while_the_number_of_partitions_is_unknown_nothing_is_read(which: dict[str, Any]) -> None:
+    """While a topic grows, two nsqlookupds differ for 2 s: a key was divided by 0, and others found nothing."""
+    found = await look(Cluster(), **which)
+    note = "the nsqlookupds do not agree how many partitions 'orders' has: try again in some seconds"
+    assert (found.messages, found.notes) == ((), (note,))
+
+
 HEADERS = '{"a":"1","n":2,"##client_dispatch_tag":"red"}'
 
 
