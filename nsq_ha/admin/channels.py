@@ -157,8 +157,7 @@ class ChannelAdmin(AdminBase):
     async def unskip_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Deliver new messages of a skipped channel again.
 
-        On a channel that is not skipped this drops all waiting messages, as :meth:`empty_channel` does: look at its
-        state in a description first.
+        Partitions that do not skip the channel stay as they are: there, the server would drop all waiting messages.
 
         Raises:
             ConfigError: The cluster is a plain one.
@@ -300,9 +299,16 @@ def _named(channel: str) -> Callable[[PartitionStats], ChannelStats | None]:
 
 def _does(action: ChannelAction, topic: str, channel: str) -> Apply:
     async def apply(nsqd: NsqdHttp, partition: int | None) -> None:
-        await nsqd.change_channel(action, topic, partition, channel)
+        if action != "unskip" or await _skips(nsqd, topic, partition, channel):  # else it would drop what waits
+            await nsqd.change_channel(action, topic, partition, channel)
 
     return apply
+
+
+async def _skips(nsqd: NsqdHttp, topic: str, partition: int | None, channel: str) -> bool:
+    entries = await nsqd.stats(topic, channel=channel)
+    own = [entry for entry in entries if (entry.topic, entry.partition) == (topic, partition)]
+    return any(found is not None and found.skipped for found in map(_named(channel), own))
 
 
 def _is_registered(view: TopicView) -> bool:

@@ -86,6 +86,19 @@ async def test_a_state_is_set_on_every_partition_and_waited_for(
     assert sorted(query["partition"] for query in cluster.nsqd.queries(f"/channel/{call}")) == ["0", "1"]
 
 
+async def test_only_the_partitions_that_skip_stop_skipping(cluster: Scripted, admin: AdminClient) -> None:
+    """Others lost what waited there: those that an expansion added, and all of them if the call was repeated."""
+    cluster.lookups(cluster.body(4150, 4150))
+    cluster.nsqd.answer("/channel/unskip", b"")
+    waits = part(1, "billing", depth=7)
+    for _ in range(3):
+        cluster.nsqd.then("/stats", {"topics": [part(0, "billing", skipped=True), waits]})
+    cluster.nsqd.then("/stats", {"topics": [part(0, "billing"), waits]})
+    for _ in range(2):
+        await asyncio.wait_for(admin.unskip_channel("orders", "billing"), LIMIT)
+    assert [query["partition"] for query in cluster.nsqd.queries("/channel/unskip")] == ["0"]
+
+
 @pytest.mark.parametrize("refusal", ["E_FAILED_ON_NOT_LEADER", "E_TOPIC_NOT_EXIST", "INTERNAL_ERROR"])
 async def test_a_change_follows_a_leader_that_moves(cluster: Scripted, admin: AdminClient, refusal: str) -> None:
     cluster.lookups(cluster.body(4150), cluster.body(4160))
