@@ -217,6 +217,8 @@ class History:
             ring[position] = _NAN
         self._times[position] = reading.at
         self._count += 1
+        if len(self._series) >= MAX_SERIES:
+            self._forget()
         if reading.is_fresh:
             for key, value in _values(reading, self._empty):
                 found = self._ring(key)
@@ -228,8 +230,6 @@ class History:
         found = self._series.get(key)
         if found is not None:
             return found
-        if len(self._series) >= MAX_SERIES:
-            self._forget()
         if len(self._series) >= MAX_SERIES:
             self.is_full = True
             return None
@@ -339,11 +339,12 @@ def changes(before: Reading, after: Reading, former: Mapping[TopicPartition, str
 
 
 def _leaders(before: Reading, after: Reading, former: Mapping[TopicPartition, str]) -> Iterator[ClusterEvent]:
+    shared = {*before.names} & {*after.names}
     for partition in sorted({*before.leaders, *after.leaders}):
         old, new = before.leaders.get(partition), after.leaders.get(partition)
         topic, number = partition
         # A new or deleted topic is an event of its own.
-        if old == new or topic not in before.names or topic not in after.names:
+        if old == new or topic not in shared:
             continue
         subject = f"{topic}-{number}"
         if new is None:
@@ -394,10 +395,10 @@ def _topics(before: Reading, after: Reading, former: Mapping[TopicPartition, str
 
 def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
     old, new = before.channels, after.channels
-    whole = {name for name in after.topics if _answers(before, name) and _answers(after, name)}
+    whole = (before.topics.keys() & after.topics.keys()) - _partial(before) - _partial(after)
     for key in sorted({*old, *new}):
         topic, channel = key
-        if topic not in whole or topic not in before.topics:
+        if topic not in whole:
             continue
         subject = f"{topic}/{channel}"
         if key not in old:
@@ -412,12 +413,12 @@ def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
                     yield ClusterEvent(after.at, "channel", "warning" if now else "good", subject, text, topic)
 
 
-def _answers(reading: Reading, topic: str) -> bool:
-    """Return whether every nsqd that leads a part of the topic answers; otherwise channels may only seem gone."""
+def _partial(reading: Reading) -> set[str]:
+    """Return the topics of which an nsqd that leads a part does not answer: their channels may only seem gone."""
     silent = reading.silent
     if reading.is_plain:
-        return not silent
-    return all(nsqd not in silent for (name, _), nsqd in reading.leaders.items() if name == topic)
+        return set(reading.topics) if silent else set()
+    return {topic for (topic, _), nsqd in reading.leaders.items() if nsqd in silent}
 
 
 _TROUBLES: Mapping[Trouble, tuple[Kind, Level, str]] = {
