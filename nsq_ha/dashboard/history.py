@@ -43,7 +43,7 @@ Key = tuple[str, ...]
 """A series: ``cluster``, ``topic`` or ``channel``, then names, then the figure."""
 
 _TOLD: Final = frozenset({"cut", "lookupd", "leading", "disagree", "unstable"})
-"""What only nsqlookupds tell: while none answers, it is not known whether it is over."""
+"""What only the state of the nsqlookupds shows: while it cannot be read, it is not known whether it is over."""
 
 _NAN: Final = math.nan
 
@@ -195,7 +195,8 @@ class History:
         events = []
         for key in [key for key in self._open if key not in now]:
             trouble, subject = key
-            if (not reading.is_fresh and trouble != "unanswered") or (reading.unanswered and trouble in _TOLD):
+            is_unread = trouble in _TOLD and "cluster" in reading.errors
+            if is_unread or (not reading.is_fresh and trouble != "unanswered"):
                 continue  # nobody can tell now
             period = self._open.pop(key)
             self._closed.append(replace(period, ended=reading.at))

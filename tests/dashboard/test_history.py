@@ -296,6 +296,21 @@ def test_while_no_nsqlookupd_answers_none_of_them_does_so_again() -> None:
     ]
 
 
+def test_an_nsqlookupd_whose_state_was_not_read_once_has_not_come_back() -> None:
+    """It was "forgotten after 4 s", and did not answer again 2 s later."""
+    kept, names = History(9), ("http://l:1", "http://l:2")
+    whole = [LookupdState(url, leads=url == names[0], error="") for url in names]
+    one = [whole[0], dataclasses.replace(whole[1], error="refused")]
+    kept.add(reading(1, node(1), lookupds=whole))
+    kept.add(reading(3, node(1), lookupds=one, before=kept.latest))
+    kept.add(reading(5, node(1), lookupds=one, errors={"cluster": "no answer within 5 s"}, before=kept.latest))
+    kept.add(reading(7, node(1), lookupds=whole, before=kept.latest))
+    assert [event.text for event in kept.events] == [
+        "nsqlookupd http://l:2 does not answer: refused",
+        "it answers again after 6 s",
+    ]
+
+
 def test_a_server_that_was_forgotten_has_not_come_back() -> None:
     kept = History(9)
     kept.add(reading(1, node(1), node(2)))
