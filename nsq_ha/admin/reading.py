@@ -462,13 +462,14 @@ class Reading:
     def rates(self) -> Mapping[tuple[Part, str], Rates]:
         """What changed in the channels of each part, and in each channel, a second since the reading before."""
         found: dict[tuple[Part, str], Rates] = {}
+        done = _done_plain if self.is_plain else _done
         for part, new, old, seconds in self._compared():
             known = {channel.name: channel for channel in old.channels}
             for channel in new.channels:
                 was = known.get(channel.name)
                 if was is None:
                     continue
-                grown = [(channel.messages - channel.depth) - (was.messages - was.depth)]
+                grown = [done(channel) - done(was)]
                 # A new leader has the log of the former one, but counts these from its own start.
                 is_same = new.nsqd == old.nsqd
                 grown += [channel.requeued - was.requeued, channel.timed_out - was.timed_out] if is_same else [0, 0]
@@ -502,6 +503,16 @@ class Reading:
             for each in channels
         ]
         return [*found, row] if row.unrouted or not found else found
+
+
+def _done(channel: ChannelStats) -> int:
+    """Return how many messages a channel of a partition got rid of."""
+    return channel.messages - channel.depth
+
+
+def _done_plain(channel: ChannelStats) -> int:
+    """Return the same of a plain nsqd, whose depth has neither those in flight nor deferred ones."""
+    return _done(channel) - channel.in_flight - channel.deferred
 
 
 def _unrouted(entry: PartitionStats) -> int:

@@ -138,6 +138,14 @@ def test_plain_nsqds_count_each_for_itself() -> None:
     assert [(row.in_rate, row.out_rate) for row in after.rows] == [(4.0, 4.0)]
 
 
+@pytest.mark.parametrize(("is_plain", "rate"), [(True, 1.0), (False, 15.0)])
+def test_what_a_plain_nsqd_delivered_is_not_done_yet(is_plain: bool, rate: float) -> None:
+    """Messages that were delivered and requeued again and again looked finished. A partitioned one counts them."""
+    before = reading(held("t", 0, channel(depth=50, in_flight=0, deferred=0)), is_plain=is_plain)
+    now = held("t", 0, channel(depth=20, in_flight=18, deferred=10))
+    assert [row.out_rate for row in reading(now, at=NOW + 2, before=before, is_plain=is_plain).rows] == [rate]
+
+
 def test_while_two_claim_a_partition_the_former_leader_keeps_it() -> None:
     before = reading(held("t", 0), held("t", 0, leads=False, nsqd=B))
     both = reading(held("t", 0), held("t", 0, nsqd=B), before=before)
