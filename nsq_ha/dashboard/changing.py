@@ -23,7 +23,7 @@ from nsq_ha.dashboard.guard import LIFETIME, WrongTokens, cookie_of, form, sessi
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.ui import Board
-from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.errors import MAY_STILL_HAPPEN, ConfigError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -184,22 +184,33 @@ class Changing:
         return name, target
 
     async def _do(self, name: str, target: ActionTarget, address: str) -> Page:
-        action, failure = ACTIONS[name], None
-        level: Level = "warning"
+        failure: NsqError | None = None
         try:
-            await action.run(self._admin, target)
+            await ACTIONS[name].run(self._admin, target)
         except NsqError as error:
-            failure, level = error, "bad"
+            failure = error
+        except asyncio.CancelledError:
+            self._record(self._tell(name, target, address, NsqError(f"the dashboard ended. {MAY_STILL_HAPPEN}")))
+            raise
+        await asyncio.to_thread(self._record, self._tell(name, target, address, failure))
+        return change.outcome(name, target, failure)
+
+    def _tell(self, name: str, target: ActionTarget, address: str, failure: NsqError | None) -> str:
+        """Put a change into the log and on the timeline; return its line of the change log."""
+        action = ACTIONS[name]
+        level: Level = "warning" if failure is None else "bad"
         text = action.done if failure is None else f"an operator tried this: {action.label}. It failed: {failure}"
         log.warning("%s: %s", target.subject, text)
         self._history.tell(ClusterEvent(time.time(), "operator", level, target.subject, text[:MAX_TEXT], target.topic))
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         entry = {"at": at, "from": address, "action": name, **dataclasses.asdict(target), "failure": str(failure or "")}
+        return json.dumps(entry) + "\n"
+
+    def _record(self, line: str) -> None:
         try:
-            await asyncio.to_thread(_append, self._change_log, json.dumps(entry) + "\n")
+            _append(self._change_log, line)
         except OSError as error:
             log.error("the change log %s cannot be written: %s", self._change_log, error)  # noqa: TRY400 - no bug
-        return change.outcome(name, target, failure)
 
 
 def _append(path: Path | None, line: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.admin import AdminClient
-from nsq_ha.dashboard import DashboardOptions, serve
+from nsq_ha.dashboard import DashboardOptions, changing, serve
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
@@ -123,6 +123,26 @@ async def test_only_a_person_changes_the_cluster(url: str, caplog: pytest.LogCap
         ("pause", "billing", ""),
         ("unpause", "billing", ""),
     ]
+
+
+async def test_a_change_that_the_end_of_the_dashboard_interrupts_is_in_the_change_log(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AdminClient, "pause_channel", hang)
+    monkeypatch.setattr(changing, "PATIENCE", 0.0)
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+        meant = {"topic": "orders", "channel": "billing", "key": await signed_in(client, url)}
+        assert (await client.post("/act/pause", data=meant, headers={"origin": url.rstrip("/")})).status_code == 202
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name() == "nsq_ha dashboard pause")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    (line,) = (tmp_path / "changes").read_text().splitlines()
+    entry = json.loads(line)
+    assert (entry["action"], entry["failure"].startswith("the dashboard ended. The change may still")) == ("pause", True)
 
 
 async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
