@@ -194,7 +194,9 @@ def new_token() -> str:
 MAX_FORM: Final = 16384
 """Bytes of the largest form."""
 
-MAX_ADDRESS: Final = 2000
+MAX_ADDRESS: Final = 8000
+"""Characters of an address that are read: one of messages has a place in each of 255 partitions."""
+
 MAX_FIELDS: Final = 50
 
 _OPEN: Final = ("/static/", "/sign-in")

@@ -18,11 +18,12 @@ from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
+from nsq_ha.dashboard.guard import MAX_ADDRESS, arguments
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import change, frame
 from nsq_ha.dashboard.pages.channel import channel_page
-from nsq_ha.dashboard.pages.messages import messages_page
+from nsq_ha.dashboard.pages.messages import messages_page, start_of
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
@@ -145,6 +146,14 @@ def test_a_stored_message_cannot_become_markup() -> None:
     text = messages_page(board, LogLook((each,), 1, {0: 4}, {0: 6}, (HOSTILE,)), HOSTILE).content
     assert "script" not in parsed(text).names
     assert "\u202e" not in text
+
+
+def test_a_link_to_other_messages_keeps_its_place_in_every_partition() -> None:
+    """With a hundred partitions the address was cut, so that Older showed the latest messages, or a part of them."""
+    numbers = dict.fromkeys(range(255), 10**12)
+    board = Board(History(5), 1.0, arguments={"topic": "t" * 64})
+    links = re.findall(r'href="(/messages[^"]+)"', messages_page(board, LogLook((), 1, numbers, numbers, ())).content)
+    assert [start_of(arguments(html.unescape(link)[:MAX_ADDRESS]), 0.0).numbers for link in links] == [numbers] * 2
 
 
 def test_no_line_of_a_note_ends_within_an_option() -> None:
