@@ -31,13 +31,12 @@ from nsq_ha.errors import (
     TopicNotFoundError,
     TransportError,
 )
-from nsq_ha.policy.topology import tcp_address
+from nsq_ha.policy.topology import Node, tcp_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsq_ha.engine.answers import NodeInfo
-    from nsq_ha.policy.topology import Node
 
 
 class _Load(msgspec.Struct):
@@ -125,7 +124,7 @@ class ClusterAdmin(AdminBase):
                 raise LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
             state = None if leader is None or found[leader].error else await self._state(leader)
             loads = (
-                (f"{load.broadcast_address}:{load.tcp_port}", load.leader_load_factor, load.node_load_factor)
+                (Node(load.broadcast_address, load.tcp_port, 0).address, load.leader_load_factor, load.node_load_factor)
                 for load in (state.node_stat_list or [] if state is not None else [])
             )
             return ClusterState(

@@ -161,6 +161,15 @@ async def test_a_cluster_says_who_leads_and_whether_it_is_stable(cluster: Script
     assert (await admin.cluster()).stable is None
 
 
+async def test_the_load_of_an_nsqd_has_the_address_by_which_others_name_it(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """For IPv6 it lacked the brackets, so that the dashboard showed no load."""
+    loads = [{"broadcast_address": "fd00::1", "tcp_port": 4150}]
+    cluster.leader.answer("/cluster/stats", {"stable": True, "node_stat_list": loads})
+    assert [load.nsqd for load in (await asyncio.wait_for(admin.cluster(), LIMIT)).loads] == ["[fd00::1]:4150"]
+
+
 async def test_an_nsqlookupd_that_does_not_answer_is_shown(cluster: Scripted, admin: AdminClient) -> None:
     await admin.cluster()
     await cluster.leader.stop()
