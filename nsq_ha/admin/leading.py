@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.admin.bounded import Bounded
+    from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.options.types import TlsConfig
     from nsq_ha.policy.topology import Node, TopicView
 
@@ -170,6 +171,19 @@ class Leading:
                 return self.servers.leader
             asked = tuple((url, "names no leader, or does not answer") for url in self.servers.urls)
             call.last = LookupUnavailableError("no nsqlookupd leads", asked)
+            await asyncio.sleep(PAUSE)
+
+    async def nodes(self, call: Bounded) -> tuple[NodeInfo, ...]:
+        """Return the nsqds that the leading nsqlookupd lists; wait for its answer.
+
+        It places the partitions. Another one that has just started does not know all nsqds yet.
+        """
+        while True:
+            client = LookupClient(await self.leader(call), timeout=self.timeout, client=self.http)
+            try:
+                return await client.nodes()
+            except LookupUnavailableError as error:
+                call.last = error
             await asyncio.sleep(PAUSE)
 
     async def view(self, topic: str, access: Access, call: Bounded | None = None) -> TopicView:

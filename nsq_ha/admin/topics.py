@@ -135,7 +135,7 @@ class TopicAdmin(AdminBase):
                 return await plain.create_topic(self._leading, topic, call)
             chosen: dict[str, object] = {}
             if multi_part is None or replicas is None:
-                nodes = len(plain.merge_nodes(await self._leading.collect(lambda client: client.nodes())))
+                nodes = len(await self._leading.nodes(call))
                 copies = replicas or max(1, min(USUAL_REPLICAS, nodes))
                 chosen = {"replicas": copies, "multi_part": not ordered and nodes < partitions * copies}
             wanted = {name: chosen.get(name) if value is None else value for name, value in options.items()}

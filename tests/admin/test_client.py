@@ -91,6 +91,19 @@ async def test_a_topic_has_three_replicas_unless_there_are_fewer_nodes(cluster: 
         assert cluster.leader.queries("/topic/create")[-1]["replicator"] == copies
 
 
+async def test_an_nsqlookupd_that_has_just_started_does_not_say_how_many_nodes_there_are(
+    cluster: Scripted, admin: AdminClient
+) -> None:
+    """It answered first, so that the topic got one copy of its messages for good."""
+    cluster.leader.answer("/topic/create", b"")
+    cluster.lookups(cluster.body(4150))
+    cluster.follower.answer("/nodes", {"producers": []})
+    cluster.leader.answer("/nodes", b"<html>")
+    cluster.leader.then("/nodes", {"producers": [cluster.peer(port) for port in (4150, 4160, 4170)]})
+    await admin.create_topic("orders")
+    assert cluster.leader.queries("/topic/create")[-1]["replicator"] == "3"
+
+
 async def test_settings_that_cannot_be_compared_are_reported_so(cluster: Scripted, admin: AdminClient) -> None:
     cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
     cluster.lookups({"message": "Key not found"}, status=404)
