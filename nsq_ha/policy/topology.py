@@ -64,7 +64,7 @@ class Node:
 def tcp_address(name: str) -> str:
     """Return the TCP address in a node's ``distributed_id``; empty if it has none."""
     host, *numbers = name.rsplit(":", 3)
-    if len(numbers) != 3 or not all(number.isascii() and number.isdigit() for number in numbers[:2]):
+    if len(numbers) != 3 or not all(len(each) < 6 and each.isascii() and each.isdigit() for each in numbers[:2]):
         return ""
     return f"{_bracketed(host)}:{int(numbers[1])}"
 
