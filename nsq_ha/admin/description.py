@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from nsq_ha.checks import MAX_PARTITION_ID
+from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -478,8 +478,11 @@ def node_stats(content: Stats, node: Node) -> NodeStats:
 
 
 def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
-    """Return the partitions of an answer, sorted by topic and number. Plain topics have one partition, 0."""
-    topics = content.topics or []
+    """Return the partitions of an answer, sorted by topic and number. Plain topics have one partition, 0.
+
+    What has a name that no topic or channel can have is left out: figures and events are kept by name.
+    """
+    topics = [entry for entry in content.topics or [] if is_valid_name(entry.topic_name)]
     found = [_partition_stats(entry) for entry in topics if _is_partition(entry.topic_partition or "0")]
     return tuple(sorted(found, key=lambda entry: (entry.topic, entry.partition)))
 
@@ -515,7 +518,8 @@ def _is_partition(text: str) -> bool:
 
 def _partition_stats(entry: _Partition) -> PartitionStats:
     is_plain = not entry.topic_partition
-    channels = msgspec.convert(entry.channels or [], list[ChannelStats], from_attributes=True)
+    named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
+    channels = msgspec.convert(named, list[ChannelStats], from_attributes=True)
     if not is_plain:  # the others have all messages on disk
         channels = [dataclasses.replace(channel, on_disk=0) for channel in channels]
     return PartitionStats(

@@ -372,11 +372,11 @@ def _nodes(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
                 yield ClusterEvent(after.at, "nsqd", "warning", address, "the nsqd was restarted")
             if not (was.error or now.error) and was.health != now.health:
                 level: Level = "good" if now.health == "OK" else "bad"
-                yield ClusterEvent(after.at, "nsqd", level, address, f"its health is {now.health or 'unknown'}")
+                text = f"its health is {now.health or 'unknown'}"[:MAX_TEXT]
+                yield ClusterEvent(after.at, "nsqd", level, address, text)
             if was.version and now.version and was.version != now.version:
-                yield ClusterEvent(
-                    after.at, "nsqd", "info", address, f"its version changed: {was.version}, {now.version}"
-                )
+                text = f"its version changed: {was.version}, {now.version}"[:MAX_TEXT]
+                yield ClusterEvent(after.at, "nsqd", "info", address, text)
 
 
 def _topics(before: Reading, after: Reading, former: Mapping[TopicPartition, str]) -> Iterator[ClusterEvent]:

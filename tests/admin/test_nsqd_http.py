@@ -93,6 +93,16 @@ async def test_stats_are_in_order_and_leave_out_what_is_no_partition(fake: Fake)
     assert "topic" not in fake.queries("/stats")[0]
 
 
+async def test_names_that_cannot_be_are_left_out(fake: Fake) -> None:
+    """A dashboard keeps events and figures by name: names of megabytes filled its memory."""
+    channels = [{"channel_name": name} for name in ("billing", "x" * 65, "a b", "")]
+    topics = [{"topic_name": name, "channels": channels} for name in ("orders", "x" * 65, "a/b", "")]
+    fake.answer("/stats", {"topics": topics})
+    async with NsqdHttp(fake.url) as nsqd:
+        found = await nsqd.stats()
+    assert [(entry.topic, [channel.name for channel in entry.channels]) for entry in found] == [("orders", ["billing"])]
+
+
 async def test_no_topics_at_all(fake: Fake) -> None:
     fake.answer("/stats", {"topics": None})
     async with NsqdHttp(fake.url) as nsqd:

@@ -423,3 +423,10 @@ def test_a_reading_of_thousands_of_topics_takes_no_seconds() -> None:
         took = time.thread_time() - began
     assert kept.is_full
     assert took < 1.0
+
+
+def test_what_an_nsqd_says_is_cut_in_events() -> None:
+    kept = History(3)
+    for at in (1, 3):
+        kept.add(reading(at, dataclasses.replace(node(1), health=f"{at}" * 5000, version=f"{at}" * 5000)))
+    assert [len(event.text) for event in kept.events if event.subject == "n:1"] == [module.MAX_TEXT] * 3
