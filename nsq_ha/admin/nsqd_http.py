@@ -16,14 +16,15 @@ Source: server protocol 12; Spark design 1.1, 1.2; youzan/nsq ``nsqdserver/http.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic, is_port
-from nsq_ha.engine.body import decode_json
+from nsq_ha.engine.body import Body, decode_json, decoded
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
@@ -36,18 +37,20 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.policy.topology import Node
+from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import httpx
 
     from nsq_ha.admin.description import NodeStats, PartitionStats, Unfinished
-    from nsq_ha.engine.body import Body
     from nsq_ha.options.start_from import StartFrom
     from nsq_ha.options.types import TlsConfig
 
+
+T = TypeVar("T")
 
 Search = Literal["id", "count", "virtual_offset"]
 """How ``/message/get`` finds a message: internal id, number counted from 1, byte offset."""
@@ -164,15 +167,18 @@ class NsqdHttp(HttpPeer):
             leader_only: Return only partitions that the node leads.
             clients: Return the clients of the channels, too.
         """
-        return partition_stats(await self._stats(topic, channel, leader_only=leader_only, clients=clients))
+        return await self._stats(partition_stats, topic, channel, leader_only=leader_only, clients=clients)
 
     async def node_stats(
         self, node: Node, topic: str | None = None, *, channel: str | None = None, clients: bool = False
     ) -> NodeStats:
         """Return :meth:`stats` with what the node says of itself; ``node`` has its addresses."""
-        return node_stats(await self._stats(topic, channel, leader_only=False, clients=clients), node)
+        read = partial(node_stats, node=node)
+        return await self._stats(read, topic, channel, leader_only=False, clients=clients)
 
-    async def _stats(self, topic: str | None, channel: str | None, *, leader_only: bool, clients: bool) -> Stats:
+    async def _stats(
+        self, read: Callable[[Stats], T], topic: str | None, channel: str | None, *, leader_only: bool, clients: bool
+    ) -> T:
         wants_clients = str(clients).lower()
         params = {"format": "json", "needClients": wants_clients, "leaderOnly": str(leader_only).lower()}
         params |= {"include_clients": wants_clients, "include_mem": "false"}  # for plain nsqds
@@ -180,7 +186,12 @@ class NsqdHttp(HttpPeer):
             params["topic"] = check_topic(topic)
         if channel is not None:
             params["channel"] = check_channel(channel)
-        return decode_json(await self._ask("GET", "/stats", params), Stats)
+        try:
+            return await decoded(
+                Body(200, await self._ask("GET", "/stats", params)), lambda body: read(decode_json(body.data, Stats))
+            )
+        except RemoteProtocolError as error:
+            raise without_frames(error) from error.__cause__  # its frames hold the answer
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
@@ -188,8 +199,8 @@ class NsqdHttp(HttpPeer):
         Returns:
             The counts. None if the node does not have the channel.
         """
-        content = await self._stats(topic, channel, leader_only=True, clients=True)
-        return unfinished_of(content, topic, channel)
+        read = partial(unfinished_of, topic=topic, channel=channel)
+        return await self._stats(read, topic, channel, leader_only=True, clients=True)
 
     async def tcp_port(self) -> int:
         """Return the node's TCP port."""

@@ -27,6 +27,7 @@ from nsq_ha.errors import (
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, hang, http_answer
+from tests.support.turns import TURN, turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -107,6 +108,17 @@ async def test_no_topics_at_all(fake: Fake) -> None:
     fake.answer("/stats", {"topics": None})
     async with NsqdHttp(fake.url) as nsqd:
         assert await nsqd.stats() == ()
+
+
+async def test_statistics_of_many_channels_hold_nobody_up(fake: Fake) -> None:
+    figures = dict.fromkeys(("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count"), 1)
+    channels = [{"channel_name": f"c{number}", **figures} for number in range(40)]
+    fake.answer("/stats", {"topics": [{"topic_name": f"t{number}", "channels": channels} for number in range(1000)]})
+    async with NsqdHttp(fake.url, timeout=10.0) as nsqd:
+        with turns() as measured:
+            found = await nsqd.stats()
+    assert sum(len(entry.channels) for entry in found) == 40_000
+    assert measured.longest < TURN, measured.what
 
 
 async def test_recorded_replicas_decode(fake: Fake) -> None:
