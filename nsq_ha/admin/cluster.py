@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsq_ha.engine.answers import NodeInfo
+
+
+_MOVED: Final = "not the topic leader"
+"""Part of the refusal to move a leader that has moved already."""
 
 
 class _Load(msgspec.Struct):
@@ -287,6 +291,7 @@ class ClusterAdmin(AdminBase):
             ConfigError: ``to`` cannot be used, or the cluster is a plain one.
         """
         check_partition(partition)
+        accepted: Node | None = None  # the leader when the cluster accepted a move
         async with Bounded(f"moving the leader of {check_topic(topic)}-{partition}", timeout) as call:
             while True:
                 view = await self._leading.existing(topic)
@@ -299,6 +304,8 @@ class ClusterAdmin(AdminBase):
                         raise call.last
                     await asyncio.sleep(PAUSE)
                     continue
+                if accepted not in (None, old):  # the cluster showed it late
+                    return old
                 params = {
                     "topic": topic,
                     "partition": str(partition),
@@ -307,8 +314,14 @@ class ClusterAdmin(AdminBase):
                     "move_to": await self._destination(topic, partition, old, to),
                 }
                 await self._leading.change(
-                    "/topic/partition/move", params, call, done="not the topic leader", timeout=timeout
+                    "/topic/partition/move",
+                    params,
+                    call,
+                    done=_MOVED,
+                    known=_MOVED if accepted else "",
+                    timeout=timeout,
                 )
+                accepted = old
                 for _ in range(10):
                     new = (await self._leading.view(topic, "r", call)).leaders.get(partition)
                     if new not in (None, old):

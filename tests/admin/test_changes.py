@@ -223,6 +223,19 @@ async def test_a_move_that_does_nothing_is_asked_for_again(cluster: Scripted, ad
     assert cluster.leader.count("/topic/partition/move") == 2
 
 
+@pytest.mark.parametrize(("late", "asked"), [(10, 1), (12, 2)])
+async def test_a_move_that_the_cluster_shows_late_is_one(
+    cluster: Scripted, admin: AdminClient, late: int, asked: int
+) -> None:
+    """It was an error, or the new leader was moved away again."""
+    in_sync(cluster, 4150, 4160)
+    cluster.leader.answer("/topic/partition/move", b"")
+    cluster.leader.then("/topic/partition/move", {"message": "move from not the topic leader"}, 400)
+    cluster.lookups(*[cluster.body(4150)] * late, cluster.body(4160))
+    assert (await admin.move_leader("orders", 0)).tcp_port == 4160
+    assert cluster.leader.count("/topic/partition/move") == asked
+
+
 # ---------------------------------------------------------------- describing
 
 
