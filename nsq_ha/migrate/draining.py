@@ -62,7 +62,10 @@ def _level(rest: str) -> int:
 async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
     """Return what the cluster still has of a channel, as the end of a sentence. Empty if it has nothing."""
     try:
-        partitions = (await admin.describe(topic, timeout=_LIMIT)).partitions
+        described = await admin.describe(topic, timeout=_LIMIT)
+        partitions = described.partitions
+        if not (partitions or described.view.is_plain):
+            return f"{_UNKNOWN}: the nsqlookupds do not agree how many partitions the topic has"
         deferred = sum(_deferred(each, topic, channel) for each in partitions)
         nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
         found = [await _unfinished(node, topic, channel) for node in nodes.values()]
