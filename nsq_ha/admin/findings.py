@@ -100,9 +100,22 @@ def _caused(facts: Facts, *troubles: Trouble) -> _Outcome | None:
     return "failed" if any(each.is_bad for each in found) else "warning", text, found[0].remedy
 
 
+_READ: Final[Mapping[str, str]] = {"cluster": "their state", "topics": "their topics", "nodes": "their nsqds"}
+"""What is read of the nsqlookupds, by the part of the reading."""
+
+
+def _unread(facts: Facts, parts: Iterable[str] = _READ) -> _Outcome | None:
+    """Return what of the nsqlookupds could not be read. None if all was."""
+    part = next((each for each in parts if each in facts.reading.errors), None)
+    if part is None:
+        return None
+    text = f"{_READ[part]} cannot be read: {facts.reading.errors[part]}"
+    return "failed", text, "look again; if it stays, ask each one alone (--lookupd)"
+
+
 def _lookupds_answer(facts: Facts) -> _Outcome:
     count = len(facts.reading.lookupds)
-    if found := _caused(facts, "unanswered", "lookupd"):
+    if found := _caused(facts, "unanswered", "lookupd") or _unread(facts):
         return found
     if count == 1:
         text, remedy = "there is only one", "run two or more, and give clients all addresses, so that one may fail"
@@ -111,7 +124,7 @@ def _lookupds_answer(facts: Facts) -> _Outcome:
 
 
 def _one_leads(facts: Facts) -> _Outcome:
-    if found := _caused(facts, "leading"):
+    if found := _caused(facts, "leading") or _unread(facts, ("cluster",)):
         return found
     leader = next((each.url for each in facts.reading.lookupds if each.leads), "")
     if facts.reading.stable is None:

@@ -208,6 +208,19 @@ def test_what_is_wrong_has_a_remedy(check: str, changes: dict[str, object], stat
     assert finding.remedy
 
 
+def test_nsqlookupds_whose_state_was_not_read_are_not_well() -> None:
+    """It said "ok  nsqlookupds answer: all 0", or "ok  nsqlookupds agree: 0 topics" alone."""
+    reason = "lookupd names nsqlookupds of 2 clusters"
+    facts = dataclasses.replace(
+        FACTS, reading=dataclasses.replace(FACTS.reading, cluster=None, errors={"cluster": reason})
+    )
+    for check in ("nsqlookupds answer", "the cluster is stable"):
+        assert (found(facts)[check].status, reason in found(facts)[check].text) == ("failed", True)
+    facts = dataclasses.replace(FACTS, reading=dataclasses.replace(FACTS.reading, errors={"topics": "refused"}))
+    assert found(facts)["nsqlookupds answer"].text == "their topics cannot be read: refused"
+    assert found(facts)["the cluster is stable"].status == "ok"
+
+
 def test_a_dead_nsqd_that_the_nsqlookupds_forgot_is_missed(invoke: Invoke, name: str) -> None:
     """It used to say "ok  nsqds answer: all 2", with exit code 0."""
     with DevCluster(nsqlookupds=1, nsqds=3, time_scale=0.02) as lonely:
