@@ -56,7 +56,7 @@ MAX_RENDERED: Final = 200
 """Pages that are kept until the next reading."""
 
 _SEARCHES: Final = 2
-"""Searches at the same time; others are asked to come again."""
+"""Searches at the same time; others are asked to come again, and tabs that follow messages wait."""
 
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {
@@ -88,7 +88,7 @@ class Dashboard:
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
         self._streams = 0
-        self._searches = 0
+        self._looks = asyncio.Semaphore(_SEARCHES)
         self._plugins = {name: with_plugin(name) for name in options.decoders}
 
     def app(self) -> ASGIApp:
@@ -179,8 +179,10 @@ class Dashboard:
             while await self.poller.changed():
                 if self._guard.is_private and self._guard.session(session_of(request)) is None:
                     return
-                is_messages = segments(place) == ["messages"]
-                page = await self._look(place) if is_messages else self.render(place, may_change=self._may(request))
+                if segments(place) == ["messages"]:
+                    page = await self._look(place, waits=True)
+                else:
+                    page = self.render(place, may_change=self._may(request))
                 yield _sent(page)
             if self._extra is not None:
                 self._rendered.clear()  # what the program found since the last reading
@@ -194,14 +196,11 @@ class Dashboard:
         answer, problem = None, ""
         try:
             wanted = query_of(given)
-            if wanted is not None and self._searches >= _SEARCHES:
+            if wanted is not None and self._looks.locked():
                 problem = "other searches are running: try again in a moment"
             elif wanted is not None:
-                self._searches += 1
-                try:
+                async with self._looks:
                     answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
-                finally:
-                    self._searches -= 1
         except NsqError as error:
             problem = str(error)
         page = search_page(board, answer, problem)
@@ -211,17 +210,16 @@ class Dashboard:
         place = address(request)
         return self._respond(request, await self._look(place), is_live="follow" in arguments(place))
 
-    async def _look(self, place: str) -> Page:
-        """Return the page of messages, with its banner."""
+    async def _look(self, place: str, *, waits: bool = False) -> Page:
+        """Return the page of messages, with its banner; wait for other searches, or say that they are running."""
         given = arguments(place)
         board = Board(self._history, time.time(), arguments=given)
         look, problem = None, ""
         try:
             if topic := given.get("topic", "").strip():
-                if self._searches >= _SEARCHES:
+                if self._looks.locked() and not waits:
                     raise ConfigError("other searches are running: try again in a moment")
-                self._searches += 1
-                try:
+                async with self._looks:
                     look = await browse(
                         self._admin,
                         topic,
@@ -231,8 +229,6 @@ class Dashboard:
                         key=given.get("key") or None,
                         wanted=messages.wanted_of(given),
                     )
-                finally:
-                    self._searches -= 1
         except NsqError as error:
             problem = str(error)
         page = messages.messages_page(board, look, problem, self._plugins)

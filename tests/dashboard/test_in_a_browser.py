@@ -15,7 +15,8 @@ import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
 from nsq_ha.admin import AdminClient
-from nsq_ha.dashboard import DashboardOptions, changing, serve
+from nsq_ha.admin.browsing import LogLook
+from nsq_ha.dashboard import DashboardOptions, app, changing, serve
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from tests.support.waiting import eventually
@@ -142,7 +143,10 @@ async def test_a_change_that_the_end_of_the_dashboard_interrupts_is_in_the_chang
     await asyncio.gather(task, return_exceptions=True)
     (line,) = (tmp_path / "changes").read_text().splitlines()
     entry = json.loads(line)
-    assert (entry["action"], entry["failure"].startswith("the dashboard ended. The change may still")) == ("pause", True)
+    assert (entry["action"], entry["failure"].startswith("the dashboard ended. The change may still")) == (
+        "pause",
+        True,
+    )
 
 
 async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
@@ -222,6 +226,38 @@ async def test_stored_messages_are_shown_filtered_and_paged(url: str) -> None:
             assert (refused.status_code, text in refused.text) == (400, True), refused.text
         channels = (await client.get("/topics/orders")).text
         assert "#ephemeral" not in channels
+
+
+async def followed(client: httpx.AsyncClient, place: str, count: int = 1) -> str:
+    """Return what a tab shows after so many refreshes."""
+    shown: list[str] = []
+    async with client.stream("GET", "/events", params={"page": place}) as answer:
+        async for line in answer.aiter_lines():
+            if line == "event: page":
+                shown.append("")
+            elif shown and line:
+                shown[-1] += line
+            elif len(shown) == count:
+                return shown[-1]
+    raise AssertionError(shown)
+
+
+async def test_tabs_that_follow_messages_wait_for_each_other(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are woken at once: each refresh of the third one said that other searches are running."""
+    gate = asyncio.Event()
+
+    async def held(*_: object, **__: object) -> LogLook:
+        await gate.wait()
+        return LogLook((), 0, {}, {}, ())
+
+    monkeypatch.setattr(app, "browse", held)
+    async with httpx.AsyncClient(base_url=url, timeout=LIMIT) as client:
+        await until_read(client)
+        tabs = [asyncio.create_task(followed(client, "/messages?topic=orders&follow=1")) for _ in range(3)]
+        await followed(client, "/", count=3)
+        gate.set()
+        shown = await asyncio.gather(*tabs)
+    assert [("No message matches" in each, "other searches" in each) for each in shown] == [(True, False)] * 3
 
 
 @pytest.mark.browser
