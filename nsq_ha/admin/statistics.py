@@ -16,7 +16,7 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
-from nsq_ha.errors import ConfigError, NoLeaderError, NsqError
+from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,7 +55,7 @@ class StatsAdmin(AdminBase):
         Args:
             topic: Return only this topic. None for all.
             channel: Return only channels of this name. None for all.
-            clients: Return the connections of each channel, too.
+            clients: Return the connections of each channel, too; not of an nsqd whose answer would be too long.
             timeout: Seconds for the whole call.
 
         Raises:
@@ -93,7 +93,13 @@ class StatsAdmin(AdminBase):
             try:
                 async with asyncio.timeout_at(until), slots:
                     began = clock()
-                    found = await self._leading.nsqd(node).node_stats(node, topic, channel=channel, clients=clients)
+                    nsqd = self._leading.nsqd(node)
+                    try:
+                        found = await nsqd.node_stats(node, topic, channel=channel, clients=clients)
+                    except RemoteProtocolError:
+                        if not clients:
+                            raise
+                        found = await nsqd.node_stats(node, topic, channel=channel)  # they may be too many to list
                     return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
             except (NsqError, TimeoutError) as error:
                 if began is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.admin import AdminClient, statistics
+from nsq_ha.engine import http
 from tests.admin.conftest import quicken
 from tests.admin.scripted import Plain, part
 from tests.engine.lookups.loopback import LIMIT, hang
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.admin.scripted import Scripted
     from tests.engine.lookups.loopback import Fake
+
 
 async def stop_lookupds(cluster: Scripted) -> None:
     for fake in (cluster.follower, cluster.leader):
@@ -41,7 +43,7 @@ async def test_a_topic_may_have_the_name_of_a_part(cluster: Scripted, admin: Adm
     await stop_lookupds(cluster)
     await cluster.nsqd.stop()
     now = await asyncio.wait_for(admin.look(before, topics=[topic]), LIMIT)
-    assert (now.is_fresh, now.errors.keys()) == (False, {"nsqds", "nodes", "topics", "cluster"})
+    assert (now.is_fresh, set(now.errors)) == (False, {"nsqds", "nodes", "topics", "cluster"})
 
 
 @pytest.mark.parametrize("name", ["follower", "leader"])
@@ -75,7 +77,7 @@ async def test_a_host_that_hangs_takes_no_other_with_it(
         for fake in (cluster.lookupds[1], cluster.nsqds[1]):
             fake.behave = hang
         now = await admin.look(before, timeout=5.0)
-    assert (now.errors, now.silent.keys()) == ({}, {f"127.0.0.1:{cluster.nsqds[1].port + 1}"})
+    assert (now.errors, set(now.silent)) == ({}, {f"127.0.0.1:{cluster.nsqds[1].port + 1}"})
     assert (now.names, [each.said.hangs for each in now.nsqds.values() if each.said.error]) == (["orders"], [True])
 
 
@@ -91,3 +93,15 @@ async def test_an_nsqd_that_waited_behind_others_that_hang_is_not_said_to_hang(
         (True, False),
         (False, True),
     ]
+
+
+async def test_an_nsqd_with_too_many_clients_to_list_is_not_silent(
+    cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever opened the page of a channel made such nsqds look dead."""
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 4000)
+    for clients in ([{"client_id": "worker"}] * 1000, []):
+        cluster.nsqd.then("/stats", {"topics": [part(0, "billing", client_num=1000, clients=clients)]})
+    found = await asyncio.wait_for(admin.stats(clients=True), LIMIT)
+    assert [(each.clients, each.connections) for each in found.topics[0].channels] == [(1000, ())]
+    assert [query["needClients"] for query in cluster.nsqd.queries("/stats")] == ["true", "false"]

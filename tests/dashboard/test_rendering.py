@@ -316,6 +316,16 @@ def test_a_client_that_takes_no_more_is_marked(ready: int, in_flight: int, depth
     assert re.findall(r'class="badge warning" title="nsqd cannot say why: [^"]*">([^<]+)', page) == said
 
 
+def test_clients_that_no_nsqd_lists_are_not_said_to_be_none() -> None:
+    kept = History(5)
+    kept.add(
+        reading(1, node(4150, partition("a", 0, channel("c", clients=9), channel("d", clients=0))), has_clients=True)
+    )
+    board = Board(kept, 1.0)
+    texts = [channel_page(board, "a", name).content for name in ("c", "d")]
+    assert ["too many clients" in text for text in texts] == [True, False]
+
+
 def test_legends_say_nothing_of_the_present_during_a_gap() -> None:
     drawn = chart("c", "Depth", [1.0, 2.0, 3.0], [ChartLine("waiting", [5.0, 6.0, math.nan])])
     assert "waiting <b>–</b>" in drawn

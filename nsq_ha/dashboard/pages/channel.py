@@ -99,13 +99,15 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
         ui.number("messages", lambda each: figures.count(each[1].messages)),
         ui.number("connected", lambda each: figures.span(now - each[1].connected_at if each[1].connected_at else None)),
     )
-    found = [(row, client) for row in rows if row.channel is not None for client in row.channel.connections]
+    channels = [(row, row.channel) for row in rows if row.channel is not None]
+    found = [(row, client) for row, channel in channels for client in channel.connections]
+    has_some = any(channel.clients for _, channel in channels)
     return ui.table(
         "clients",
         columns,
         found,
         key=lambda each: f"{each[1].address} {each[0].partition or 0}",
-        empty="No client is connected.",
+        empty="There are too many clients to list." if has_some else "No client is connected.",
     )
 
 
