@@ -267,9 +267,9 @@ def _present(reading: Reading) -> Iterator[Incident]:
                 remedy="look at its log, and at its disk" if has_room else "free space on its disk, and restart it",
                 detail=node.health[:400],
             )
-        others = [other.took for other in answering if other is not node]
+        others = [other.took for other in answering if other is not node] if node.took >= SLOW else []
         usual = statistics.median(others) if others else 0.0
-        if others and node.took >= max(SLOW, _TIMES_SLOWER * usual):
+        if others and node.took >= _TIMES_SLOWER * usual:
             yield Incident(
                 trouble="slow",
                 subject=address,
@@ -357,7 +357,8 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
     left = {each: why for each, why in unled(reading).items() if each not in explained}
     if left:
         names = [f"{topic}-{number}" for topic, number in left]
-        known = [each for name, each in reading.remembered.unled.items() if name in names and each.seen]
+        lost = reading.remembered.unled
+        known = [lost[name] for name in names if name in lost and lost[name].seen]
         first = min(known, key=lambda each: each.seen, default=None)
         yield Incident(
             trouble="leaderless",

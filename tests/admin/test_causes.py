@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,6 +16,7 @@ from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import channel, node, partition, reading
+from tests.support.turns import TURN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -267,6 +269,20 @@ def test_a_partition_without_a_leader_is_not_counted_twice(thin: list[str], text
     few = {(topic, 0): Replicas(frozenset({B}), frozenset({A, C})) for topic in thin}
     now = after(104.0, node(2, *FOLLOWED, partition("other")), node(3), replicas=few)
     assert [each.sentence(now.at) for each in incidents(now) if each.subject == A] == [f"nsqd n:1 gone for 4 s; {text}"]
+
+
+def test_an_incident_of_thousands_of_partitions_is_found_at_once() -> None:
+    """Each partition was looked for among all others, and each nsqd compared with all others, for each page."""
+    led, followed = ([partition(f"t{n}", is_leader=leads) for n in range(5000)] for leads in (True, False))
+    others = [node(10 + n) for n in range(1000)]
+    before = reading(100.0, node(1, *led), *others)
+    now = reading(104.0, node(1, *followed), *others, before=before)
+    assert len(now.remembered.unled) == 5000
+    began = time.thread_time()
+    found = incidents(now)
+    took = time.thread_time() - began
+    assert [each.cause.partition(":")[0] for each in found] == ["5,000 partitions have no leader"]
+    assert took < TURN
 
 
 def test_the_worst_comes_first() -> None:
