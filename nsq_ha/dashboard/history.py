@@ -42,6 +42,9 @@ MAX_TEXT: Final = 400
 Key = tuple[str, ...]
 """A series: ``cluster``, ``topic`` or ``channel``, then names, then the figure."""
 
+_OF_CLUSTER: Final = tuple(("cluster", name) for name in ("depth", "in_flight", "lag", "published", *Rates._fields))
+"""The series of the whole cluster, which always have a place."""
+
 _TOLD: Final = frozenset({"cut", "lookupd", "leading", "disagree", "unstable"})
 """What only the state of the nsqlookupds shows: while it cannot be read, it is not known whether it is over."""
 
@@ -84,7 +87,7 @@ class History:
         self._alike: deque[ClusterEvent] = deque(maxlen=MAX_EVENTS)
         self._closed: deque[Period] = deque(maxlen=MAX_PERIODS)
         self._open: dict[tuple[Trouble, str], Period] = {}
-        self._series: dict[Key, array[float]] = {}
+        self._series: dict[Key, array[float]] = {key: array("d", [_NAN]) * self.capacity for key in _OF_CLUSTER}
         self._written: dict[Key, int] = {}
         self._former: dict[TopicPartition, str] = {}
         self._empty: set[TopicPartition] = set()
@@ -238,7 +241,8 @@ class History:
 
     def _forget(self) -> None:
         """Drop the series that have no value left."""
-        for key in [key for key, count in self._written.items() if self._count - count >= self.capacity]:
+        gone = {key for key, count in self._written.items() if self._count - count >= self.capacity}
+        for key in gone.difference(_OF_CLUSTER):
             del self._series[key], self._written[key]
 
     def _in_order(self, ring: array[float]) -> list[float]:
@@ -249,7 +253,7 @@ class History:
 
 
 def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tuple[Key, float]]:
-    """Yield the figures of a reading; those of the whole cluster first, so that they always have a place."""
+    """Yield the figures of a reading."""
     lacking = incomplete(reading, empty)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}

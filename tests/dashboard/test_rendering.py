@@ -326,6 +326,21 @@ def test_clients_that_no_nsqd_lists_are_not_said_to_be_none() -> None:
     assert ["too many clients" in text for text in texts] == [True, False]
 
 
+def test_rates_are_shown_though_there_are_more_series_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a thousand channels at the first reading, no rate had a place later: not even those of the cluster."""
+    monkeypatch.setattr("nsq_ha.dashboard.history.MAX_SERIES", 10)
+    kept = History(5)
+    for at, messages in ((1, 10), (3, 20)):
+        channels = [channel(f"c{number}", messages=messages) for number in range(10)]
+        kept.add(reading(at, node(4150, partition("orders", 0, *channels, messages=messages)), before=kept.latest))
+    board = Board(kept, 3.0)
+    text = overview(board).content
+    assert [text.count(f'data-label="{name}"><div>5/s') for name in ("finished", "published")] == [10, 1]
+    assert 'data-label="published"><div>5/s' in topics(board).content
+    for page in (text, topic_page(board, "orders").content):
+        assert "<dt>published</dt><dd>5/s</dd>" in page
+
+
 def test_legends_say_nothing_of_the_present_during_a_gap() -> None:
     drawn = chart("c", "Depth", [1.0, 2.0, 3.0], [ChartLine("waiting", [5.0, 6.0, math.nan])])
     assert "waiting <b>–</b>" in drawn

@@ -14,7 +14,6 @@ from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
     from nsq_ha.admin.causes import Incident
-    from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
@@ -114,15 +113,12 @@ def _lasts(board: Board, incident: Incident) -> str | None:
 
 
 def _channels(board: Board) -> Html:
-    def done(row: FigureRow) -> Child:
-        return figures.rate(board.history.last("channel", row.topic, row.name, "done"))
-
     ranked = sorted(board.reading.rows, key=lambda row: (-(row.depth or 0), row.topic, row.name))
     columns = (
         TableColumn("topic", lambda row: ui.topic_link(row.topic)),
         TableColumn("channel", lambda row: ui.channel_link(row.topic, row.name)),
         *ui.channel_figures("depth", "lag"),
-        ui.number("finished", done),
+        ui.number("finished", lambda row: figures.rate(row.out_rate)),
         *ui.channel_figures("clients"),
     )
     rows = [row for row in ranked if row.channel is not None]
@@ -137,7 +133,7 @@ def _channels(board: Board) -> Html:
 
 def _topics(board: Board) -> Html:
     def speed(topic: TopicStats) -> float:
-        return board.history.last("topic", topic.topic, "published") or 0.0
+        return board.reading.published.get((topic.topic, None, None)) or 0.0
 
     ranked = sorted(board.reading.topics.values(), key=lambda topic: (-speed(topic), -topic.messages, topic.topic))
     columns = (

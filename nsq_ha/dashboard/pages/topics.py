@@ -88,7 +88,7 @@ def _columns(board: Board) -> list[TableColumn]:
         *columns,
         ui.sortable("channels", figures.count, lambda row: len([each for each in row.rows if each.channel])),
         ui.sortable("messages", figures.count, lambda row: row.stats.messages if row.stats else 0),
-        ui.sortable("published", figures.rate, lambda row: board.history.last("topic", row.name, "published")),
+        ui.sortable("published", figures.rate, lambda row: reading.published.get((row.name, None, None))),
         ui.sortable("depth", figures.count, lambda row: row.depth),
         ui.sortable("lag", figures.span, lambda row: row.lag),
     ]
@@ -142,7 +142,7 @@ def topic_page(board: Board, name: str) -> Page:
         missing,
         ui.buttons(board, possible(reading, *_CHANGES), topic=name),
         ui.tiles(
-            ("published", figures.rate(history.last("topic", name, "published")), level),
+            ("published", figures.rate(reading.published.get((name, None, None))), level),
             ("messages so far", figures.short(topic.messages if topic else None), level),
             ("waiting", figures.short(sum(row.depth or 0 for row in reading.rows if row.topic == name)), level),
             ("in flight", figures.short(sum(c.in_flight for c in channels)), level),
