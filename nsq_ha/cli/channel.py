@@ -80,13 +80,9 @@ def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> N
 
 @channel.command()
 @_of_one_channel
-@yes_option
 @cluster_options
-def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> None:
-    """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`.
-
-    Asks only if some partitions skip and others do not: the waiting messages of the others are then dropped.
-    """
+def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
+    """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`."""
     found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
     skips = [
         each.skipped
@@ -95,9 +91,6 @@ def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes
         if each.name == name
     ]
     if any(skips):
-        if not all(skips):
-            text = f"Some partitions of {topic} do not skip {name}; drop what waits there, too?"
-            confirm(text, yes=yes)
         _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
     _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
     _done(f"resumed {name} of {topic}")
