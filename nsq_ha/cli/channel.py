@@ -83,14 +83,7 @@ def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> N
 @cluster_options
 def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`."""
-    found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
-    skips = [
-        each.skipped
-        for entry in found.partitions
-        for each in (entry.stats.channels if entry.stats is not None else ())
-        if each.name == name
-    ]
-    if any(skips):
+    if not run(cluster.ask(lambda admin: admin.describe(topic), topic)).view.is_plain:
         _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
     _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
     _done(f"resumed {name} of {topic}")
