@@ -7,7 +7,7 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -16,12 +16,17 @@ from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from nsq_ha.devcluster.storage.guids import default_node_id
 from nsq_ha.devcluster.storage.queue_node import SCAN, SCANNED, SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
-from tests.devcluster.clock import held
+from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
 from tests.support import web
 from tests.support.inside import in_cluster, nsqd_of, plain_of
+
+if TYPE_CHECKING:
+    from nsq_ha.devcluster.nsqd.connection import ServerConnection
+
+LARGE = b"x" * 1_000_000
 
 
 @pytest.fixture
@@ -478,54 +483,51 @@ def test_a_node_id_has_ten_bits(number: int) -> None:
 # ---------------------------------------------------------------- clients that do not read
 
 
-@pytest.mark.parametrize("plain", [True, False])
-def test_a_client_that_does_not_read(plain: bool) -> None:
-    """Seen with real nsqds: upstream's never writes again, the partitioned one goes on where it was."""
-    body = b"x" * 1_000_000
+@contextlib.contextmanager
+def full_client(*, plain: bool) -> Iterator[tuple[str, str, Clock, Wire, ServerConnection]]:
+    """A consumer to which 32 MB are written that it does not read.
+
+    Yields the nsqd's address, what a publish names, the cluster's clock, the client, and the connection at the nsqd.
+    """
     with DevCluster(plain=plain, nsqds=1, time_scale=0.02) as cluster:
         address = cluster.nsqds["nsqd-0"]
         cluster.create_topic("t", replicas=1)
         name = "t" if plain else "t 0"
         with held(cluster) as clock, connect(address, identify(heartbeat_interval=1000)) as wire:
-            wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # the NOPs come at once
+            wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)  # its NOPs come at once
             wire.answer()
             wire.send(f"SUB t c{'' if plain else ' 0'}\nRDY 100\n".encode())
             assert wire.answer() == b"OK"
             for _ in range(8):
-                publish(address, mpub(name, *[body] * 4))
+                publish(address, mpub(name, *[LARGE] * 4))
             nsqd = plain_of(cluster).nsqds[0] if plain else nsqd_of(cluster, "nsqd-0")
             (connection,) = (each for each in nsqd.connections if each.settings.heartbeat_interval == 1000)
             clock.until(lambda: connection.is_full)
-            for _ in range(8):  # four intervals
-                wire.send(b"NOP\n")
-                clock.move(0.5)
-            seen = [len(wire.message()) for _ in range(32)]
-            assert seen == [26 + len(body)] * 32
-            publish(address, mpub(name, b"later"))
-            clock.move(1.1)
-            if plain:
-                assert wire.is_quiet(0.1)
-                wire.send(b"BOGUS\n")
-                assert wire.ends()
-            else:
-                assert wire.message()[26:] == b"later"
+            yield address, name, clock, wire, connection
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_client_that_does_not_read(plain: bool) -> None:
+    """Seen with real nsqds: upstream's never writes again, the partitioned one goes on where it was."""
+    with full_client(plain=plain) as (address, name, clock, wire, _):
+        for _ in range(8):  # four intervals
+            wire.send(b"NOP\n")
+            clock.move(0.5)
+        seen = [len(wire.message()) for _ in range(32)]
+        assert seen == [26 + len(LARGE)] * 32
+        publish(address, mpub(name, b"later"))
+        clock.move(1.1)
+        if plain:
+            assert wire.is_quiet(0.1)
+            wire.send(b"BOGUS\n")
+            assert wire.ends()
+        else:
+            assert wire.message()[26:] == b"later"
 
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_a_client_that_neither_reads_nor_writes_is_cut(plain: bool) -> None:
-    body = b"x" * 1_000_000
-    with DevCluster(plain=plain, nsqds=1, time_scale=0.02) as cluster:
-        address = cluster.nsqds["nsqd-0"]
-        cluster.create_topic("t", replicas=1)
-        with held(cluster) as clock, connect(address, identify(heartbeat_interval=1000)) as wire:
-            wire.answer()
-            wire.send(f"SUB t c{'' if plain else ' 0'}\nRDY 100\n".encode())
-            assert wire.answer() == b"OK"
-            for _ in range(8):
-                publish(address, mpub("t" if plain else "t 0", *[body] * 4))
-            nsqd = plain_of(cluster).nsqds[0] if plain else nsqd_of(cluster, "nsqd-0")
-            (connection,) = (each for each in nsqd.connections if each.settings.heartbeat_interval == 1000)
-            clock.until(lambda: connection.is_full)
-            for _ in range(8):
-                clock.move(0.5)
-            assert not connection.is_consumer
+    with full_client(plain=plain) as (_, _, clock, _, connection):
+        for _ in range(8):
+            clock.move(0.5)
+        assert not connection.is_consumer
