@@ -61,7 +61,8 @@ def turns() -> Iterator[Turns]:
         try:
             run(handle)
         finally:
-            ended()
+            if running:  # the block has not ended in this turn
+                ended()
 
     def ended() -> None:
         handle, began = running.pop()
@@ -73,6 +74,5 @@ def turns() -> Iterator[Turns]:
             yield measured
         finally:
             gc.unfreeze()
-            if running:  # the turn in which the block ends counts, too
-                running.append(running[-1])
+            if running:  # the turn in which the block ends counts so far: the repr of its handle is no work of its own
                 ended()
