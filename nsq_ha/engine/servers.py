@@ -89,7 +89,8 @@ class Server:
         url: Base URL.
         configured: The user configured it, so it is never forgotten.
         leads: The lists name it as the leading one.
-        failures: Number of requests in a row without a usable answer.
+        failures: Number of lookups in a row without a usable answer.
+        gave_list: It gave its list when it was last asked; a client without topics asks nothing else.
         probe_at: The loop's time from which it is asked again although it fails.
     """
 
@@ -102,6 +103,7 @@ class Server:
         self.probe_at: float = 0.0
         self.listed_at = now
         self.list: LookupdList | None = None
+        self.gave_list = True
         self.aliases: set[tuple[str, int]] = {_address(url)}
         # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
         # server.
@@ -539,6 +541,7 @@ class Servers:
     async def _ask_list(self, server: Server) -> tuple[str, str] | None:
         """Request the list of one server; return its base URL and why it gave none, or None."""
         failure = await _tried(server, self._learn(server))
+        server.gave_list = not isinstance(failure, NsqError)
         if not isinstance(failure, NsqError):
             return None
         if server.list is not None:
@@ -577,7 +580,9 @@ class Servers:
     def _forget(self) -> None:
         oldest = self._loop.time() - FORGET_AFTER
         self._servers = [
-            server for server in self._servers if server.configured or not server.failures or server.listed_at > oldest
+            server
+            for server in self._servers
+            if server.configured or server.listed_at > oldest or (server.gave_list and not server.failures)
         ]
 
     async def _resolve(self, server: Server) -> None:

@@ -288,6 +288,19 @@ async def test_only_a_learnt_one_that_fails_and_is_listed_no_more_is_forgotten(m
     assert list(stage.servers.urls) == [A, B, "http://10.0.0.4:4161"]
 
 
+async def test_so_is_one_that_only_lists_were_asked_of(make: Callable[..., Stage]) -> None:
+    """A producer without topics looks nothing up: each address that a server had left was asked for ever."""
+    stage = make(A)
+    stage[A].listed = LookupdList(None, (A, C))
+    await stage.servers.refresh_lists()
+    stage[A].listed, stage[C].list_error = LookupdList(None, (A,)), DOWN
+    for _ in range(2):
+        assert stage.servers.urls == (A, C)
+        await dawdle(FORGET_AFTER / 2 + 10.0)
+        await stage.servers.refresh_lists()
+    assert stage.servers.urls == (A,)
+
+
 async def test_one_that_is_still_listed_is_not_forgotten(make: Callable[..., Stage]) -> None:
     stage = make(A)
     stage[A].listed = LookupdList(None, (C,))
