@@ -69,6 +69,7 @@ class PendingPublish(Entry, eq=False, kw_only=True):
         deadline: When its time limit ends, in the loop's time.
         timer: Ends it at its own time limit. None if it has the producer's.
         began_ns: When the call began, in nanoseconds since the epoch; 0 if it is not traced.
+        is_counted: Of one that was written more than once, whether an acknowledgement was counted.
     """
 
     topic: str
@@ -89,11 +90,7 @@ class PendingPublish(Entry, eq=False, kw_only=True):
     deadline: float = 0.0
     timer: asyncio.TimerHandle | None = None
     began_ns: int = 0
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the caller has got receipts."""
-        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+    is_counted: bool = False
 
     def encode(self, partition: int | None) -> bytes:
         """Return the command for ``partition``; None omits the number, for servers without partitions."""

@@ -180,7 +180,8 @@ class Outcomes:
             entry.attempts = entry.original.attempts
         receipts = entry.receipts(answer, self._partition, self.nsqd)
         request = entry.original or entry
-        if not request.is_stored:  # else another nsqd has acknowledged it, too
+        if not request.is_counted:  # else another nsqd has acknowledged it, too
+            request.is_counted = True
             self.counts.published += entry.count
         self._pending.stored(request, receipts)
         if answer != OK and observe.watched.is_any:

@@ -723,8 +723,11 @@ async def test_an_answer_to_a_ghost_ends_the_publish_that_went_elsewhere(part: P
     assert part.pending.futures() == []
 
 
+@pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("first", ["ghost", "moved"])
-async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(part: Partition, first: str) -> None:
+async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(
+    part: Partition, first: str, *, is_late: bool
+) -> None:
     other = Partition(part.pending)
     moved, batch = pub(), plain_mpub(TOPIC, [b"a", b"b"], future, 9)
     part.queue(moved, batch)
@@ -733,6 +736,8 @@ async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(part: Partit
         part.buffer.move(request, other.buffer)
         other.lane.submit(request)
     other.write()
+    if is_late:
+        moved.future.cancel()
     for each in (part, other) if first == "ghost" else (other, part):
         each.outcomes.all_stored(2)
     assert part.outcomes.counts.published + other.outcomes.counts.published == 3
