@@ -47,7 +47,7 @@ def murmur3(key: Key) -> int:
     if isinstance(key, bool):
         raise ConfigError("a sharding key must be str, bytes or int, not bool")
     if isinstance(key, int):
-        key = str(_printable(key))
+        key = str(printable(key))
     if isinstance(key, str):
         try:
             key = key.encode()  # mmh3 5.3 crashes the process on a str that has no UTF-8 form
@@ -105,7 +105,7 @@ def modulo(key: Key) -> int:
     """
     if isinstance(key, bool) or not isinstance(key, int) or key < 0:
         raise ConfigError(f"sharding 'modulo' takes ints of 0 or more, not {shown(key)}")
-    return _printable(key)
+    return printable(key)
 
 
 _RULES: Final[dict[str, Callable[[Key], int]]] = {"murmur3": murmur3, "java": java, "modulo": modulo}
@@ -148,8 +148,12 @@ def partition_of(number: object, partition_num: int) -> int:
     return number % partition_num
 
 
-def _printable(key: int) -> int:
-    """Return an int key, which also orders publishes as text."""
+def printable(key: int) -> int:
+    """Return an int key, which also orders publishes, as text.
+
+    Raises:
+        ConfigError: It has more than 14,000 bits.
+    """
     if key.bit_length() > _MOST_BITS:
         raise ConfigError(f"an int must have at most {_MOST_BITS} bits as a sharding key, not {key.bit_length()}")
     return int(key)

@@ -249,7 +249,7 @@ class BatchPlan:
                 checked = in_context(checked, self._context, self._largest)
             try:
                 check_kind(view, checked.trace_id, checked.ext)
-                partition = choice.bound_to(message.key, message.partition)
+                partition, key = choice.bound_to(message.key, message.partition), lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
             except PublishError as error:
@@ -260,7 +260,7 @@ class BatchPlan:
                 cut.append(_Chunk(checked.kind))
             cut[-1].add(position, checked)
             if partition is not None:
-                cut[-1].keys[lane_key(message.key)] = None
+                cut[-1].keys[key] = None
             self._given[position] = _ANY
             self._checked[position] = _CHECKED
         for partition, cut in by_partition.items():

@@ -14,6 +14,7 @@ import msgspec
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, Receipt
+from nsq_ha.policy.sharding import printable
 from nsq_ha.producer.limits import PendingPublish
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
@@ -274,12 +275,16 @@ def check_defer(defer: object, checked: CheckedMessage) -> int | None:
 
 
 def lane_key(key: Key | None) -> Hashable:
-    """Return the key that orders publishes in a lane; equal for all forms of one key."""
+    """Return the key that orders publishes in a lane; equal for all forms of one key.
+
+    Raises:
+        ConfigError: It is an int that Python does not print.
+    """
     if key is None:
         return NO_KEY
     if isinstance(key, str):
         return key.encode("utf-8", "surrogatepass")
-    return str(int(key)).encode() if isinstance(key, int) else key
+    return str(printable(key)).encode() if isinstance(key, int) else key
 
 
 # ---------------------------------------------------------------- commands

@@ -40,6 +40,16 @@ async def test_what_is_no_topic_is_refused_even_without_messages(stage: Stage, t
         assert await producer.publish_many(TOPIC, []) == []
 
 
+async def test_an_int_key_that_python_does_not_print_is_refused_whatever_hashes_it(stage: Stage) -> None:
+    """Its error was the ValueError of Python: the key orders publishes by its text, too."""
+    async with stage.producer(sharding=abs) as producer:
+        with pytest.raises(ConfigError, match="14000 bits"):
+            await producer.publish(TOPIC, b"x", key=2**50_000)
+        with pytest.raises(ConfigError, match=r"message 1: .* 14000 bits"):
+            await producer.publish_many(TOPIC, [b"x", OutgoingMessage(b"x", key=2**50_000)])
+    assert stage.nsqd.commands == []
+
+
 LONG_TAG = "tag must be a str of 1..100 bytes"
 BOTH = "key= and partition= both choose the partition: give only one of them (see also sharding=)"
 
