@@ -411,7 +411,8 @@ class _Channel(msgspec.Struct):
     depth_ts_nano: int = 0
     on_disk: int = _named("backend_depth", 0)
     in_flight: int = _named("in_flight_count", 0)
-    deferred: int = _named("deferred_count", 0)
+    deferred_count: int = 0
+    delayed_queue_count: int = 0
     requeued: int = _named("requeue_count", 0)
     timed_out: int = _named("timeout_count", 0)
     client_num: int = 0
@@ -429,6 +430,10 @@ class _Channel(msgspec.Struct):
     @property
     def connections(self) -> list[_Client]:
         return self.listed or []
+
+    @property
+    def deferred(self) -> int:
+        return self.deferred_count + self.delayed_queue_count  # those of a long delay are in a queue of their own
 
     @property
     def oldest_at(self) -> float | None:
@@ -495,12 +500,12 @@ def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None
             if (entry.topic_name, each.name) != (topic, channel):
                 continue
             # On an upstream nsqd a topic passes its messages to the channels. On a partitioned nsqd the channels read
-            # the flushed part of the partition's log, and count deferred messages as waiting.
+            # the flushed part of the partition's log, and count messages with a short delay as waiting.
             is_log = bool(entry.topic_partition)
             unflushed = max(0, entry.message_count - each.messages)
-            waiting = each.depth - each.deferred + unflushed if is_log else each.depth + entry.depth
+            waiting = each.depth - each.deferred_count + unflushed if is_log else each.depth + entry.depth
             held = sum(client.in_flight for client in each.connections)
-            delivered = each.in_flight - (each.deferred if is_log else 0)
+            delivered = each.in_flight - (each.deferred_count if is_log else 0)
             before = found or Unfinished(0, 0, 0, 0, paused=False)
             found = Unfinished(
                 waiting=before.waiting + max(0, waiting),

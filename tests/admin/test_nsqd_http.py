@@ -335,7 +335,14 @@ def of_channel(**channel: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
                     "depth": 5000,
                     "message_count": 30,
                     "channels": [
-                        of_channel(depth=4, deferred_count=3, in_flight_count=4, held=(1,), message_count=28),
+                        of_channel(
+                            depth=4,
+                            deferred_count=3,
+                            delayed_queue_count=2,  # not in the depth
+                            in_flight_count=4,
+                            held=(1,),
+                            message_count=28,
+                        ),
                         {**of_channel(depth=9), "channel_name": "other"},
                     ],
                 }

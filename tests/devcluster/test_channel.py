@@ -140,7 +140,7 @@ def test_a_long_delay_forgets_the_id_and_still_delivers() -> None:
     channel.requeue(internal_id, client, 1000.0, 0.0)
     with pytest.raises(Refusal, match="not in flight"):
         channel.finish(internal_id, client, 1.0)
-    assert channel.deferred_count == 1
+    assert (channel.deferred_count, channel.delayed_on_disk) == (0, 1)
     channel.tick(1001.0)
     assert client.got == [(b"m0", 1), (b"m0", 2)]
 

@@ -169,6 +169,10 @@ def test_pause_skip_and_delays_over_http(seen: Probe) -> None:
         until(lambda: stats(seen)["channels"][0]["deferred_count"] == 1)
         assert call(seen, "/channel/emptydelayed", channel="billing").status_code == 200
         until(lambda: stats(seen)["channels"][0]["depth"] == 0)
+        assert call(seen, "/pub", b"later").text == "OK"
+        consuming.send(b"REQ " + consuming.message()[10:26] + b" 1000000\n")
+        names = ("depth", "deferred_count", "delayed_queue_count")
+        until(lambda: [stats(seen)["channels"][0][name] for name in names] == [0, 0, 1])
 
 
 def test_a_message_that_is_not_there_is_not_found(seen: Probe) -> None:

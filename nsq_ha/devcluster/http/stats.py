@@ -145,7 +145,8 @@ def _channel(replica: Replica, name: str, *, clients: bool) -> dict[str, Any]:
     log, cursor = replica.log, replica.cursors[name]
     channel = replica.channels.get(name)
     end = channel.end if channel else log.flushed
-    depth = max(0, end - cursor.confirmed)  # records confirmed out of order count, too
+    on_disk = channel.delayed_on_disk if channel else 0
+    depth = max(0, end - cursor.confirmed - on_disk)  # records confirmed out of order count, too
     oldest = log.records[cursor.confirmed].timestamp_ns if cursor.confirmed < end else 0
     consumers = _consumers(channel)
     return {
@@ -164,7 +165,7 @@ def _channel(replica: Replica, name: str, *, clients: bool) -> dict[str, Any]:
         "paused": bool(channel and channel.paused),
         "skipped": bool(channel and channel.skipped),
         "zan_test_skipped": False,
-        "delayed_queue_count": 0,
+        "delayed_queue_count": on_disk,
         "delayed_queue_recent": _time(0),
         "delayed_queue_recent_nano": 0,
         "e2e_processing_latency": _NO_LATENCY,

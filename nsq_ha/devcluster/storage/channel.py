@@ -406,5 +406,10 @@ class Channel(AnyChannel[int, InFlight]):
 
     @property
     def deferred_count(self) -> int:
-        """Number of delayed messages."""
-        return len(self._delayed)
+        """Number of delayed messages in memory."""
+        return self._delayed.in_memory
+
+    @property
+    def delayed_on_disk(self) -> int:
+        """Number of the other delayed messages, which the real channel has confirmed."""
+        return len(self._delayed) - self._delayed.in_memory
