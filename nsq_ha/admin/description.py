@@ -525,8 +525,11 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
     channels = msgspec.convert(named, list[ChannelStats], from_attributes=True)
-    if not is_plain:  # the others have all messages on disk
-        channels = [dataclasses.replace(channel, on_disk=0) for channel in channels]
+    if not is_plain:  # the others have all messages on disk, and count those with a short delay as in flight
+        channels = [
+            dataclasses.replace(channel, on_disk=0, in_flight=max(0, channel.in_flight - each.deferred_count))
+            for channel, each in zip(channels, named, strict=True)
+        ]
     return PartitionStats(
         topic=entry.topic_name,
         partition=int(entry.topic_partition or 0),

@@ -41,7 +41,7 @@ BILLING: dict[str, Any] = {
     "depth": 7,
     "depth_size": 700,
     "depth_ts_nano": 1_700_000_100_500_000_000,
-    "in_flight_count": 3,
+    "in_flight_count": 4,  # with the deferred one
     "deferred_count": 1,
     "delayed_queue_count": 4,
     "requeue_count": 2,

@@ -176,7 +176,7 @@ def _channel(replica: Replica, name: str, *, clients: bool) -> dict[str, Any]:
 
 def _counts(channel: Channel | None) -> dict[str, int]:
     return {
-        "in_flight_count": len(channel.in_flight) if channel else 0,
+        "in_flight_count": len(channel.in_flight) + channel.deferred_count if channel else 0,
         "deferred_count": channel.deferred_count if channel else 0,
         "deferred_from_delay_count": 0,
         "requeue_count": channel.requeued if channel else 0,
