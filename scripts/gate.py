@@ -101,13 +101,13 @@ STEPS = (
 
 
 class Gate:
-    """Runs the steps; ``failed`` names those that did."""
+    """Runs the steps; ``failed`` names those that have not passed."""
 
     def __init__(self) -> None:
         self._waiting = deque(STEPS)
         self._running: set[subprocess.Popen[bytes]] = set()
         self._printing = threading.Lock()
-        self.failed: list[str] = []
+        self.failed = [each.name for each in STEPS]
 
     def run(self) -> None:
         """Run all steps; an interrupt ends those that run, and starts no other."""
@@ -135,14 +135,19 @@ class Gate:
             for program, *rest in each.commands:
                 output.write(f"\n=== {each.name}: {program} {' '.join(rest)}\n".encode())
                 output.flush()
-                process = subprocess.Popen(
-                    (BIN / program, *rest),
-                    cwd=ROOT,
-                    env=ENVIRONMENT,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                )
+                try:
+                    process = subprocess.Popen(
+                        (BIN / program, *rest),
+                        cwd=ROOT,
+                        env=ENVIRONMENT,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                except OSError as error:
+                    output.write(f"{error}\n".encode())
+                    passed = False
+                    continue
                 self._running.add(process)
                 _, status, used = os.wait4(process.pid, 0)
                 self._running.discard(process)
@@ -151,7 +156,8 @@ class Gate:
                 passed = passed and process.returncode == 0
             took = f"{time.monotonic() - started:.1f} s, {cpu:.0f} s of CPU"
             with self._printing:
-                self.failed += [] if passed else [each.name]
+                if passed:
+                    self.failed.remove(each.name)
                 output.seek(0)
                 print(output.read().decode(errors="replace"), end="")
                 print(f"--- {each.name}: {'ok' if passed else 'FAILED'} ({took})", flush=True)
