@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from nsq_ha import tracelog
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
-from nsq_ha.demo.delays import by_carrier
+from nsq_ha.demo.delays import by_carrier, total
 from nsq_ha.demo.faults import DemoEvent, FaultScript
 from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, described, watching
 from nsq_ha.demo.job import Job, JobOptions
@@ -315,8 +315,9 @@ class Demo:
             report.spark_error = report.spark_error or described(error)
             return
         report.spark = found
-        if found.flights < report.audit.acknowledged:
-            missing = f"Spark read only {found.flights} of {report.audit.acknowledged} acknowledged flights"
+        flights_found = total(found.of_run).flights
+        if flights_found < report.audit.acknowledged:
+            missing = f"Spark read only {flights_found} of {report.audit.acknowledged} acknowledged flights"
             report.spark_error = report.spark_error or missing
 
 

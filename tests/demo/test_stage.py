@@ -7,6 +7,7 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.demo import flights, spark_step
+from nsq_ha.demo.delays import Delays
 from nsq_ha.demo.faults import DemoEvent
 from nsq_ha.demo.flights import Flight
 from nsq_ha.demo.job import RATE, JobOptions
@@ -57,8 +58,9 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
     return started
 
 
-def spark_report(flights_found: int) -> SparkReport:
-    return SparkReport("t", 4, flights_found, flights_found, 0, 0, {}, (), 1.0, "4")
+def spark_report(flights_found: int, of_others: int = 0) -> SparkReport:
+    whole = flights_found + of_others
+    return SparkReport("t", 4, whole, whole, 0, 0, {}, (), 1.0, "4", of_run={"UA": Delays(flights_found)})
 
 
 @pytest.mark.slow  # tests/cli/test_demo.py has the whole demo run, too
@@ -177,8 +179,12 @@ async def test_spark_gets_the_trace_log_and_is_stopped(
 
 
 @pytest.mark.usefixtures("spark")
-async def test_what_spark_does_not_find_is_a_failure(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_step, "run", lambda *_, **__: spark_report(399))
+@pytest.mark.parametrize("of_others", [0, 400])
+async def test_what_spark_does_not_find_is_a_failure(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, of_others: int
+) -> None:
+    """A topic that was kept has the flights of other runs, too."""
+    monkeypatch.setattr(spark_step, "run", lambda *_, **__: spark_report(399, of_others))
     report = await report_of(on(cluster, spark="batch"))
     assert report.spark_error == "Spark read only 399 of 400 acknowledged flights"
     assert not report.is_clean
