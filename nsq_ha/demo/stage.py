@@ -24,7 +24,14 @@ from nsq_ha.demo.delays import by_carrier, total
 from nsq_ha.demo.faults import DemoEvent, FaultScript
 from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, described, watching
 from nsq_ha.demo.job import Job, JobOptions
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, SparkUnavailableError, TopicNotFoundError
+from nsq_ha.errors import (
+    ConfigError,
+    DiscoveryError,
+    LookupUnavailableError,
+    NsqError,
+    SparkUnavailableError,
+    TopicNotFoundError,
+)
 from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
@@ -266,13 +273,17 @@ class Demo:
         if not nodes:
             raise LookupUnavailableError("no nsqd is registered at the nsqlookupds")
         replicas = min(REPLICAS, nodes)
-        await admin.create_topic(topic, PARTITIONS, replicas, ordered=True)
+        try:
+            await admin.create_topic(topic, PARTITIONS, replicas, ordered=True)
+        except (asyncio.CancelledError, DiscoveryError):
+            # It may exist, without leaders so far.
+            await self._delete(admin, topic)
+            raise
         self._tell(f"created ordered topic {topic}: {PARTITIONS} partitions, {replicas} replicas on {nodes} nodes")
         try:
             yield topic, PARTITIONS, replicas
         finally:
-            if self._options.lookupd and not self._options.keep_topic:
-                await self._delete(admin, topic)
+            await self._delete(admin, topic)
 
     async def _existing(self, admin: AdminClient) -> tuple[str, int, int] | None:
         topic = self._options.topic
@@ -287,8 +298,11 @@ class Demo:
         return topic, meta.partition_num, meta.replica
 
     async def _delete(self, admin: AdminClient, topic: str) -> None:
+        if not self._options.lookupd or self._options.keep_topic:
+            return
         try:
-            await admin.delete_topic(topic)
+            with contextlib.suppress(TopicNotFoundError):
+                await admin.delete_topic(topic)
         except NsqError as error:
             self._tell(f"topic {topic} was not deleted, delete it later: {error}")
 

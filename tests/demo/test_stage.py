@@ -1,3 +1,4 @@
+import asyncio
 import json
 import uuid
 from pathlib import Path
@@ -14,7 +15,7 @@ from nsq_ha.demo.job import RATE, JobOptions
 from nsq_ha.demo.spark_step import PageOptions, SparkReport
 from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import ConfigError, SparkUnavailableError
+from nsq_ha.errors import ConfigError, NoLeaderError, SparkUnavailableError
 from tests.engine.lookups.loopback import Fake
 
 
@@ -102,6 +103,31 @@ async def test_a_topic_that_was_created_can_be_kept(cluster: DevCluster) -> None
     report = await report_of(on(cluster, name, keep_topic=True))
     assert (report.topic, report.partitions, report.replicas) == (name, 4, 3)
     assert name in await topics(cluster)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_a_topic_that_never_became_usable_is_deleted(
+    cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
+) -> None:
+    create, made = AdminClient.create_topic, asyncio.Event()
+
+    async def without_end(self: AdminClient, topic: str, *arguments: int, ordered: bool) -> None:
+        await create(self, topic, *arguments, ordered=ordered)
+        made.set()
+        if not is_cancelled:
+            raise NoLeaderError(f"creating topic {topic} did not finish within 150 s")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(AdminClient, "create_topic", without_end)
+    before, events = await topics(cluster), list[DemoEvent]()
+    running = asyncio.create_task(report_of(on(cluster), events))
+    await made.wait()
+    if is_cancelled:
+        running.cancel()
+    with pytest.raises(asyncio.CancelledError if is_cancelled else NoLeaderError):
+        await running
+    assert await topics(cluster) == before
+    assert events == []
 
 
 @pytest.mark.slow
