@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from integration.faults import load as loading
 from integration.faults.audit import Ack, Delivered, Failure
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
@@ -23,6 +25,8 @@ from integration.faults.waiting import beat
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nsq_ha import Receipt
 
 FIGURES = {
     "publish_held": 0.0,
@@ -167,3 +171,24 @@ async def test_what_arrives_slowly_is_waited_for_and_what_does_not_arrive_is_not
     await asyncio.gather(messages.drain(3.0), deliver())
     assert messages.audit.missing == {("k00", 3)}
     assert time.monotonic() - began >= 3 * 0.3 + 3.0
+
+
+class Hanging(Load):
+    """A load whose publishes never end."""
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        del body, key
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_a_call_that_never_ends_counts_as_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "OVER", 0.6)
+    pace = dataclasses.replace(REAL, limit=0.1)
+    messages = Hanging("orders", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=pace)
+    messages.begin("k00", 0)
+    await beat(time.monotonic() + 0.2)
+    assert messages.slowest() >= 0.2
+    await messages.end_publishing()
+    await messages.close()
+    assert messages.overdue() == [f"a call took {messages.audit.slowest:.1f} s"]

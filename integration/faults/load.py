@@ -9,7 +9,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from integration.faults.audit import Ack, Audit, Delivered, Failure
+from integration.faults.audit import LIMIT_GRACE, Ack, Audit, Delivered, Failure
 from integration.faults.holdups import HoldUps
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MOST_CALLS: Final = 20_000
 """Publishes under way at most, as in a service that bounds its work: a machine that cannot keep up would otherwise
 spend its time on those that fail."""
+OVER: Final = 5.0
+"""Seconds beyond its limit for which a call is waited for."""
 
 
 class HandlerError(Exception):
@@ -75,7 +77,8 @@ class Load:
         self.most_calls = self.left_out = 0
         self.notes: list[str] = []
         self._handled = handled
-        self._calls: set[asyncio.Task[None]] = set()
+        # When each began that is under way.
+        self._calls: dict[asyncio.Task[None], float] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._publishing: asyncio.Task[None] | None = None
         self._consuming: asyncio.Task[None] | None = None
@@ -97,10 +100,27 @@ class Load:
             self._publishing.cancel()
 
     async def end_publishing(self) -> None:
-        """Publish nothing more and wait for the calls under way; each ends by its limit."""
+        """Publish nothing more and wait for the calls under way; each ends by its limit, or counts as slow."""
         self.end_new_calls()
         if self._calls:
-            await asyncio.wait(self._calls, timeout=self.pace.limit + 5)
+            await asyncio.wait(self._calls, timeout=self.pace.limit + OVER)
+        self.audit.slowest = self.slowest()
+
+    @property
+    def under_way(self) -> int:
+        """Number of calls that have not ended."""
+        return len(self._calls)
+
+    def slowest(self) -> float:
+        """Return the seconds of the slowest call so far, ended or not."""
+        now = time.monotonic()
+        return max(self.audit.slowest, now - min(self._calls.values(), default=now))
+
+    def overdue(self) -> list[str]:
+        """Say that a call took longer than its limit, and than the machine held it up; nothing if none did."""
+        audit = self.audit
+        is_late = audit.slowest > audit.limit + LIMIT_GRACE + self.hold_ups.worst_machine
+        return [f"a call took {audit.slowest:.1f} s"] if is_late else []
 
     async def drain(self, limit: float) -> None:
         """Wait until all that was acknowledged is delivered, or until nothing of it arrives for ``limit`` seconds.
@@ -171,11 +191,14 @@ class Load:
             if len(self._calls) >= MOST_CALLS:
                 self.left_out += 1
                 continue
-            key = self.audit.keys[number % self.pace.keys]
-            call = asyncio.create_task(self._call(key, number // self.pace.keys))
-            self._calls.add(call)
-            self.most_calls = max(self.most_calls, len(self._calls))
-            call.add_done_callback(self._calls.discard)
+            self.begin(self.audit.keys[number % self.pace.keys], number // self.pace.keys)
+
+    def begin(self, key: str, seq: int) -> None:
+        """Begin one call."""
+        call = asyncio.create_task(self._call(key, seq))
+        self._calls[call] = time.monotonic()
+        self.most_calls = max(self.most_calls, len(self._calls))
+        call.add_done_callback(self._calls.pop)
 
     async def _call(self, key: str, seq: int) -> None:
         audit, history = self.audit, self._history

@@ -9,10 +9,12 @@ import pytest
 
 from integration.faults.bench import ORDERED, Scenario
 from integration.faults.embedded import Embedded
+from integration.faults.load import Load
 from integration.faults.proxy import Network
 from integration.faults.rows import Target
 from integration.faults.scenarios.stopping import TARGET, during
 from integration.faults.waiting import lasts
+from nsq_ha.errors import NsqError
 from tests.faults.test_rows import EXACT
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from integration.faults.bench import Bench, Stage
     from integration.faults.proxy import Fault
     from integration.faults.rows import Row
+    from nsq_ha import Receipt
     from nsq_ha.devcluster import DevCluster
 
 SHORTLY = 0.3
@@ -125,3 +128,20 @@ async def test_stop_while_the_network_fails(bench: Bench, fault: Fault | Literal
     print(row)  # noqa: T201 - shown when it fails
     assert not row.broken
     assert not row.missed()
+
+
+class Abandoned(Load):
+    """A load whose publishes do not end with their producer."""
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        try:
+            return await super()._send(body, key)
+        except NsqError:
+            await asyncio.Event().wait()
+            raise
+
+
+async def test_a_publish_that_does_not_end_with_its_producer_is_told(bench: Bench) -> None:
+    bench.make_load = Abandoned
+    row = await closed_in(bench, follower_hangs)
+    assert [line.partition(" ")[2] for line in row.broken] == ["publishes did not end with their producer"]

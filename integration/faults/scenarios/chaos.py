@@ -13,7 +13,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from integration.faults.audit import LIMIT_GRACE
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
@@ -241,8 +240,7 @@ def _judge(kind: str, load: Load, row: Row) -> None:
         "'not stored' delivered": audit.denied_and_delivered,
     }
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
-    if audit.slowest > audit.limit + LIMIT_GRACE + hold_ups.worst_machine:
-        row.broken.append(f"{kind}: a call took {audit.slowest:.1f} s")
+    row.broken += [f"{kind}: {text}" for text in load.overdue()]
 
 
 async def _look_for_lost(load: Load, row: Row, since: float, *, is_plain: bool) -> None:

@@ -92,11 +92,11 @@ def _in_hole(hole: Hole) -> Callable[[Bench, Scenario], Awaitable[Row]]:
 
 
 def _judge(stage: Stage, row: Row) -> None:
-    """Enter the longest time without any success until now, and the slowest call so far."""
-    audit = stage.loads[ORDINARY].audit
-    acks = sorted(ack.at for key in audit.keys for ack in audit.acks[key])
+    """Enter the longest time without any success until now, and the slowest call so far, ended or not."""
+    load = stage.loads[ORDINARY]
+    acks = sorted(ack.at for key in load.audit.keys for ack in load.audit.acks[key])
     row.extra["without success"] = longest_gap(acks, stage.since, time.monotonic())
-    row.extra["slowest call"] = audit.slowest
+    row.extra["slowest call"] = load.slowest()
 
 
 _TARGET = Target(errors=0, extra={"without success": 1.0, "slowest call": 3.0})

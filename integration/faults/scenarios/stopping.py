@@ -107,6 +107,8 @@ async def _close(stage: Stage, row: Row) -> None:
     for load in loads:
         load.end_new_calls()
     producers = await asyncio.gather(*(timed(load.producer.aclose()) for load in loads))
+    if not await settles(lambda: not any(load.under_way for load in loads), LOOKS):
+        row.broken.append(f"{sum(load.under_way for load in loads)} publishes did not end with their producer")
     consumers = await asyncio.gather(*(timed(load.consumer.aclose()) for load in loads))
     row.extra["closing a producer"] = max(producers)
     row.extra["closing a consumer"] = max(consumers)

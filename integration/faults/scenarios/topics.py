@@ -124,6 +124,7 @@ def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             await load.drain(10.0 * bench.pace.cluster)
         if load.audit.false_denials:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
+        row.broken += load.overdue()
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
         row.notes += sorted({one.text for one in load.audit.failures})[:3]
         del bench.topics[f"re-created {kind}"]
