@@ -294,6 +294,9 @@ class Stage:
         drain = max(drain * self.bench.pace.cluster, self.bench.pace.patience)
         ended = time.monotonic()
         loads = list(self.loads.values())
+        if self.probes.have_ended:
+            # What they do not see counts as the cluster's own outage.
+            row.broken.append("the probes ended")
         await asyncio.gather(*(load.end_publishing() for load in loads))
         await asyncio.gather(*(load.drain(drain) for load in loads))
         for load in loads:

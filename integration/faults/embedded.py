@@ -133,6 +133,11 @@ class Looks(Probes):
         if self._looking is not None:
             self._looking.cancel()
 
+    @property
+    def have_ended(self) -> bool:
+        """Whether nobody looks any more."""
+        return self._looking is None or self._looking.done()
+
     async def _look(self) -> None:
         while True:
             for (name, number), times in self.taken.items():

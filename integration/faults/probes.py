@@ -67,6 +67,11 @@ class Probes:
             self._process.kill()
         await self._reading
 
+    @property
+    def have_ended(self) -> bool:
+        """Whether nothing is probed any more."""
+        return self._process is None or self._process.returncode is not None
+
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         if process.stdout is None:
             return

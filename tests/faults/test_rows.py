@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from integration.faults.bench import ORDERED, Scenario, staged
 from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from integration.faults.audit import Ack, Delivered
-    from integration.faults.bench import Bench, Scenario
+    from integration.faults.bench import Bench, Stage
     from integration.faults.load import Load
 
 MARGIN: Final = 3.0
@@ -153,6 +154,18 @@ def nodes(*of_keys: Iterable[Ack | Delivered]) -> dict[int, list[str]]:
         if not names or names[-1] != one.nsqd:
             names.append(one.nsqd)
     return found
+
+
+async def test_a_row_whose_probes_ended_is_broken(bench: Bench) -> None:
+    """What they do not see would count as the cluster's own outage, and excuse every stall."""
+
+    async def fault(stage: Stage) -> None:
+        stage.fault("the probes end")
+        await stage.probes.stop()
+
+    scenario = Scenario("probes", "", Target(), staged(fault, ORDERED))
+    row = await scenario.play(bench, scenario)
+    assert row.broken == ["the probes ended"]
 
 
 def test_each_scenario_says_whether_a_leader_changes() -> None:
