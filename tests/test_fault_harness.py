@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import socket
 import time
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,12 @@ import pytest
 
 from integration.faults import load as loading
 from integration.faults.audit import Ack, Delivered, Failure
+from integration.faults.cluster import Cluster, NotReadyError
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.probes import longest_gap_span
-from integration.faults.proxy import TcpProxy
+from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios import ALL
 from integration.faults.slim import SlimAudit
@@ -192,3 +194,20 @@ async def test_a_call_that_never_ends_counts_as_slow(monkeypatch: pytest.MonkeyP
     await messages.end_publishing()
     await messages.close()
     assert messages.overdue() == [f"a call took {messages.audit.slowest:.1f} s"]
+
+
+async def test_clients_that_go_around_the_proxies_are_not_measured() -> None:
+    """No fault of the network meets them, so they would reach every target."""
+    network = Network(Cluster(("http://127.0.0.1:1",), (), 0))
+    network.tcp = {1: TcpProxy(1), 2: TcpProxy(2)}
+    ours, server = [await asyncio.open_connection(sock=one) for one in socket.socketpair()]
+    network.tcp[1].links.add(Link(ours, server))
+    network.check()
+    network.check(1)
+    with pytest.raises(NotReadyError):
+        network.check(2)
+    network.tcp[1].links.clear()
+    with pytest.raises(NotReadyError):
+        network.check()
+    for _, writer in (ours, server):
+        writer.transport.abort()

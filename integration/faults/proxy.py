@@ -17,7 +17,7 @@ import time
 import urllib.parse
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from integration.faults.cluster import get
+from integration.faults.cluster import NotReadyError, get
 from integration.faults.web import Answer, Web
 
 if TYPE_CHECKING:
@@ -286,6 +286,15 @@ class Network:
             await lookup.web.stop()
         for proxy in self.tcp.values():
             await proxy.stop()
+
+    def check(self, *ports: int) -> None:
+        """Check that a fault meets the clients: they are connected through the proxies of these nsqds, or of any.
+
+        Raises:
+            NotReadyError: They go around them.
+        """
+        if not any(self.tcp[port].links for port in ports or self.tcp):
+            raise NotReadyError("no connection goes through the proxies")
 
     def rewrite(self, answer: dict[str, Any]) -> None:
         """Put the proxies' addresses into an answer."""

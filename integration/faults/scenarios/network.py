@@ -27,6 +27,7 @@ def _hit(fault: Fault, times: int = 1) -> Callable[[Bench, Scenario], Awaitable[
         topics = await bench.ready()
         row = scenario.row()
         async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
+            network.check()
             for _ in range(max(1, round(times * bench.pace.cluster))):
                 stage.fault(f"{fault}: all connections")
                 for proxy in network.tcp.values():
@@ -44,6 +45,7 @@ async def _slow(bench: Bench, scenario: Scenario) -> Row:
     topics = await bench.ready()
     row = scenario.row()
     async with Network(bench.cluster) as network, bench.stage(topics, lookupds=network.urls) as stage:
+        network.check()
         stage.fault("the network is slow")
         for proxy in network.tcp.values():
             proxy.slow_down()

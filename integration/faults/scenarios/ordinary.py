@@ -72,6 +72,7 @@ def _in_hole(hole: Hole) -> Callable[[Bench, Scenario], Awaitable[Row]]:
         topic, port = await _topic_with(bench, _leader_of_one)
         row = scenario.row()
         async with Network(bench.cluster) as network, bench.stage({ORDINARY: topic}, lookupds=network.urls) as stage:
+            network.check(port)
             stage.fault(f"hole before {bench.cluster.nsqd(port)}: {hole}")
             network.tcp[port].begin_hole(hole)
             await bench.lasts(ASLEEP, for_clients=True)  # the fault
