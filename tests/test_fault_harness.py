@@ -13,6 +13,7 @@ import pytest
 
 from integration.faults import load as loading
 from integration.faults.audit import Ack, Delivered, Failure
+from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster, NotReadyError
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
@@ -20,9 +21,10 @@ from integration.faults.pace import REAL
 from integration.faults.probes import longest_gap_span
 from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
-from integration.faults.scenarios import ALL
+from integration.faults.scenarios import ALL, soak
 from integration.faults.slim import SlimAudit
 from integration.faults.table import each_run, load, long_runs, table
+from integration.faults.threads import ThreadedLoad
 from integration.faults.waiting import beat
 
 if TYPE_CHECKING:
@@ -211,3 +213,18 @@ async def test_clients_that_go_around_the_proxies_are_not_measured() -> None:
         network.check()
     for _, writer in (ours, server):
         writer.transport.abort()
+
+
+async def test_the_clients_of_one_scenario_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    async def watch(bench: Bench, *_: object, **__: object) -> Row:
+        seen.append(bench.make_load)
+        raise NotReadyError
+
+    monkeypatch.setattr(soak, "_of_environment", watch)
+    bench = Bench(Cluster(("http://127.0.0.1:1",), (), 0), verbose=False)
+    scenario = next(one for one in soak.SCENARIOS if one.name == "soak-sync")
+    with pytest.raises(NotReadyError):
+        await scenario.play(bench, scenario)
+    assert (seen, bench.make_load) == ([ThreadedLoad], Load)

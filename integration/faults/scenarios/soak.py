@@ -173,8 +173,11 @@ async def _plain(bench: Bench, scenario: Scenario) -> Row:
 
 
 async def _sync(bench: Bench, scenario: Scenario) -> Row:
-    bench.make_load = ThreadedLoad
-    return await _of_environment(bench, scenario, Soak, SYNC_RATE)
+    before, bench.make_load = bench.make_load, ThreadedLoad
+    try:
+        return await _of_environment(bench, scenario, Soak, SYNC_RATE)
+    finally:
+        bench.make_load = before
 
 
 SCENARIOS: Final = (
