@@ -244,10 +244,8 @@ class Cursor:
 
     def advance(self, confirmed: int) -> None:
         """Confirm all records before ``confirmed``."""
-        if confirmed > self.confirmed:
-            self.confirmed = confirmed
-            self.beyond = {index for index in self.beyond if index > confirmed}
-            self.ranges = sum(index - 1 not in self.beyond for index in self.beyond)
+        for index in range(self.confirmed, confirmed):
+            self.confirm(index)
 
     def reset(self, index: int) -> None:
         """Start again at ``index``, with nothing confirmed after it."""
