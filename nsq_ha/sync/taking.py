@@ -67,6 +67,7 @@ class Taker:
         self._most = 1
         self._is_taking = False
         self._is_interrupted = False
+        self._is_timed = False
         portal.post(self._begin)
 
     # ------------------------------------------------------------ in the thread
@@ -125,6 +126,15 @@ class Taker:
         with contextlib.suppress(IndexError):
             for message in reversed(self._batches.popleft()):
                 self._engine.take_back(message, _NOT_TAKEN)
+
+    def _give_back_late(self) -> None:
+        """Give back what the thread has not taken in time: others may wait for it."""
+        left = self._fresh_until - monotonic()
+        self._is_timed = bool(self._ready) and left > 0
+        if self._is_timed:
+            self._portal.loop.call_later(left, self._give_back_late)
+        elif left <= 0:
+            self.give_back()
 
     async def end(self) -> None:
         """End the task: the messages that the thread has not answered go back when the consumer closes."""
@@ -201,6 +211,8 @@ class Taker:
             self._answer(error)
         else:
             self._answer()
+            if not self._is_timed:
+                self._give_back_late()
         finally:
             self._is_taking = False
 

@@ -162,6 +162,21 @@ def test_what_a_thread_does_not_take_in_time_is_given_back_in_order(
         assert found == bodies
 
 
+def test_what_a_slow_thread_does_not_take_in_time_goes_to_another_one(
+    cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = cluster.create_topic("passed_on", 1, 1)
+    with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
+        bodies = publish(producer, name, 100)
+        found = some(consumer, 1)
+        taker = consumer._local.handle.taker
+        monkeypatch.setattr(taking, "QUICK", LIMIT)
+        while len(taker._ready) < 2:
+            found += some(consumer, 1)
+        found += in_thread(lambda: some(consumer, 100 - len(found))).result(LIMIT)
+        assert sorted(found) == sorted(bodies)
+
+
 def test_after_an_exception_in_its_block_a_message_comes_again(
     cluster: DevCluster, topic: str, producer: Producer
 ) -> None:
