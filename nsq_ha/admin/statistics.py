@@ -19,11 +19,10 @@ from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_part
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
-    from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.nsqd_http import Search, StoredMessage
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import Node
 
 
 _ID_BITS: Final = 50
@@ -125,16 +124,34 @@ class StatsAdmin(AdminBase):
             LookupUnavailableError: No nsqlookupd answered.
         """
         async with Bounded(f"describing topic {check_topic(topic)}", timeout, changes=False):
+            until = asyncio.get_running_loop().time() + ANSWERED * timeout
             readable = await self._leading.existing(topic)
             writable = readable if readable.is_plain else await self._leading.view(topic, "w")
-            numbers = readable.leaders if readable.is_plain else range(readable.partition_num)
-            slots = asyncio.Semaphore(_AT_ONCE)
+            leaders = tuple(dict.fromkeys(readable.leaders.values()))
+            # Each leader once, however many partitions it has: one that hangs must not take the time of the others.
+            answers, in_sync = await asyncio.gather(
+                self._ask_nsqds(leaders, topic, clients=clients, until=until),
+                self._in_sync(() if readable.is_plain else leaders, topic, until),
+            )
+            errors = {answer.node: answer.error for answer in answers}
+            stats = {(answer.node, entry.partition): entry for answer in answers for entry in answer.partitions}
 
-            async def one(number: int) -> PartitionDescription:
-                async with slots:
-                    return await self._describe(number, readable, writable, clients=clients)
+            def one(number: int) -> PartitionDescription:
+                leader, is_writable = readable.leaders.get(number), number in writable.leaders
+                if leader is None:
+                    return PartitionDescription(number, None, is_writable, replicas=(), stats=None)
+                # The number of a plain nsqd is ours: it has one part of each topic, 0.
+                said = stats.get((leader, 0 if readable.is_plain else number))
+                return PartitionDescription(
+                    number,
+                    leader,
+                    is_writable,
+                    replicas=in_sync.get((leader, number), ()),
+                    stats=None if said is None else dataclasses.replace(said, partition=number),
+                    error=errors[leader],
+                )
 
-            partitions = await asyncio.gather(*(one(number) for number in numbers))
+            partitions = map(one, readable.leaders if readable.is_plain else range(readable.partition_num))
             return TopicDescription(readable, tuple(partitions), writable.note)
 
     async def find_message(
@@ -187,35 +204,22 @@ class StatsAdmin(AdminBase):
                 self._leading.forget(topic)  # the leader may have moved
                 raise
 
-    async def _describe(
-        self, number: int, readable: TopicView, writable: TopicView, *, clients: bool
-    ) -> PartitionDescription:
-        """Return what the leader of a partition, or an nsqd of a plain topic, says."""
-        topic, leader = readable.topic, readable.leaders.get(number)
-        replicas: tuple[str, ...] = ()
-        stats: PartitionStats | None = None
-        error = ""
-        if leader is not None:
-            nsqd = self._leading.nsqd(leader)
-            members, entries = await asyncio.gather(
-                asyncio.sleep(0, ()) if readable.is_plain else nsqd.replicas(topic, number),
-                nsqd.stats(topic, clients=clients),
-                return_exceptions=True,
-            )
-            for outcome in (members, entries):
-                if isinstance(outcome, BaseException) and not isinstance(outcome, NsqError):
-                    raise outcome
-            if not isinstance(members, BaseException):
-                replicas = members
-            if isinstance(entries, BaseException):
-                error = str(entries)
-            else:
-                # The number of a plain nsqd is ours: it has one part of each topic, 0.
-                own = (topic, 0 if readable.is_plain else number)
-                found = (entry for entry in entries if (entry.topic, entry.partition) == own)
-                stats = next((dataclasses.replace(e, partition=number, nsqd=leader.address) for e in found), None)
-        is_writable = number in writable.leaders
-        return PartitionDescription(number, leader, is_writable, replicas=replicas, stats=stats, error=error)
+    async def _in_sync(
+        self, nodes: Iterable[Node], topic: str, until: float
+    ) -> Mapping[tuple[Node, int], tuple[str, ...]]:
+        """Return the cluster's names of the in-sync nodes, by a node that says so and the partition."""
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def ask(node: Node) -> dict[tuple[Node, int], tuple[str, ...]]:
+            try:
+                async with asyncio.timeout_at(until), slots:
+                    members = await self._leading.nsqd(node).members(topic)
+            except (NsqError, TimeoutError):
+                return {}
+            return {(node, number): in_sync for number, in_sync, _ in members}
+
+        answers = await asyncio.gather(*map(ask, nodes))
+        return {place: in_sync for answer in answers for place, in_sync in answer.items()}
 
 
 def _only(found: NodeStats, topic: str | None, channel: str | None) -> NodeStats:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.admin import AdminClient
+from nsq_ha.engine import http
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -17,7 +18,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
 )
 from tests.admin.scripted import part
-from tests.engine.lookups.loopback import LIMIT
+from tests.engine.lookups.loopback import LIMIT, hang
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -265,6 +266,26 @@ async def test_a_node_that_does_not_answer_only_leaves_a_gap(cluster: Scripted, 
     assert found.partitions[0].stats is None
     assert found.partitions[0].replicas == ()
     assert found.channels == ()
+
+
+async def test_a_node_that_hangs_is_waited_for_once(cluster: Scripted) -> None:
+    """Each of its partitions waited in turn: nothing was known of a topic if the node led more than some thirty."""
+    cluster.nsqd.behave = hang
+    cluster.lookups(cluster.body(*[4150] * 64))
+    async with AdminClient(cluster.follower.url, question_timeout=0.5) as admin:
+        found = await admin.describe("orders", timeout=1.5)
+    assert {("no complete answer within" in entry.error, entry.stats) for entry in found.partitions} == {(True, None)}
+
+
+async def test_a_node_with_too_many_clients_to_list_is_described_without(
+    cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "MAX_BODY_BYTES", 4000)
+    cluster.lookups(cluster.body(4150))
+    for clients in ([{"client_id": "worker"}] * 1000, []):
+        cluster.nsqd.then("/stats", {"topics": [part(0, "billing", client_num=1000, clients=clients)]})
+    found = await asyncio.wait_for(admin.describe("orders", clients=True), LIMIT)
+    assert [each.clients for each in found.totals] == [1000]
 
 
 async def test_lists_come_from_the_first_that_answers(cluster: Scripted, admin: AdminClient) -> None:
