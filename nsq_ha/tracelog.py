@@ -154,7 +154,7 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
         OSError: The file cannot be opened.
     """
     handler = logging.FileHandler(path, encoding="utf-8")
-    if handler.stream is not None and _ends_within_line(Path(path)):
+    if handler.stream is not None and ends_within_line(Path(path)):
         handler.stream.write(handler.terminator)
     handler.setFormatter(logging.Formatter("%(message)s"))
     if topics:
@@ -167,7 +167,8 @@ def write_to(path: Path | str, *topics: str) -> Iterator[None]:
         handler.close()
 
 
-def _ends_within_line(file: Path) -> bool:
+def ends_within_line(file: Path) -> bool:
+    """Return whether a process that was killed, or a full disk, has left the last line of a file unfinished."""
     with contextlib.suppress(OSError):  # it may be for writing only
         if file.is_file() and file.stat().st_size:
             with file.open("rb") as read:

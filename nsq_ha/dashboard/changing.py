@@ -24,6 +24,7 @@ from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
 from nsq_ha.dashboard.pages import change
 from nsq_ha.dashboard.pages.ui import Board
 from nsq_ha.errors import MAY_STILL_HAPPEN, ConfigError, NsqError
+from nsq_ha.tracelog import ends_within_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -215,5 +216,6 @@ class Changing:
 
 def _append(path: Path | None, line: str) -> None:
     if path is not None:
+        is_torn = ends_within_line(path)
         with path.open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(f"\n{line}" if is_torn else line)

@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import httpx
@@ -147,6 +147,15 @@ async def test_a_change_that_the_end_of_the_dashboard_interrupts_is_in_the_chang
         "pause",
         True,
     )
+
+
+def test_a_line_of_the_change_log_that_was_cut_off_spoils_no_other(tmp_path: Path) -> None:
+    """The entry of the next change went into the same line, and neither could be read."""
+    log, nobody = tmp_path / "changes", cast("Any", None)
+    log.write_text('{"at": "2026')
+    for _ in range(2):  # once at each start
+        changing.Changing(nobody, nobody, nobody, nobody, may_change=True, change_log=log)
+    assert log.read_text() == '{"at": "2026\n'
 
 
 async def test_a_change_log_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
