@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import NO_CHANNEL
 from nsq_ha.admin.plain import tell
+from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
     ChannelNotFoundError,
     InvalidCommandError,
+    LookupUnavailableError,
     NoLeaderError,
     NsqError,
     ServerError,
@@ -30,6 +32,7 @@ from nsq_ha.errors import (
     TlsRequiredError,
     TopicNotFoundError,
 )
+from nsq_ha.policy.plain_topology import first_view
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.leading import Leading
     from nsq_ha.admin.nsqd_http import NsqdHttp
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import LookupAnswer, Node, TopicView
 
     Apply = Callable[[NsqdHttp, int | None], Awaitable[None]]
     """Makes the change at one nsqd, in a partition; None on a plain nsqd."""
@@ -163,11 +166,13 @@ class Spread(Generic[T]):
 
     async def _targets(self) -> tuple[TopicView, tuple[_Target, ...]]:
         """Return the targets that have a leader; record the others as open."""
+        self._failing.clear()
         view = await self._leading.view(self._topic, "r", self._call)
+        if view.is_plain:
+            view = await self._plain_view()
         if not view.exists:
             raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
         targets = targets_of(view)
-        self._failing.clear()
         if view.is_plain:
             listed = {target.name for target in targets}
             for name in [name for name in self._call.open if name.startswith(_NSQD) and name not in listed]:
@@ -184,6 +189,25 @@ class Spread(Generic[T]):
             if name not in self._call.done:
                 self._fail(name, f"it has no leader now{view.cause}")
         return view, tuple(target for target in targets if target.partition in wanted)
+
+    async def _plain_view(self) -> TopicView:
+        """Return what all nsqlookupds of a plain cluster say; record the silent ones as open.
+
+        Each may be the only one that lists an nsqd, so the first answers are not enough.
+        """
+        leading = self._leading
+
+        async def ask(url: str) -> LookupAnswer | None:
+            try:
+                answer = await LookupClient(url, timeout=leading.timeout, client=leading.http).lookup(self._topic)
+            except LookupUnavailableError as error:
+                self._fail(f"nsqlookupd {url}", "; ".join(text for _, text in error.causes))
+                return None
+            self._call.open.pop(f"nsqlookupd {url}", None)
+            return answer
+
+        answers = await asyncio.gather(*map(ask, leading.servers.urls))
+        return first_view(self._topic, [answer for answer in answers if answer is not None])
 
     async def _tell_lookupds(self, path: str) -> None:
         """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""

@@ -431,6 +431,37 @@ async def test_a_plain_channel_is_paused_at_every_nsqd(plain_cluster: Plain, pla
     assert plain_cluster.asked("/channel/pause") == [[], [], [wanted], [wanted]]
 
 
+async def test_a_plain_channel_is_not_paused_while_an_nsqlookupd_is_silent(
+    plain_cluster: Plain, plain_admin: AdminClient
+) -> None:
+    """It may be the only one that lists an nsqd, which went on delivering though the channel was said to be paused."""
+    plain_cluster.has_topic(0, 1)
+    say(plain_cluster, "billing", paused=True)
+    silent = plain_cluster.lookupds[1]
+    await silent.stop()
+    error = await incomplete(
+        lambda limit: plain_admin.pause_channel("orders", "billing", timeout=limit), "cannot connect", "; done: nsqd"
+    )
+    assert places(error) == [f"nsqlookupd {silent.url}"]
+    before, never = (nsqd.count("/channel/pause") for nsqd in plain_cluster.nsqds)
+    assert (before > 0, never) == (True, 0)
+    pausing = asyncio.create_task(plain_admin.pause_channel("orders", "billing"))
+    await eventually(lambda: plain_cluster.nsqds[0].count("/channel/pause") > before)
+    await silent.start()
+    await asyncio.wait_for(pausing, LIMIT)
+    assert plain_cluster.nsqds[1].count("/channel/pause") == 1
+
+
+async def test_a_slow_nsqlookupd_of_a_plain_cluster_is_waited_for(
+    plain_cluster: Plain, plain_admin: AdminClient
+) -> None:
+    plain_cluster.has_topic(0, 1)
+    say(plain_cluster, "billing", paused=True)
+    plain_cluster.lookupds[1].delay = 0.6
+    await asyncio.wait_for(plain_admin.pause_channel("orders", "billing"), LIMIT)
+    assert [len(queries) for queries in plain_cluster.asked("/channel/pause")][2:] == [1, 1]
+
+
 async def test_a_plain_channel_is_deleted_at_the_nsqlookupds_and_nsqds(
     plain_cluster: Plain, plain_admin: AdminClient
 ) -> None:
