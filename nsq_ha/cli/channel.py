@@ -15,6 +15,7 @@ from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm
 from nsq_ha.cli.output import clean, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
+from nsq_ha.cli.views import describe_topic
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def channel() -> None:
 @json_option
 def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """List the channels of TOPIC, with what waits in them."""
-    found = run(cluster.ask(lambda admin: admin.describe(topic), topic))
+    found = run(describe_topic(cluster, topic))
     _warn_about_silence(found)
     now = time.time()
     rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]

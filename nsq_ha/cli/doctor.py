@@ -304,6 +304,9 @@ async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: f
     partitions = [None] if topic.view.is_plain else [entry.partition for entry in topic.partitions]
     if meta is not None and meta.disable_channel_auto_create:
         return Finding(check, "skipped", f"channels of {name} must be registered, so there is none to read it by")
+    if not partitions:
+        text = f"not tried: the nsqlookupds do not agree how many partitions {name} has"
+        return Finding(check, "warning", text, "look again in some seconds")
     channel = own_channel("doctor")
     # Each message is wanted, and none is given up, whatever the options of consumers are.
     reading: ConsumerOptions = {

@@ -20,7 +20,7 @@ from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import PARTITION, idle_option
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.views import NO_NSQD, needs_partitions, require_topic, wait_for_nsqd
+from nsq_ha.cli.views import NO_NSQD, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
@@ -381,10 +381,8 @@ async def until_quiet(consumer: Consumer, expected: int | None = None) -> AsyncG
 
 async def _ends(cluster: ClusterAccess, topic: str) -> dict[int, int]:
     """Return the positions after the newest messages of the partitions that hold some."""
-    async with cluster.admin() as admin:
-        described = await admin.describe(topic)
     ends = {}
-    for entry in described.partitions:
+    for entry in (await describe_topic(cluster, topic)).partitions:
         if entry.stats is None:
             reason = f" ({clean(entry.error)})" if entry.error else ""
             click.echo(

@@ -17,7 +17,7 @@ from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confi
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD
+from nsq_ha.cli.views import NO_NSQD, describe_topic
 from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.policy.topology import tcp_address
 
@@ -284,7 +284,7 @@ def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> None:
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
     """
-    found = run(cluster.ask(lambda admin: admin.describe(name), name))
+    found = run(describe_topic(cluster, name))
     if wants_json(as_json):
         print_json(_as_dict(found))
     elif found.view.is_plain:

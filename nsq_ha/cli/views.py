@@ -12,6 +12,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundErro
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nsq_ha.admin import TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.engine.answers import LookupdList
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
@@ -161,6 +162,21 @@ async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
         if view.readable is not None and view.readable.meta is not None:
             return FoundTopic(view.readable.meta)
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
+
+
+async def describe_topic(cluster: ClusterAccess, topic: str) -> TopicDescription:
+    """Return a description of a topic whose partitions are known.
+
+    Raises:
+        TopicNotFoundError: There is no such topic.
+        LookupUnavailableError: No nsqlookupd answers, or they name different numbers, as while the topic grows.
+    """
+    found = await cluster.ask(lambda admin: admin.describe(topic), topic)
+    if not (found.partitions or found.view.is_plain):
+        raise LookupUnavailableError(
+            f"the nsqlookupds do not agree how many partitions topic {topic!r} has: try again in some seconds"
+        )
+    return found
 
 
 async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None) -> bool:

@@ -19,7 +19,7 @@ from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli import seen
 from nsq_ha.cli.cluster import ClusterAccess
-from nsq_ha.cli.doctor import ahead, certificates
+from nsq_ha.cli.doctor import ahead, certificates, round_trip
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
@@ -367,6 +367,16 @@ def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) 
     assert f"{topic}: 2 of 2" in findings["a message comes through"]["text"]
     assert findings["clocks agree"]["status"] == "ok"
     assert len(findings) == 11
+
+
+async def test_a_topic_whose_partitions_are_not_known_is_sent_no_message(cluster: DevCluster, topic: str) -> None:
+    """While a topic grows, two nsqlookupds name different numbers: doctor ended in a traceback."""
+    unknown = TopicDescription(TopicView(topic, None, {}, complete=False, exists=True), (), "")
+    found = await round_trip(ClusterAccess.of(tuple(cluster.lookupd)), unknown, 60.0)
+    assert (found.status, found.text) == (
+        "warning",
+        f"not tried: the nsqlookupds do not agree how many partitions {topic} has",
+    )
 
 
 def test_options_of_consumers_do_not_fail_the_round_trip(

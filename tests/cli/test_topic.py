@@ -1,8 +1,11 @@
 import json
+from typing import Any
 
 import pytest
 
+from nsq_ha.admin import AdminClient, TopicDescription
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.policy.topology import TopicView
 from tests.cli.conftest import Invoke
 
 
@@ -25,6 +28,28 @@ def test_a_topic_is_created_listed_described_and_deleted(invoke: Invoke, name: s
     gone = invoke("topic", "describe", name)
     assert (gone.exit_code, gone.stdout) == (1, "")
     assert gone.stderr == f"Error: there is no topic '{name}': create it (nsq-ha topic create {name})\n"
+
+
+def unknown(topic: str) -> TopicDescription:
+    """What a description says while a topic grows, and two nsqlookupds name different numbers of partitions."""
+    return TopicDescription(TopicView(topic, None, {}, complete=False, exists=True), (), "")
+
+
+@pytest.mark.parametrize(
+    "command", [("topic", "describe"), ("channel", "list"), ("dead-letters", "list"), ("trace", "7", "--trace-id")]
+)
+def test_a_topic_whose_partitions_are_not_known_is_not_shown_as_empty(
+    invoke: Invoke, topic: str, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe(_: AdminClient, topic: str, **__: Any) -> TopicDescription:  # noqa: ANN401
+        return unknown(topic)
+
+    monkeypatch.setattr(AdminClient, "describe", describe)
+    result = invoke(*command, *(("--topic", topic) if command[0] == "trace" else (topic,)))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"Error: the nsqlookupds do not agree how many partitions topic '{topic}' has: try again in some seconds\n"
+    )
 
 
 def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None:
