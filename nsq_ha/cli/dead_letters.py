@@ -443,8 +443,9 @@ async def _replay_channel(
 ) -> None:
     """Replay the dead letters of a channel, and finish them there; the others go back to it."""
     async with cluster.admin() as admin:
-        is_new = channel not in await admin.channels(topic)
-        is_plain = (await admin.describe(topic)).view.is_plain
+        listed, described = await admin.channels(topic), await admin.describe(topic)
+    # An nsqlookupd that has just started lists no channels yet; moving one back would replay its letters again.
+    is_new, is_plain = channel not in {*listed, *described.channels}, described.view.is_plain
     kind = "nsqds" if is_plain else "partitions"
     reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
     reading["auto_touch"] = True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import sync
+from nsq_ha.admin import AdminClient
 from nsq_ha.cli.dead_letters import Replayer
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
@@ -89,6 +90,23 @@ def test_they_are_listed_shown_and_replayed(
     assert (again.exit_code, again.stderr.splitlines()[-1]) == (0, "replayed 0 dead letters")
     bodies = invoke("tail", topic, "--from", "beginning", "-n", "7", "--raw").stdout.split()
     assert sorted(bodies) == ["k2", "k2", "k2", "v1", "v1", "v3", "v3"]
+
+
+def test_a_channel_that_no_nsqlookupd_lists_yet_replays_nothing_again(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that had just started listed none, so the channel was moved back to the oldest letter."""
+    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 2.0)
+    dead = cluster.create_topic(f"{name}.dead", sync_every=1)
+    bury(cluster, topic, dead, [b"v1"])
+    replay = ("dead-letters", "replay", dead, "--all", "--yes")
+    assert invoke(*replay).stderr.splitlines()[-1] == "replayed 1 dead letters"
+
+    async def channels(*_: object, **__: object) -> tuple[str, ...]:
+        return ()
+
+    monkeypatch.setattr(AdminClient, "channels", channels)
+    assert invoke(*replay).stderr.splitlines()[-1] == "replayed 0 dead letters"
 
 
 def test_an_ordinary_topic_is_noticed_after_a_sample(
