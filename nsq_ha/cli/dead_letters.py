@@ -24,7 +24,15 @@ from nsq_ha.cli.options import (
 )
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import check_read, depth_of, losses_reported, reading_options, scan, until_quiet
+from nsq_ha.cli.reading import (
+    check_channel_of,
+    check_read,
+    depth_of,
+    losses_reported,
+    reading_options,
+    scan,
+    until_quiet,
+)
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.tail import letter_as_dict
@@ -446,6 +454,10 @@ async def _replay_channel(
         listed, described = await admin.channels(topic), await admin.describe(topic)
     # An nsqlookupd that has just started lists no channels yet; moving one back would replay its letters again.
     is_new, is_plain = channel not in {*listed, *described.channels}, described.view.is_plain
+    if is_plain:
+        for entry in described.partitions:
+            if entry.stats is not None:  # one that does not answer is reported when it cannot be read
+                check_channel_of(entry, topic, channel)
     kind = "nsqds" if is_plain else "partitions"
     reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
     reading["auto_touch"] = True

@@ -309,12 +309,8 @@ async def scan(
             f" would take those that wait for the first one"
         )
     described = await cluster.ask(lambda admin: admin.describe(topic), topic)
-    if without := [each.leader for each in described.partitions if channel not in _channels(each)]:
-        nsqd = without[0].address if without[0] is not None else "unknown"
-        known = ", ".join(sorted(described.depth)) or "none"
-        raise ConfigError(
-            f"topic {topic!r} has no channel {channel!r} at nsqd {nsqd}, and reading would create it; it has {known}"
-        )
+    for entry in described.partitions:
+        check_channel_of(entry, topic, channel)
     expected, reading = described.depth.get(channel), reading_options((), None, _IN_FLIGHT)
     count = 0
     async with (
@@ -332,8 +328,23 @@ async def scan(
     click.echo(f"warning: only the first {_IN_FLIGHT:,} messages of the channel were read", err=True)
 
 
-def _channels(entry: PartitionDescription) -> list[str]:
-    return [each.name for each in entry.stats.channels] if entry.stats else []
+def check_channel_of(entry: PartitionDescription, topic: str, channel: str) -> None:
+    """Check that an nsqd of a plain topic has a channel: a consumer would create it, and take what waits there.
+
+    Raises:
+        ConfigError: It has not, or does not answer.
+    """
+    nsqd = entry.leader.address if entry.leader is not None else "unknown"
+    if entry.error:
+        raise ConfigError(
+            f"nsqd {nsqd} does not say whether topic {topic!r} has channel {channel!r} there ({entry.error})"
+        )
+    names = [] if entry.stats is None else [each.name for each in entry.stats.channels]
+    if channel not in names:
+        known = ", ".join(names) or "none"
+        raise ConfigError(
+            f"topic {topic!r} has no channel {channel!r} at nsqd {nsqd}, and reading would create it; it has {known}"
+        )
 
 
 async def _scan_log(cluster: ClusterAccess, topic: str, start: StartFrom) -> AsyncGenerator[Message, None]:

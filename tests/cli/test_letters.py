@@ -218,6 +218,9 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     plain.create_topic(name)
     plain.create_topic(dead)
     bury(plain, name, dead, [b"v1", b"k2"])
+    replay = ("dead-letters", "replay", dead, "--channel", "look", "--yes")
+    mistyped = invoke(*replay, "--all", lookupd=lookupd)
+    assert (mistyped.exit_code, "no channel 'look' at nsqd" in mistyped.stderr) == (1, True)
     refused = invoke("dead-letters", "list", dead, lookupd=lookupd)
     assert refused.exit_code == 1
     assert "give --channel: a plain cluster keeps messages" in refused.stderr
@@ -228,7 +231,6 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     assert invoke("channel", "create", dead, "look", lookupd=lookupd).exit_code == 0
     found = letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)
     assert sorted(each["body"] for each in found) == ["k2", "v1"]
-    replay = ("dead-letters", "replay", dead, "--channel", "look", "--yes")
     named = found[0]
     result = invoke(*replay[:3], str(named["internal_id"]), *replay[3:], lookupd=lookupd)
     assert result.exit_code == 2
