@@ -330,11 +330,7 @@ class GivingUp:
         how = ", which failed before" if is_left else " unhandled"
         why = self._not_given_up.pop(message.identity, None)
         log.warning("giving up %r%s: delivery %d, max_attempts=%d", message, how, attempts, limit)
-        try:
-            await self._give_up(message, why)
-        except asyncio.CancelledError:
-            self._remember(message, why)
-            raise
+        await self._give_up(message, why)
         return False
 
     async def failed(self, message: Message, error: BaseException) -> None:
@@ -451,6 +447,7 @@ class GivingUp:
             await self._apply(message, why)
         except (Exception, asyncio.CancelledError) as error:  # the application's function may raise anything
             if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+                self._remember(message, why)
                 raise
             log.warning("%r could not be given up and will be redelivered: %s", message, error)
             self._report(message, str(error) or repr(error))

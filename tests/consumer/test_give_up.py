@@ -667,6 +667,34 @@ async def test_so_does_one_whose_giving_up_was_cancelled(stage: Stage, *, in_bat
     assert given == [1, 2, 2]
 
 
+async def test_and_one_whose_handler_failed_before_its_run_was_cancelled(stage: Stage) -> None:
+    """Its next delivery was handled, though it had had all its attempts."""
+    handled: list[int] = []
+    given = asyncio.Queue[int]()
+
+    async def handle(message: Message) -> None:
+        handled.append(message.attempts)
+        raise ValueError("it fails")
+
+    async def give_up(message: Message) -> None:
+        given.put_nowait(message.attempts)
+        if message.attempts == 1:
+            await asyncio.Event().wait()
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up, handler_backoff=None) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        running = asyncio.create_task(consumer.run(handle))
+        assert await given.get() == 1
+        running.cancel()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        running = asyncio.create_task(consumer.run(handle))
+        peer.message(b"x", message_id(2), attempts=2)
+        assert await given.get() == 2
+        assert handled == [1]
+    await running
+
+
 @pytest.mark.parametrize("give_up", [lambda: None, lambda message, other: None])
 def test_a_function_that_takes_no_message_is_refused(give_up: Any) -> None:  # noqa: ANN401 - wrong on purpose
     """Its message used to come again for ever, and no handler saw it."""
