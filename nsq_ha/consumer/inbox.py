@@ -568,8 +568,10 @@ class ConsumerInbox:
     def cut_off(self, delivery: Delivery) -> None:
         """Requeue the unanswered messages of ``delivery``, whose connection is about to end."""
         self._left += self.iterations.take(None)
-        held = (*self._left, *self._abandoned, *self.giving_up.messages, *self._held())
-        for message in (*self.queue.unseen, *self.pace.backoff.parked, *self.ledger.cancelled, *held):
+        held = (*self._left, *self._abandoned, *self.giving_up.messages, *self._held(), *self.ledger.cancelled)
+        # The copy of a message whose own connection was lost is kept for the answer to that message.
+        copies = [copy for each in held if (by := delivery_of(each)) is not None for copy in by.open_copies(each.watch)]
+        for message in (*self.queue.unseen, *self.pace.backoff.parked, *held, *copies):
             if not message.answered and delivery_of(message) is delivery:
                 give_back(message, CLOSED)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ConfigError, StartFrom
+from nsq_ha import ConfigError, Message, StartFrom
 from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Layout, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
@@ -168,3 +168,26 @@ async def test_a_plain_nsqd_gets_back_what_nobody_answered(stage: Stage, max_att
     ends = [command for command in peer.commands if isinstance(command, Close | Requeue)]
     assert ends[0] == Close()
     assert sorted(ends[1:], key=repr) == [Requeue(message_id(number), 0) for number in range(3)]
+
+
+async def test_a_copy_of_what_a_handler_still_has_at_the_end_of_the_close_goes_back(stage: Stage) -> None:
+    """It stayed in flight until its timeout: it arrived over another connection than the message of the handler."""
+    stage.list_plain(stage.nsqd)
+    has_begun = asyncio.Event()
+
+    async def hold(message: Message) -> None:
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(LIMIT), stage.consumer(close_timeout=0.5, heartbeat_interval=60.0) as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(hold, concurrency=2))
+        peer.message(b"x", b"0123456789abcdef", layout=Layout.PLAIN)
+        await has_begun.wait()
+        peer.abort()
+        again = await stage.nsqd.subscriber(1)
+        again.message(b"x", b"0123456789abcdef", layout=Layout.PLAIN, attempts=2)
+        await eventually(lambda: consumer.stats().in_flight == 1 and not consumer.stats().queued)
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
+    assert again.of(Requeue) == [Requeue(b"0123456789abcdef", 0)]
+    await asyncio.wait({running})
