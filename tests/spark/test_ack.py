@@ -6,6 +6,8 @@ The embedded cluster's nsqds stand in for plain ones: spoken to without partitio
 from __future__ import annotations
 
 import itertools
+import os
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +118,27 @@ def test_a_folder_that_cannot_be_used_is_reported_by_the_option(tmp_path: Path) 
         with pytest.raises(ConfigError, match=r"option 'spool': cannot be written"):
             spool.append(plain(b"a"))
         assert spool.end == 0
+
+
+def test_a_file_whose_folder_could_not_be_made_durable_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another puller's file got the same numbers, and a restarted query read both: rows of equal offsets."""
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError("no space")
+        fsync(descriptor)
+
+    with closing(Spool(str(tmp_path))) as spool:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", fail)
+            with pytest.raises(ConfigError, match=r"option 'spool': cannot be written: no space"):
+                spool.append(plain(b"a", b"b", b"c"))
+        spool.append(plain(b"d"))
+    with closing(Spool(str(tmp_path))) as spool:
+        assert (spool.end, values(spool, 0, 9)) == (1, [b"d"])
 
 
 @pytest.mark.parametrize("name", ["a.arrow", "1-2-3.arrow", "1-2-3-x.arrow", "1-2-3-4", "²-1-1-1.arrow"])

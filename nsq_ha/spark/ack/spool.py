@@ -156,6 +156,8 @@ class Spool:
             try:
                 self._write(file.name, lambda path: _store(path, messages, file.first_row))
             except OSError as error:
+                with contextlib.suppress(OSError):  # it may have its name; the next file gets the same numbers
+                    (self.folder / file.name).unlink(missing_ok=True)
                 raise wrong("spool", f"cannot be written: {error}") from error
             self._files.append(file)
             self._row += file.rows
