@@ -480,7 +480,9 @@ async def _replay_channel(
                     message.finish()
                     left -= 1
                     progress.advance()
-        if left >= _IN_FLIGHT:
+        # An ordered partition delivers one message at a time.
+        meta = described.view.meta
+        if left >= (1 if meta is not None and meta.ordered else _IN_FLIGHT):
             click.echo(
                 f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest",
                 err=True,

@@ -164,6 +164,20 @@ def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
     assert "warning: 2 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
 
 
+def test_one_of_them_holds_back_an_ordered_partition(
+    cluster: DevCluster, invoke: Invoke, topic: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command ended as if there were no letters."""
+    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 1.0)
+    dead = cluster.create_topic(f"{name}.dead", partitions=1, ordered=True, sync_every=1)
+    with sync.Producer(lookupd=cluster.lookupd) as producer:
+        producer.publish(dead, b"no letter", partition=0)
+        producer.publish(dead, b"no letter", partition=0)
+    result = invoke("dead-letters", "replay", dead, "--all", "--yes")
+    assert "replayed 0 dead letters" in result.stderr
+    assert "warning: 1 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
+
+
 @pytest.mark.slow
 def test_letters_that_cannot_be_read_are_not_replayed_in_silence(
     invoke: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
