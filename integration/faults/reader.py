@@ -2,13 +2,15 @@
 
 ``python -m integration.faults.reader TOPIC CHANNEL OPTIONS LOOKUPD...``: a line of JSON for each
 delivery, written before its FIN, and one when it is subscribed. The options are JSON; TLS, AUTH and compression are the
-environment's.
+environment's. SIGTERM closes the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import signal
 import sys
 import time
 
@@ -17,7 +19,10 @@ from nsq_ha import Consumer
 
 
 async def main(topic: str, channel: str, options: dict[str, float], lookupds: list[str]) -> None:
-    """Read until killed."""
+    """Read until killed, or told to leave."""
+    task = asyncio.current_task()
+    if task is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with Consumer(topic, channel, lookupd=lookupds, **(of_environment() | options)) as consumer:
         _write({"subscribed": True})
         async for message in consumer:
@@ -39,4 +44,5 @@ def _write(line: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:]))
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), sys.argv[4:]))

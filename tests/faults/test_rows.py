@@ -15,6 +15,7 @@ from integration.faults.bench import ORDERED, Scenario, staged
 from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
+from integration.faults.scenarios.consumers import Neighbour
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
 if TYPE_CHECKING:
@@ -166,6 +167,14 @@ async def test_a_row_whose_probes_ended_is_broken(bench: Bench) -> None:
     scenario = Scenario("probes", "", Target(), staged(fault, ORDERED))
     row = await scenario.play(bench, scenario)
     assert row.broken == ["the probes ended"]
+
+
+async def test_a_second_consumer_can_leave(bench: Bench) -> None:
+    topic = await bench.make_topic(ORDERED)
+    load = bench.load(topic, ordered=True, channel="ch", lookupds=bench.cluster.lookupds)
+    neighbour = Neighbour(load)
+    await neighbour.start()
+    assert await neighbour.leave() == 0
 
 
 def test_each_scenario_says_whether_a_leader_changes() -> None:

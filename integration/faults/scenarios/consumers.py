@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import signal
@@ -27,6 +28,7 @@ FAILURES = 3
 ENOUGH = 300
 """Deliveries to the second consumer before its fault."""
 STARTED = 30.0
+LEFT = 15.0
 
 
 class Neighbour:
@@ -59,6 +61,16 @@ class Neighbour:
         """Send it a signal."""
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
+
+    async def leave(self) -> int | None:
+        """Have it close its consumer and end; return its exit code."""
+        self.signal(signal.SIGTERM)
+        if self._process is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LEFT):
+                    await self._process.wait()
+        await self.stop()
+        return None if self._process is None else self._process.returncode
 
     async def stop(self) -> None:
         """End it in any state."""

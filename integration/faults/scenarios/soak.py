@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import os
 import random
-import signal
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,9 +86,7 @@ class Soak(Chaos):
     async def _change_neighbour(self, kind: str) -> None:
         if (neighbour := self._neighbours.pop(kind, None)) is not None:
             self.say(f"the second consumer of {kind} ends after {neighbour.deliveries} deliveries")
-            if self._chance.random() < 0.5:
-                neighbour.signal(signal.SIGTERM)
-            await neighbour.stop()
+            await (neighbour.leave() if self._chance.random() < 0.5 else neighbour.stop())
             return
         self._neighbours[kind] = neighbour = Neighbour(self._stage.loads[kind])
         self.say(f"a second consumer of {kind}")
