@@ -262,6 +262,7 @@ class Unfinished:
         orphaned: Unanswered messages of clients that are gone; redelivered after their message timeout.
         clients: Number of connections.
         paused: An operator stopped delivery.
+        deferred: Messages that were requeued with a delay and still wait.
     """
 
     waiting: int
@@ -269,6 +270,7 @@ class Unfinished:
     orphaned: int
     clients: int
     paused: bool
+    deferred: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -513,6 +515,7 @@ def unfinished_of(content: Stats, topic: str, channel: str) -> Unfinished | None
                 orphaned=before.orphaned + max(0, delivered - held),
                 clients=before.clients + len(each.connections),
                 paused=before.paused or each.paused,
+                deferred=before.deferred + each.deferred,
             )
     return found
 

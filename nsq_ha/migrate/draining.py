@@ -66,20 +66,22 @@ async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
         partitions = described.partitions
         if not (partitions or described.view.is_plain):
             return f"{_UNKNOWN}: the nsqlookupds do not agree how many partitions the topic has"
-        deferred = sum(_deferred(each, topic, channel) for each in partitions)
+        for each in partitions:
+            _check(each, topic, channel)
         nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
         found = [await _unfinished(node, topic, channel) for node in nodes.values()]
     except NsqError as error:
         return f"{_UNKNOWN}: {error}"
     waiting = sum(each.waiting for each in found)
     held = sum(each.held + each.orphaned for each in found)
+    deferred = sum(each.deferred for each in found)  # of the same moment, or a message could change sides in between
     if not (deferred or waiting or held):
         return ""
     return f"has messages of the channel: {waiting} waiting, {held} in work, {deferred} requeued with a delay"
 
 
-def _deferred(partition: PartitionDescription, topic: str, channel: str) -> int:
-    """Return the number of messages of a partition that were requeued with a delay.
+def _check(partition: PartitionDescription, topic: str, channel: str) -> None:
+    """Check that the leader of a partition has the channel.
 
     Raises:
         NsqError: Its leader does not answer, or does not have the channel.
@@ -87,14 +89,12 @@ def _deferred(partition: PartitionDescription, topic: str, channel: str) -> int:
     where = f"partition {partition.partition} of {topic}"
     if partition.leader is None or partition.stats is None:
         raise NsqError(f"the leader of {where} does not answer")
-    for each in partition.stats.channels:
-        if each.name == channel:
-            return each.deferred
-    raise NsqError(f"{where} has no channel {channel}")
+    if all(each.name != channel for each in partition.stats.channels):
+        raise NsqError(f"{where} has no channel {channel}")
 
 
 async def _unfinished(node: Node, topic: str, channel: str) -> Unfinished:
-    """Return what else a node has; it includes messages that are stored but not flushed yet.
+    """Return what a node has; it includes messages that are stored but not flushed yet.
 
     Raises:
         NsqError: It does not answer, or does not have the channel.

@@ -315,7 +315,7 @@ def of_channel(**channel: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
         # Upstream, a topic's own messages wait for all its channels, and what is under way is not in the depth.
         (
             [{"topic_name": "t", "depth": 3, "message_count": 90, "channels": [of_channel(depth=2, deferred_count=9)]}],
-            Unfinished(waiting=5, held=0, orphaned=0, clients=0, paused=False),
+            Unfinished(waiting=5, held=0, orphaned=0, clients=0, paused=False, deferred=9),
         ),
         (
             [{"topic_name": "t", "channels": [of_channel(in_flight_count=7, held=(2, 3), paused=True)]}],
@@ -348,7 +348,7 @@ def of_channel(**channel: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
                 }
                 for number in range(2)
             ],
-            Unfinished(waiting=6, held=2, orphaned=0, clients=2, paused=False),
+            Unfinished(waiting=6, held=2, orphaned=0, clients=2, paused=False, deferred=10),
         ),
         ([{"topic_name": "t", "channels": None}, {"topic_name": "u", "channels": [of_channel(depth=1)]}], None),
         (None, None),
