@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
+_MEASURED: Final = ("nsq_ha", "benchmarks", "integration")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,14 @@ def load() -> float:
 
 
 def commit() -> str:
-    """Return the commit that is checked out; empty without git."""
+    """Return the commit that is checked out, marked if code that is measured was changed since; empty without git."""
     git = shutil.which("git")
     if git is None:
         return ""
     found = subprocess.run([git, "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
+    difference = [git, "diff", "--quiet", "HEAD", "--", *_MEASURED]
+    is_changed = subprocess.run(difference, cwd=ROOT, capture_output=True, check=False).returncode == 1
+    return found.stdout.strip() + "-dirty" * is_changed
 
 
 def machine() -> str:
