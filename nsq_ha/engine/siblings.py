@@ -233,7 +233,8 @@ class Siblings:
         await self._change("pause" if paused else "unpause", partition, node, channel)
 
     def forget(self) -> None:
-        """Forget everything: the topic was deleted."""
+        """Forget everything, the outcome of running checks, too: the topic was deleted."""
+        self.cancel()
         self._first = None
         self._settled.clear()
         self._overdue.clear()

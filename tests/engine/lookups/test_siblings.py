@@ -213,6 +213,20 @@ async def test_so_does_the_time_within_which_its_leaders_must_lead(cluster: Clus
         siblings.forget()
 
 
+async def test_so_does_a_check_that_runs_meanwhile(cluster: Cluster) -> None:
+    """Its outcome counted for the new topic, whose partition then never got the channels."""
+    cluster.nsqds[1].behave = hang
+    siblings, view = cluster.siblings(), cluster.view()
+    check = siblings.check(1, view.leaders[1], view)
+    await eventually(lambda: cluster.lookupd.count("/channels"))
+    siblings.forget()
+    cluster.nsqds[1].behave = None
+    assert check is not None
+    await asyncio.wait({check})
+    await cluster.check(siblings)
+    assert cluster.created() == [("/channel/create", "1", "billing")]
+
+
 async def test_the_nsqlookupd_may_be_behind_the_nsqds(cluster: Cluster) -> None:
     cluster.has(1, partition(1, "billing", messages=0))
     await cluster.check(cluster.siblings())
