@@ -1,6 +1,7 @@
 """The turns in which a client's connections are opened, by ``policy.approaches``.
 
-The invariant: each attempt that begins ends, or its connection does, and both are recorded.
+The invariants: each attempt that begins ends, or its connection does, and both are recorded. Addresses take turns, so
+an nsqd that is down and leads many partitions does not delay the others.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Approach:
 
     def __init__(self) -> None:
         self._policy = Approaches()
-        self._waiting: dict[asyncio.Future[Attempt], Node] = {}  # in their order
+        # By address, in the order of their turns; those of each address in theirs.
+        self._waiting: dict[str, dict[asyncio.Future[Attempt], Node]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     async def open(self, node: Node, opening: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
@@ -56,13 +58,13 @@ class Approach:
         if wait == 0:
             return self._policy.begin(node.address, node.host, now)
         turn: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = node
+        self._waiting.setdefault(node.address, {})[turn] = node
         if wait is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
         try:
             return await turn
         except asyncio.CancelledError:
-            self._waiting.pop(turn, None)
+            self._waiting.get(node.address, {}).pop(turn, None)
             if turn.done() and not turn.cancelled():  # it got its turn at the same moment
                 self._ended(turn.result(), is_fault=False)
             raise
@@ -87,12 +89,16 @@ class Approach:
             self._timer.cancel()
             self._timer = None
         now, soonest = _now(), None
-        for turn, node in tuple(self._waiting.items()):
-            wait = self._policy.wait(node.address, node.host, now)
-            if wait == 0:
-                del self._waiting[turn]
+        for address, turns in tuple(self._waiting.items()):
+            wait: float | None = 0.0
+            while turns and (wait := self._policy.wait(address, next(iter(turns.values())).host, now)) == 0:
+                turn, node = next(iter(turns.items()))
+                del turns[turn]
                 if not turn.done():
-                    turn.set_result(self._policy.begin(node.address, node.host, now))
+                    turn.set_result(self._policy.begin(address, node.host, now))
+                    self._waiting[address] = self._waiting.pop(address)
+            if not turns:
+                del self._waiting[address]
             elif wait is not None:
                 soonest = wait if soonest is None else min(soonest, wait)
         if soonest is not None:

@@ -122,3 +122,19 @@ async def test_a_healthy_nsqd_beside_a_bad_one_is_not_delayed(stage: Stage) -> N
             peer.close()
             await good.subscriber(number + 1)
             assert asyncio.get_running_loop().time() - began < 0.3
+
+
+async def test_neither_is_one_that_restarts_while_the_other_is_down(stage: Stage) -> None:
+    """Its attempt waited behind those of each partition of the other, which may begin at one a second."""
+    down, restarted = stage.nsqds
+    stage.lead(dict.fromkeys(range(63), down) | {63: restarted})
+    async with stage.consumer(start_timeout=LIMIT) as consumer:
+        await consumer.wait_ready(timeout=LIMIT)
+        await down.stop()
+        await dawdle(SPAN)
+        await restarted.stop()
+        await dawdle(SPAN)
+        began = asyncio.get_running_loop().time()
+        await restarted.start()
+        await restarted.until(lambda: bool(restarted.open_peers))
+        assert asyncio.get_running_loop().time() - began < 4.0
