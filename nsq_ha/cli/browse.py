@@ -29,7 +29,7 @@ from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.cli.views import require_topic
-from nsq_ha.errors import ConfigError, LookupUnavailableError
+from nsq_ha.errors import ConfigError, DiscoveryError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -203,7 +203,9 @@ async def _follow(
         before, behind = notes, 0
         try:
             look = await browsing.browse(admin, topic, LogStart("numbers", numbers=newer), count=MAX_COUNT, **which)
-        except LookupUnavailableError as error:
+        except TopicNotFoundError:
+            raise
+        except DiscoveryError as error:
             notes = (str(error),)
         else:
             for each in look.messages:

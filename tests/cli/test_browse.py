@@ -13,7 +13,7 @@ import pytest
 from nsq_ha import sync
 from nsq_ha.admin import browsing
 from nsq_ha.admin.browsing import LogLook
-from nsq_ha.errors import LookupUnavailableError
+from nsq_ha.errors import DiscoveryError, LookupUnavailableError
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ def test_it_follows_through_an_outage_and_says_what_it_cannot_read(
     """It used to end without nsqlookupds, and to be silent about a partition that lost its leader."""
     nothing = LogLook((), 0, {}, {0: 1}, ())
     cut_off = nothing._replace(notes=(f"{topic}-0 cannot be read: refused",))
-    looks = iter((nothing, LookupUnavailableError("no nsqlookupd answers", ()), cut_off, cut_off, nothing, cut_off))
+    slow = DiscoveryError("describing it did not finish")
+    no_answer = LookupUnavailableError("no nsqlookupd answers", ())
+    looks = iter((nothing, no_answer, slow, cut_off, cut_off, nothing, cut_off))
 
     async def browse(*_: object, **__: object) -> LogLook:
         look = next(looks, None)
@@ -119,7 +121,13 @@ def test_it_follows_through_an_outage_and_says_what_it_cannot_read(
     assert (result.exit_code, result.stdout) == (0, "")
     cannot = f"warning: {topic}-0 cannot be read: refused"
     lost = "warning: no nsqlookupd answers"
-    assert result.stderr.splitlines() == [f"{topic} has no messages there", lost, cannot, cannot]
+    assert result.stderr.splitlines() == [
+        f"{topic} has no messages there",
+        lost,
+        "warning: describing it did not finish",
+        cannot,
+        cannot,
+    ]
 
 
 @pytest.mark.parametrize(
