@@ -244,6 +244,7 @@ class _Reader:
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
         self._ended: set[int] = set()
+        self._failed: set[int] = set()
 
     async def begin(self, start: LogStart) -> None:
         """Find the number to begin with in each partition."""
@@ -267,7 +268,7 @@ class _Reader:
         offset = max(int(start.value) if start.kind == "offset" else 0, self._begins[partition])
         first = await self._get(partition, offset=offset)
         if first is None:
-            return end + 1
+            return 1 if start.kind == "oldest" and not self._begins[partition] else end + 1
         if start.kind == "number":
             return max(first.number, min(int(start.value), end + 1))
         return first.number if start.kind != "time" else await self._at(partition, first.number, start.value)
@@ -313,6 +314,8 @@ class _Reader:
                     continue
                 at[p] = number + step
                 self._unread += stored is None
+                if stored is None and not self._begins[p] and p not in self._failed:  # nothing was cleaned up yet
+                    self._newer[p] = number
                 if stored is not None:
                     if is_backward and p not in seen:
                         self._newer[p] = number + 1  # those after it are not flushed yet
@@ -325,6 +328,7 @@ class _Reader:
             try:
                 return await self._admin.find_message(self._topic, partition=partition, **where)
             except NsqError as error:
+                self._failed.add(partition)
                 note = f"{self._topic}-{partition} cannot be read: {error}"
                 if note not in self.notes and len(self.notes) < 5:
                     self.notes.append(note)

@@ -77,6 +77,8 @@ def seen(found: LogLook) -> list[tuple[int, int]]:
         (Cluster((1, 9)), LogStart("numbers", numbers={0: 5}, is_backward=True), [2, 3, 4, 5], {0: 1}, {0: 6}),
         (Cluster((1, 9)), LogStart("numbers", numbers={0: 8}), [8, 9], {0: 7}, {0: 10}),
         (Cluster((1, 0)), LATEST, [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), LATEST, [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), LogStart("oldest"), [], {}, {0: 1}),
     ],
 )
 async def test_where_a_look_begins_and_goes_on(
