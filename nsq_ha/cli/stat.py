@@ -52,7 +52,7 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> Non
     """Show depth, messages in flight, requeues, timeouts and clients of TOPIC, or of all topics.
 
     A row is a channel, over all partitions. Where the terminal is narrow, columns are left out; JSON has all. Exit code
-    1 if figures are missing, since an nsqd or leader is; not with --watch, which goes on.
+    1 if figures are missing, since an nsqd or leader is, or has too many connections to list; not with --watch.
     """
     chosen = StatOptions(as_json=wants_json(as_json), **options)  # type: ignore[arg-type]  # click's names and types
     if chosen.count is not None and not chosen.watch:
@@ -81,8 +81,10 @@ async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
                     raise TopicNotFoundError.named(options.topic or "")
                 remember(cluster.lookupd, reading)
                 lacks = tell_lacking(reading, options.topic)
-                show = _print_clients if options.clients else _print_rows
-                show(reading, options)
+                if options.clients:
+                    lacks |= _print_clients(reading, options)
+                else:
+                    _print_rows(reading, options)
                 before = reading
             done += 1
             if not options.watch or done == options.count:
@@ -170,7 +172,8 @@ class _Connection(NamedTuple):
     client: ClientStats
 
 
-def _print_clients(reading: Reading, options: StatOptions) -> None:
+def _print_clients(reading: Reading, options: StatOptions) -> bool:
+    """Print the connections; say which nsqds have too many to list them, and return whether one has."""
     channels = [
         (entry, channel)
         for topic in reading.topics.values()
@@ -187,8 +190,13 @@ def _print_clients(reading: Reading, options: StatOptions) -> None:
         place = {"topic": entry.topic, "channel": each.channel.name, "partition": number, "nsqd": entry.nsqd}
         return place | dataclasses.asdict(each.client)
 
+    unlisted = sorted({entry.nsqd for entry, channel in channels if channel.clients and not channel.connections})
+    if unlisted:
+        click.echo(f"warning: too many connections to list are at nsqd {clean(', '.join(unlisted))}", err=True)
     columns = _client_columns(time.time())
-    print_rows(connections, as_dict, columns, as_json=options.as_json, empty="no connection consumes")
+    empty = "no connection is listed" if unlisted else "no connection consumes"
+    print_rows(connections, as_dict, columns, as_json=options.as_json, empty=empty)
+    return bool(unlisted)
 
 
 def _client_columns(now: float) -> list[FigureColumn]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import Consumer
-from nsq_ha.admin import ChannelStats, ClusterStats, NodeStats, PartitionStats
+from nsq_ha.admin import AdminClient, ChannelStats, ClusterStats, NodeStats, PartitionStats
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.cli import stat
@@ -214,6 +214,19 @@ async def test_connections(cluster: DevCluster, invoke: Invoke, topic: str) -> N
     assert [(each["channel"], each["client_id"], each["in_flight"]) for each in entries] == [("billing", "me", 0)] * 2
     assert {each["nsqd"] for each in entries} <= set(cluster.nsqds.values())
     assert [line.split()[:3] for line in printed.splitlines() if "billing" in line] == [[topic, "billing", "me"]] * 2
+
+
+def test_an_nsqd_with_too_many_connections_to_list_is_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its statistics are read without them, and the list looked like a whole one."""
+    held = partition("orders", 0, channel("billing", connections=()))
+
+    async def look(*_: object, **__: object) -> Reading:
+        return Reading(NOW, stats=ClusterStats((NodeStats(Node("10.0.0.1", 4150, 4151), partitions=(held,)),)))
+
+    monkeypatch.setattr(AdminClient, "look", look)
+    result = invoke("stat", "--clients", "--table")
+    assert (result.exit_code, result.stdout) == (1, "no connection is listed\n")
+    assert result.stderr == f"warning: too many connections to list are at nsqd {A}\n"
 
 
 @pytest.mark.parametrize("arguments", [("--count", "2"), ("--clients", "--watch"), ("--interval", "0"), ("a/b",)])
