@@ -254,7 +254,8 @@ def show_letters(
 
     IDS are those that `dead-letters list` shows. Exit code 1 if one is not there.
     """
-    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel, keep=_whole))
+    unread = set[int]()
+    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel, keep=_whole, unread=unread))
     for message, letter in rows:
         entry = letter_as_dict(message, letter)
         if wants_json(as_json):
@@ -264,14 +265,17 @@ def show_letters(
         fields = [*origin.items(), ("headers", entry["headers"]), ("tag", entry["tag"])]
         print_table(["field", "value"], [(name, str(value)) for name, value in fields], title=id_of(message))
         click.echo(clean(letter.body.decode("utf-8", "backslashreplace")))
-    _check_all_found(topic, ids, {id_of(message) for message, _ in rows})
+    _check_all_found(topic, ids, {id_of(message) for message, _ in rows}, unread)
 
 
-def _check_all_found(topic: str, ids: tuple[str, ...], found: set[str]) -> None:
+def _check_all_found(topic: str, ids: tuple[str, ...], found: set[str], unread: set[int]) -> None:
     missing = set(ids) - found
     if missing:
         names = ", ".join(sorted(missing))
-        raise click.ClickException(f"topic {topic!r} holds no dead letter {names}: see `nsq-ha dead-letters list`")
+        part = "what could be read of " if unread else ""
+        raise click.ClickException(
+            f"{part}topic {topic!r} holds no dead letter {names}: see `nsq-ha dead-letters list`"
+        )
 
 
 async def _found(
@@ -283,13 +287,15 @@ async def _found(
     *,
     keep: Callable[[Message, DeadLetter], _Kept],
     reads_all: bool = True,
+    unread: set[int] | None = None,
 ) -> list[_Kept]:
     """Return what ``keep`` makes of each; a topic may hold more than fit into memory whole."""
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     rows = []
     wanted = set(which.ids)
-    async with contextlib.aclosing(scan(cluster, topic, found, channel=channel, start=start)) as messages:
+    scanned = scan(cluster, topic, found, set() if unread is None else unread, channel=channel, start=start)
+    async with contextlib.aclosing(scanned) as messages:
         with Sorting(topic, reads_all=reads_all) as sorting:
             async for message in messages:
                 letter = sorting.letter_of(message)
@@ -350,7 +356,7 @@ def replay_letters(
     again replays them again. Or give --all: each is then finished in a channel after its publish was acknowledged, so
     running the command again replays only new ones.
 
-    Exit code 1 if one was not replayed. The report says if it may be stored nevertheless.
+    Exit code 1 if one was not replayed, or not all could be read. The report says if it may be stored nevertheless.
     """
     which = Which(frozenset(ids), **filters)
     if is_all is not which.is_all:
@@ -367,8 +373,8 @@ def replay_letters(
         raise
     click.echo(replayer.summary(), err=True)
     if ids:
-        _check_all_found(topic, ids, replayer.seen)
-    if replayer.failed:
+        _check_all_found(topic, ids, replayer.seen, replayer.unread)
+    if replayer.failed or replayer.unread:
         raise click.exceptions.Exit(1)
 
 
@@ -385,6 +391,7 @@ class Replayer:
         failed: Number of those that were not acknowledged.
         uncertain: Number of failed ones that may be stored.
         seen: The ids of the messages that were tried.
+        unread: The partitions that were not read to their end.
         is_interrupted: The last one was interrupted, and may be stored.
     """
 
@@ -393,6 +400,7 @@ class Replayer:
         self.failed: int = 0
         self.uncertain: int = 0
         self.seen: set[str] = set()
+        self.unread: set[int] = set()
         self.is_interrupted: bool = False
         self._target = target
         self.dry_run: bool = dry_run
@@ -434,7 +442,7 @@ async def _replay(
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
-        rows = await _found(cluster, topic, which, None, channel, keep=_whole)
+        rows = await _found(cluster, topic, which, None, channel, keep=_whole, unread=replayer.unread)
         async with producer:
             with Progress("replayed", len(rows)) as progress:
                 for message, letter in rows:

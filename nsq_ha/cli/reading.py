@@ -282,7 +282,13 @@ def own_channel(word: str) -> str:
 
 
 async def scan(
-    cluster: ClusterAccess, topic: str, found: FoundTopic, *, channel: str | None = None, start: StartFrom | None = None
+    cluster: ClusterAccess,
+    topic: str,
+    found: FoundTopic,
+    unread: set[int],
+    *,
+    channel: str | None = None,
+    start: StartFrom | None = None,
 ) -> AsyncGenerator[Message, None]:
     """Yield the messages that a topic holds now, up to its end at the time of the call.
 
@@ -293,6 +299,7 @@ async def scan(
         cluster: The cluster.
         topic: The topic.
         found: What is known about it.
+        unread: Gets the partitions that were not read to their end, with a warning.
         channel: The channel to read on a plain cluster.
         start: Where to begin on a partitioned cluster. None for the oldest message.
 
@@ -300,7 +307,7 @@ async def scan(
         ConfigError: The cluster is a plain one, and ``channel`` is missing, or an nsqd does not have it.
     """
     if found.meta is not None:
-        async for message in _scan_log(cluster, topic, start or StartFrom.beginning()):
+        async for message in _scan_log(cluster, topic, start or StartFrom.beginning(), unread):
             yield message
         return
     if channel is None:
@@ -347,8 +354,10 @@ def check_channel_of(entry: PartitionDescription, topic: str, channel: str) -> N
         )
 
 
-async def _scan_log(cluster: ClusterAccess, topic: str, start: StartFrom) -> AsyncGenerator[Message, None]:
-    ends = await _ends(cluster, topic)
+async def _scan_log(
+    cluster: ClusterAccess, topic: str, start: StartFrom, unread: set[int]
+) -> AsyncGenerator[Message, None]:
+    ends = await _ends(cluster, topic, unread)
     if not ends:
         return
     reading = reading_options(tuple(sorted(ends)), start, _IN_FLIGHT)
@@ -368,6 +377,7 @@ async def _scan_log(cluster: ClusterAccess, topic: str, start: StartFrom) -> Asy
                 if not ends:
                     return
     if start == StartFrom.beginning():  # from a later one, there may be no message
+        unread.update(ends)
         places = ", ".join(f"{topic}-{partition}" for partition in sorted(ends))
         click.echo(f"warning: no more came of {places}, though newer messages are there", err=True)
 
@@ -390,11 +400,12 @@ async def until_quiet(consumer: Consumer, expected: int | None = None) -> AsyncG
         count += 1
 
 
-async def _ends(cluster: ClusterAccess, topic: str) -> dict[int, int]:
-    """Return the positions after the newest messages of the partitions that hold some."""
+async def _ends(cluster: ClusterAccess, topic: str, unread: set[int]) -> dict[int, int]:
+    """Return the positions after the newest messages of partitions that hold some; ``unread`` gets the silent ones."""
     ends = {}
     for entry in (await describe_topic(cluster, topic)).partitions:
         if entry.stats is None:
+            unread.add(entry.partition)
             reason = f" ({clean(entry.error)})" if entry.error else ""
             click.echo(
                 f"warning: {topic}-{entry.partition} has no leader that answers{reason}, and is left out", err=True

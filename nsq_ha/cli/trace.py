@@ -158,13 +158,15 @@ async def _ask_cluster(
         )
         return
     if life.internal_id is None and trace_id is not None:
-        async with contextlib.aclosing(scan(cluster, topic, found, start=start)) as messages:
+        unread = set[int]()
+        async with contextlib.aclosing(scan(cluster, topic, found, unread, start=start)) as messages:
             async for each in messages:
                 if each.trace_id == trace_id:
                     life.internal_id = each.internal_id
                     break
         if life.internal_id is None:
-            life.note = "the topic does not hold it now" + ("" if start is None else ", or not from that time on")
+            part = "what could be read of the topic" if unread else "the topic"
+            life.note = f"{part} does not hold it now" + ("" if start is None else ", or not from that time on")
             return
     if life.internal_id is None:
         return

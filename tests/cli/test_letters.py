@@ -148,6 +148,13 @@ def test_a_topic_that_is_not_read_to_its_end_is_named(
     monkeypatch.setattr("nsq_ha.cli.reading.until_quiet", nothing)
     result = invoke("dead-letters", "list", topic, "--json")
     assert result.stderr == f"warning: no more came of {topic}-1, though newer messages are there\n"
+    assert (result.exit_code, result.stdout) == (0, "")
+    replayed = invoke("dead-letters", "replay", topic, "--error", "KeyError", "--yes")
+    assert (replayed.exit_code, replayed.stderr) == (1, f"{result.stderr}replayed 0 dead letters\n")
+    replayed = invoke("dead-letters", "replay", topic, "0x1", "--yes")
+    assert f"Error: what could be read of topic '{topic}' holds no dead letter 0x1" in replayed.stderr
+    traced = json.loads(invoke("trace", "7", "--trace-id", "--topic", topic, "--json").stdout)
+    assert traced["note"] == "what could be read of the topic does not hold it now"
 
 
 def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
