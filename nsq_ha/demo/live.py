@@ -65,13 +65,14 @@ class LivePage:
         self.samples: list[tuple[int, int, int, int]] = []
         self.gap: float = INTERVAL
         self._is_clean: bool | None = None
+        self._error: str | None = None
         self._clock = asyncio.get_running_loop().time
         self._offset = time.time() - self._clock()
         self.sample()
 
-    def end(self, *, is_clean: bool) -> None:
-        """Show the verdict."""
-        self._is_clean = is_clean
+    def end(self, *, is_clean: bool, error: str | None = None) -> None:
+        """Show the verdict; ``error`` is what is wrong besides the counts."""
+        self._is_clean, self._error = is_clean, error
         self.sample()
 
     def sample(self) -> None:
@@ -120,11 +121,15 @@ class LivePage:
             if audit.is_settled:
                 text = f"All {audit.total:,} flights came through; what follows checks them."
             return tag("p", text, class_="soft", id="verdict")
-        text = (
-            f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order"
-            if self._is_clean
-            else f"FAILED: {audit.lost:,} lost, {audit.out_of_order:,} out of order, {audit.failed:,} errors"
-        )
+        if self._is_clean:
+            text = f"ok: {audit.consumed:,} flights of {audit.keys:,} aircraft came through, 0 lost, 0 out of order"
+        elif audit.is_clean:
+            text = f"FAILED: {self._error}"
+        else:
+            text = (
+                f"FAILED: {audit.lost:,} lost, {audit.out_of_order:,} out of order, {audit.failed:,} errors, "
+                f"{audit.total - audit.acknowledged:,} not acknowledged"
+            )
         return tag("p", text, class_=f"banner {'good' if self._is_clean else 'bad'}", role="status", id="verdict")
 
     def _charts(self, audit: Audit) -> list[Html]:

@@ -221,7 +221,7 @@ class Demo:
                 report.stream = watch.report(batch=report.spark.of_run, file=by_carrier(rows))
                 report.spark_error = report.spark_error or report.stream.difference
             if self._live is not None:
-                self._live.end(is_clean=report.is_clean)
+                self._live.end(is_clean=report.is_clean, error=report.spark_error)
             return report
 
     def _follow(self, state: StreamState) -> None:

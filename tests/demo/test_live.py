@@ -55,8 +55,17 @@ async def test_a_run_with_a_stall_and_a_fault() -> None:
     audit.fail(4, now(), maybe_stored=False)
     watch.end(is_clean=False)
     text = watch.page(BOARD).content
-    assert "FAILED: 1 lost, 0 out of order, 1 errors" in text
+    assert "FAILED: 1 lost, 0 out of order, 1 errors, 1 not acknowledged" in text
     assert tiles(text) | {"lost": "1", "errors": "1", "repeated deliveries": "0"} == tiles(text)
+
+
+async def test_a_run_that_only_spark_found_wrong_says_so() -> None:
+    audit = Audit(1)
+    watch = LivePage(audit, "flights", {}, [])
+    audit.acknowledge(audit.publish(1.0), 0, "a:1", 2.0)
+    audit.consume(1, "N1", 0, 3.0)
+    watch.end(is_clean=False, error="Spark read only 0 of 1 acknowledged flights")
+    assert ">FAILED: Spark read only 0 of 1 acknowledged flights<" in watch.page(BOARD).content
 
 
 def tiles(text: str) -> dict[str, str]:
