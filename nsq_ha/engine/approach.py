@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from nsq_ha.errors import NsqError
-from nsq_ha.policy.approaches import PROOFS, Approaches, Attempt
+from nsq_ha.policy.approaches import PROOFS, Approaches, Attempt, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -97,6 +97,8 @@ class Approach:
                 if not turn.done():
                     turn.set_result(self._policy.begin(address, node.host, now))
                     self._waiting[address] = self._waiting.pop(address)
+                if self._policy.trust(address) is Trust.DOUBTED:
+                    break  # the next one is another address's
             if not turns:
                 del self._waiting[address]
             elif wait is not None:

@@ -18,9 +18,11 @@ doubted     ``BURST`` of all doubted addresses at once, then   good when a conne
                                                                ``SETTLED`` seconds after that
 ==========  =================================================  =====================================================
 
-So an nsqd that restarts gets all its connections back a quarter of a second after the first one, and one that is bad
-in turns gets few. What the client closes by itself is no fault: TLS connections may live for 3 s (``tls_renewal``),
-which is shorter than the last proof. All times come from one clock.
+A doubted address that is good again lets ``BURST`` attempts at others begin at once: what all of them met, such as a
+network that was down, may be over. So all nsqds are back soon after that; one that restarts gets all its connections
+back a quarter of a second after the first one, and one that is bad in turns gets few. What the client closes by itself
+is no fault: TLS connections may live for 3 s (``tls_renewal``), which is shorter than the last proof. All times come
+from one clock.
 """
 
 from __future__ import annotations
@@ -161,6 +163,7 @@ class Approaches:
             return missing
         address.trust = Trust.GOOD
         address.good_at = now
+        self._tokens, self._tokens_at = float(BURST), now
         return None
 
     @staticmethod

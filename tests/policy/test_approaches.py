@@ -101,6 +101,21 @@ def test_doubted_addresses_share_their_attempts() -> None:
     assert approaches.wait(f"{HOST}:2", HOST, 0.0) == pytest.approx(1 / RATE)
 
 
+def test_one_that_is_good_again_lets_others_be_tried() -> None:
+    approaches = Approaches()
+    other = f"{HOST}:2"
+    doubted(approaches, 0.0)
+    doubted(approaches, 0.0, other)
+    attempt = began(approaches, 0.0)[0]
+    approaches.opened(attempt, 0.1)
+    assert approaches.wait(other, HOST, 0.4) != 0
+    assert approaches.proven(attempt, 0.4) is None
+    for _ in range(BURST):
+        assert approaches.wait(other, HOST, 0.4) == 0
+        approaches.begin(other, HOST, 0.4)
+    assert approaches.wait(other, HOST, 0.4) == pytest.approx(1 / RATE)
+
+
 def test_an_address_is_good_again_when_a_connection_lasts() -> None:
     approaches = Approaches()
     doubted(approaches, 0.0)

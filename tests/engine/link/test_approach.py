@@ -138,3 +138,20 @@ async def test_neither_is_one_that_restarts_while_the_other_is_down(stage: Stage
         await restarted.start()
         await restarted.until(lambda: bool(restarted.open_peers))
         assert asyncio.get_running_loop().time() - began < 4.0
+
+
+async def test_all_nsqds_are_back_soon(nothing_is_left: None) -> None:
+    """After a network was down, each nsqd had to wait for its turn, at one a second."""
+    async with Stage(24) as stage:
+        stage.lead(dict(enumerate(stage.nsqds)))
+        async with stage.consumer(start_timeout=LIMIT) as consumer:
+            await consumer.wait_ready(timeout=LIMIT)
+            for nsqd in stage.nsqds:
+                await nsqd.stop()
+            await dawdle(SPAN)
+            began = asyncio.get_running_loop().time()
+            for nsqd in stage.nsqds:
+                await nsqd.start()
+            for nsqd in stage.nsqds:
+                await nsqd.until(lambda nsqd=nsqd: bool(nsqd.open_peers))  # type: ignore[misc]
+            assert asyncio.get_running_loop().time() - began < 5.0
