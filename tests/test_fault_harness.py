@@ -18,6 +18,7 @@ from integration.faults.cluster import Cluster, NotReadyError
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
+from integration.faults.plain import Plain
 from integration.faults.probes import longest_gap_span
 from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
@@ -213,6 +214,20 @@ async def test_clients_that_go_around_the_proxies_are_not_measured() -> None:
         network.check()
     for _, writer in (ours, server):
         writer.transport.abort()
+
+
+@pytest.mark.parametrize("kind", [Cluster, Plain])
+async def test_a_history_says_what_names_a_message(kind: type[Cluster], tmp_path: Path) -> None:
+    """Two plain nsqds give the same ids: a FIN of what only the other one delivered must be found."""
+    bench = Bench(kind(("http://127.0.0.1:1",), (), 0), verbose=False, histories=tmp_path)
+    messages = bench.load("orders", ordered=False, channel="ch", lookupds=bench.cluster.lookupds)
+    await messages.close()
+    assert begin_of(tmp_path / "orders-001.jsonl")["partitioned"] is not bench.cluster.is_plain
+
+
+def begin_of(history: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(history.read_text().splitlines()[0])
+    return found
 
 
 async def test_the_clients_of_one_scenario_are_not_those_of_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,6 +112,7 @@ class Bench:
             pace=self.pace,
             handled=handled,
             history=history,
+            partitioned=not self.cluster.is_plain,
         )
         self.loads.append(load)
         return load

@@ -48,6 +48,7 @@ class Load:
         pace: Rate, keys, limits and options.
         handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
         history: The file for the load's history. None for none.
+        partitioned: The cluster has partitions, so that an id names a message wherever it is delivered.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Load:
         pace: Pace = REAL,
         handled: bool = False,
         history: Path | None = None,
+        partitioned: bool = True,
     ) -> None:
         self.topic = topic
         self.ordered = ordered
@@ -69,7 +71,10 @@ class Load:
         self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
         self.producer = Producer(lookupd=lookupds, **pace.producer_options)
         self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
-        self._history = None if history is None else History(history, topic, channel, limit=pace.limit, ordered=ordered)
+        self._history: History | None = None
+        if history is not None:
+            kind = {"ordered": ordered, "partitioned": partitioned}
+            self._history = History(history, topic, channel, limit=pace.limit, **kind)
         self.fails: Callable[[Message], bool] = lambda _: False
         self.hold_ups = HoldUps()
         self.probes_seen = 0
