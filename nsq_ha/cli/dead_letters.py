@@ -36,7 +36,7 @@ from nsq_ha.cli.reading import (
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.tail import letter_as_dict
-from nsq_ha.cli.views import require_topic
+from nsq_ha.cli.views import describe_topic, require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
 from nsq_ha.identity import is_upstream_id
@@ -443,6 +443,8 @@ async def _replay(
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
         rows = await _found(cluster, topic, which, None, channel, keep=_whole, unread=replayer.unread)
+        if which.is_all and found.meta is not None:
+            rows = await _unfinished(cluster, topic, channel or CHANNEL_OF_REPLAYS, rows)
         async with producer:
             with Progress("replayed", len(rows)) as progress:
                 for message, letter in rows:
@@ -452,6 +454,20 @@ async def _replay(
     if found.meta is None and channel is None:
         raise ConfigError(f"give --channel: a plain cluster keeps the messages of {topic!r} only in its channels")
     await _replay_channel(cluster, topic, which, producer, replayer, channel=channel or CHANNEL_OF_REPLAYS)
+
+
+async def _unfinished(
+    cluster: ClusterAccess, topic: str, channel: str, rows: list[tuple[Message, DeadLetter]]
+) -> list[tuple[Message, DeadLetter]]:
+    """Return those that a channel has not finished, as far as its position says."""
+    passed = {
+        entry.partition: entry.stats.end_offset - each.depth_bytes
+        for entry in (await describe_topic(cluster, topic)).partitions
+        if entry.stats is not None
+        for each in entry.stats.channels
+        if each.name == channel
+    }
+    return [row for row in rows if (row[0].offset or 0) >= passed.get(row[0].partition, 0)]
 
 
 async def _replay_channel(

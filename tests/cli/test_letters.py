@@ -88,6 +88,8 @@ def test_they_are_listed_shown_and_replayed(
     assert (every.exit_code, every.stderr.splitlines()[-1]) == (0, "replayed 3 dead letters")
     again = invoke("dead-letters", "replay", dead, "--all", "--yes")
     assert (again.exit_code, again.stderr.splitlines()[-1]) == (0, "replayed 0 dead letters")
+    dry = invoke("dead-letters", "replay", dead, "--all", "--dry-run")  # those that were replayed were named again
+    assert (dry.stdout, dry.stderr.splitlines()[-1]) == ("", "would replay 0 dead letters")
     bodies = invoke("tail", topic, "--from", "beginning", "-n", "7", "--raw").stdout.split()
     assert sorted(bodies) == ["k2", "k2", "k2", "v1", "v1", "v3", "v3"]
 
