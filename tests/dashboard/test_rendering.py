@@ -323,7 +323,16 @@ def test_clients_that_no_nsqd_lists_are_not_said_to_be_none() -> None:
     )
     board = Board(kept, 1.0)
     texts = [channel_page(board, "a", name).content for name in ("c", "d")]
-    assert ["too many clients" in text for text in texts] == [True, False]
+    assert ["too many clients to list" in text for text in texts] == [True, False]
+
+
+def test_an_nsqd_whose_clients_are_not_listed_is_named_beside_those_of_others() -> None:
+    """The table looked like a whole one."""
+    kept, small = History(5), dataclasses.replace(channel("c"), connections=(CLIENT,))
+    large = partition("a", 0, channel("c", clients=9))
+    kept.add(reading(1, node(4150, large), node(4160, partition("a", 1, small)), has_clients=True))
+    page = channel_page(Board(kept, 1.0), "a", "c").content
+    assert ("too many clients to list at n:4150." in page, CLIENT.address in page) == (True, True)
 
 
 def test_rates_are_shown_though_there_are_more_series_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Html, join, tag
@@ -101,14 +102,16 @@ def clients(board: Board, rows: Iterable[FigureRow]) -> Html:
     )
     channels = [(row, row.channel) for row in rows if row.channel is not None]
     found = [(row, client) for row, channel in channels for client in channel.connections]
-    has_some = any(channel.clients for _, channel in channels)
-    return ui.table(
+    unlisted = {row.nsqd or "" for row, channel in channels if channel.clients and not channel.connections}
+    listed = ui.table(
         "clients",
         columns,
         found,
         key=lambda each: f"{each[1].address} {each[0].partition or 0}",
-        empty="There are too many clients to list." if has_some else "No client is connected.",
+        empty="No client is listed." if unlisted else "No client is connected.",
     )
+    note = tag("p", f"There are too many clients to list at {some(sorted(unlisted))}.", class_="banner warning")
+    return join(note if unlisted else None, listed)
 
 
 def _connection(client: ClientStats) -> Html:
