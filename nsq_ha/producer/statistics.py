@@ -87,7 +87,7 @@ def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOuta
         if watch.error is not None and watch.failing_since is not None:
             text = str(watch.error)
             lookups.setdefault(text, Trouble("", text, now - watch.failing_since))
-        if watch.absent_since is not None and watch.error is None:
+        if watch.absent_since is not None and watch.error is None and not _is_still_connected(publisher):
             found.append(Trouble(watch.topic, _why_absent(publisher), now - watch.absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
@@ -99,6 +99,13 @@ def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOuta
                 continue
             found.append(Trouble(watch.name_of(partition), str(trouble), now - since_failed))
     return [*lookups.values(), *found]
+
+
+def _is_still_connected(publisher: TopicPublisher) -> bool:
+    """Return whether an nsqd of a plain cluster that is not listed any more takes publishes over its connection."""
+    view = publisher.watch.view
+    is_plain = view is not None and view.is_plain
+    return is_plain and any(sender.link.connection is not None for sender in tuple(publisher.senders.values()))
 
 
 def _why_absent(publisher: TopicPublisher) -> str:
