@@ -80,7 +80,9 @@ class PartitionChoice:
         if view.meta is None:
             raise LookupUnavailableError(f"no nsqlookupd named a partition of topic {self._topic!r}")
         self._view, self._meta, self._used = view, view.meta, used
-        self.routes = tuple(sorted(p for p in view.publishable if p < used))
+        # Connections to nsqds of a plain cluster stay in use when no nsqlookupd lists one.
+        open_to = view.publishable or (view.known if view.is_plain else {})
+        self.routes = tuple(sorted(p for p in open_to if p < used))
         # The nsqds of a plain cluster are machines of different load, not equal shares of one topic.
         self._picks_by_load = self._strategy == "least_loaded" or (
             not view.meta.is_partitioned and len(self.routes) > 1

@@ -63,6 +63,18 @@ async def test_an_nsqd_that_is_no_longer_listed_gets_nothing_new(stage: Stage) -
     assert len(published(stage.nsqds[0])) == before
 
 
+async def test_without_a_listed_nsqd_the_one_that_is_connected_gets_everything(stage: Stage) -> None:
+    stage.list_plain(*stage.nsqds[:2])
+    async with stage.producer(lookup_interval=0.1) as producer:
+        await producer.wait_ready(TOPIC)
+        stage.list_plain()  # an nsqlookupd that was restarted, until the nsqds register again
+        await eventually(lambda: not any(partition.leader for partition in producer.stats().partitions))
+        await stage.nsqds[0].stop()
+        receipts = await asyncio.gather(*(producer.publish(TOPIC, b"y", timeout=5.0) for _ in range(20)))
+        receipts += [await producer.publish(TOPIC, b"y", timeout=5.0) for _ in range(4)]
+    assert {receipt.nsqd for receipt in receipts} == {stage.nsqds[1].node.address}
+
+
 async def test_a_cluster_without_an_nsqd_takes_nothing(stage: Stage) -> None:
     stage.lookupd.answer("/lookup", {"message": "TOPIC_NOT_FOUND"}, status=404)
     stage.lookupd.answer("/nodes", {"producers": []})
