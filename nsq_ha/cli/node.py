@@ -17,7 +17,7 @@ from nsq_ha.cli.seen import keep, look, recall
 from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsq_ha.admin import AdminClient, PartitionStats
     from nsq_ha.admin.reading import NsqdView, Reading
@@ -110,20 +110,28 @@ def _listed(reading: Reading) -> Sequence[NsqdView]:
 
 
 def held_by(nsqd: NsqdView) -> list[dict[str, Any]]:
-    """Return what an nsqd has of each topic, as for JSON. It follows what is counted by another leader."""
+    """Return what an nsqd has of each topic, as for JSON; figures that it did not give are None.
+
+    It follows what is counted by another leader.
+    """
+    is_plain, is_silent = nsqd.said.node.is_plain, bool(nsqd.said.error)
+
+    def total(figures: Iterable[int]) -> int | None:
+        return None if is_silent else sum(figures)
+
     led: dict[str, list[PartitionStats]] = {topic: [] for topic in nsqd.topics}
     for entry in nsqd.said.partitions:
-        if nsqd.said.node.is_plain or entry.partition in nsqd.leads.get(entry.topic, ()):
+        if is_plain or entry.partition in nsqd.leads.get(entry.topic, ()):
             led[entry.topic].append(entry)
     return [
         {
             "nsqd": nsqd.address,
             "topic": topic,
-            "leads": None if nsqd.said.node.is_plain else nsqd.leads.get(topic, []),
-            "follows": None if nsqd.said.node.is_plain else nsqd.follows.get(topic, []),
-            "messages": sum(entry.messages for entry in entries),
-            "depth": sum(entry.unrouted + sum(channel.depth for channel in entry.channels) for entry in entries),
-            "clients": sum(channel.clients for entry in entries for channel in entry.channels),
+            "leads": None if is_plain else nsqd.leads.get(topic, []),
+            "follows": None if is_plain or is_silent else nsqd.follows.get(topic, []),
+            "messages": total(entry.messages for entry in entries),
+            "depth": total(entry.unrouted + sum(channel.depth for channel in entry.channels) for entry in entries),
+            "clients": total(channel.clients for entry in entries for channel in entry.channels),
             "tombstoned": topic in nsqd.tombstoned,
         }
         for topic, entries in led.items()
@@ -131,7 +139,9 @@ def held_by(nsqd: NsqdView) -> list[dict[str, Any]]:
 
 
 def _numbers(name: str, need: int) -> FigureColumn:
-    return FigureColumn(name, need, lambda each: " ".join(map(str, each[name])) or None, is_number=False, is_list=True)
+    return FigureColumn(
+        name, need, lambda each: " ".join(map(str, each[name] or ())) or None, is_number=False, is_list=True
+    )
 
 
 _HELD: Final = (

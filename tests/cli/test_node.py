@@ -50,6 +50,14 @@ def test_a_plain_nsqd_has_no_partitions() -> None:
     assert {(each["leads"], each["follows"]) for each in found} == {(None, None)}
 
 
+@pytest.mark.parametrize("node", [NODE, PLAIN])
+def test_what_an_nsqd_that_does_not_answer_has_is_unknown(node: Node) -> None:
+    listed = NodeInfo(node, "host", "1.3.0", {}, ("orders",))
+    [entry] = held_by(nsqd_of(listed, NodeStats(node, error="no complete answer within 2 s")))
+    assert entry["topic"] == "orders"
+    assert {entry[name] for name in ("follows", "messages", "depth", "clients")} == {None}
+
+
 # ---------------------------------------------------------------- the commands
 
 
