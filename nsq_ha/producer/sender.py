@@ -483,6 +483,12 @@ class Sender(Role["Connection | Share"]):
         view = self._watch.view
         node = view.publishable.get(self.partition) if view is not None else None
         if node is None:
+            if view is not None and view.is_plain and self.partition in view.last_known:
+                address = view.last_known[self.partition].address
+                raise NoLeaderError(
+                    f"no nsqlookupd lists nsqd {address} for topic {self._watch.topic!r} now: it stopped, or has to"
+                    " register again"
+                )
             cause = "" if view is None else view.cause
             raise NoLeaderError(f"{self.link.name} has no leader that accepts writes now{cause}")
         return node
