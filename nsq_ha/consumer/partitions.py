@@ -19,7 +19,7 @@ from nsq_ha.options.config import check_plain
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nsq_ha.consumer.subscription import Inbox
     from nsq_ha.engine.lookups import TopicWatch
@@ -181,7 +181,7 @@ class Partitions:
 
     def _without_channel(self) -> set[int]:
         """Return the partitions to read that may not have the channel; none of a plain topic, which keeps messages."""
-        if self._watch.view is not None and self._watch.view.is_plain:
+        if self._watch.view is not None and _is_plain(self._watch.view):
             return set()
         subscriptions = self._subscriptions
         return {each for each in self.wanted() if each not in subscriptions or not subscriptions[each].has_channel}
@@ -265,7 +265,7 @@ class Partitions:
         """Return why not all partitions to read are subscribed."""
         troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
         if troubles:
-            return _by_cause(troubles)
+            return _by_cause(troubles, self._named)
         watch = self._watch
         if watch.error is not None:
             return str(watch.error)
@@ -273,24 +273,35 @@ class Partitions:
             if watch.view.is_plain:
                 return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
             return str(TopicNotFoundError.named(watch.topic))
-        leaders = {} if watch.view is None else watch.view.leaders
+        if watch.view is None:
+            return "the first lookup was not answered yet"
+        leaders, is_plain = watch.view.leaders, _is_plain(watch.view)
         silent: dict[str, list[int]] = {}
         for p in sorted(self._subscriptions):
             if p in leaders and not self._subscriptions[p].is_subscribed:
                 silent.setdefault(leaders[p].address, []).append(p)
-        texts = (f"{numbered(each)}: nsqd {address} has not answered yet" for address, each in silent.items())
-        return "; ".join(texts) or f"no partition has a leader yet{'' if watch.view is None else watch.view.cause}"
+        places = {address: "" if is_plain else f"{numbered(each)}: " for address, each in silent.items()}
+        texts = (f"{place}nsqd {address} has not answered yet" for address, place in places.items())
+        return "; ".join(texts) or f"no partition has a leader yet{watch.view.cause}"
+
+    def _named(self, numbers: list[int]) -> str:
+        """Return how texts name partitions: by their numbers, or those of a plain topic by their nsqds."""
+        view = self._watch.view
+        if view is None or not _is_plain(view):
+            return numbered(numbers)
+        return ", ".join(f"nsqd {view.known[each].address}" if each in view.known else "an nsqd" for each in numbers)
 
 
-def _by_cause(troubles: Mapping[int, str]) -> str:
+def _by_cause(troubles: Mapping[int, str], named: Callable[[list[int]], str]) -> str:
     """Return the troubles of partitions; those that differ only in numbers, such as the nsqd's address, once."""
     alike: dict[str, list[int]] = {}
     for partition in sorted(troubles):
         alike.setdefault(re.sub(_NUMBERS, "0", troubles[partition]), []).append(partition)
     texts = []
     for first, *others in alike.values():
-        same = f" (the same for {numbered(others)})" if others else ""
-        texts.append(f"partition {first}: {troubles[first]}{same}")
+        same = f" (the same for {named(others)})" if others else ""
+        place, trouble = named([first]), troubles[first]
+        texts.append(f"{trouble}{same}" if place.removeprefix("nsqd ") in trouble else f"{place}: {trouble}{same}")
     return "; ".join(texts)
 
 

@@ -309,7 +309,7 @@ async def test_an_ordered_channel_of_another_topic_is_one_warning(
 async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
     case = make()
     why = case.partitions.why_not
-    assert why() == "no partition has a leader yet"
+    assert why() == "the first lookup was not answered yet"
     case.watch.view = view_of(exists=False)
     assert why() == "there is no topic 'orders': create it (nsq-ha topic create orders)"
     case.watch.view = TopicView(
@@ -329,6 +329,24 @@ async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
     assert why() == "partition 0: lost 0 (the same for partition 1)"
     case.subscriptions[1].trouble = ConnectionLostError("closed")
     assert why() == "partition 0: lost 0; partition 1: closed"
+
+
+async def test_what_a_plain_consumer_lacks_is_named_by_its_nsqds(
+    make: Callable[..., Case], caplog: pytest.LogCaptureFixture
+) -> None:
+    case = make()
+    case.follow(view_of(ONE, TWO, is_partitioned=False))
+    why = case.partitions.why_not
+    silent = [f"nsqd {node.address} has not answered yet" for node in (ONE, TWO)]
+    assert why() == "; ".join(silent)
+    for number in (1, 0):
+        case.subscriptions[number].trouble = ConnectionLostError(f"lost {number}")
+    assert why() == f"nsqd {ONE.address}: lost 0 (the same for nsqd {TWO.address})"
+    case.subscriptions[0].trouble = ConnectionLostError(f"cannot connect to {ONE.address}")
+    case.subscriptions[1].is_subscribed, case.subscriptions[1].trouble = True, None
+    assert why() == f"cannot connect to {ONE.address}"
+    case.partitions.warn_at_start(now())
+    assert caplog.messages[-1].endswith(f"in the background: {why()}")
 
 
 async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
