@@ -350,7 +350,8 @@ def check_channel_of(entry: PartitionDescription, topic: str, channel: str) -> N
     if channel not in names:
         known = ", ".join(names) or "none"
         raise ConfigError(
-            f"topic {topic!r} has no channel {channel!r} at nsqd {nsqd}, and reading would create it; it has {known}"
+            f"topic {topic!r} has no channel {channel!r} at nsqd {nsqd}, and reading would create it; it has {known}."
+            f" If the name is right: nsq-ha channel create {topic} {channel}"
         )
 
 

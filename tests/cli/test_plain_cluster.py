@@ -168,6 +168,15 @@ async def test_a_look_would_take_messages_away(plain: Plain, call: Call, answer:
     assert "take them: --consume --channel NAME" in told.stderr
 
 
+async def test_dead_letters_of_a_missing_channel_say_how_to_create_it(plain: Plain, call: Call) -> None:
+    for lookupd, nsqd in zip(plain.lookupds, plain.nsqds, strict=True):
+        lookupd.answer("/lookup", {"channels": [], "producers": [plain.peer(nsqd)]})
+        nsqd.answer("/stats", {"topics": [HAS_MESSAGES]})
+    told = await call(plain, "dead-letters", "list", "orders", "--channel", "dead")
+    assert (told.exit_code, told.stdout) == (1, "")
+    assert "it has none. If the name is right: nsq-ha channel create orders dead" in told.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
