@@ -15,6 +15,7 @@ neither a task nor a socket remains.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -414,7 +415,9 @@ class Link(Generic[C]):
         siblings, view = self._watch.siblings, self._watch.view
         check = None if siblings is None or view is None else siblings.check(self._partition, node, view)
         self._watch.refresh_if_old()  # if the node is gone, the attempt ends when the lookup names another one
-        connection = await self._role.open(node, self._ended, lambda: not self.is_moved(node))
+        # After a failure, an attempt may wait long for its turn. Another node may lead meanwhile.
+        with self._watch.wanted() if self.life.failures else contextlib.nullcontext():
+            connection = await self._role.open(node, self._ended, lambda: not self.is_moved(node))
         try:
             if siblings is not None and check is not None:
                 try:

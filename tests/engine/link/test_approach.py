@@ -155,3 +155,18 @@ async def test_all_nsqds_are_back_soon(nothing_is_left: None) -> None:
             for nsqd in stage.nsqds:
                 await nsqd.until(lambda nsqd=nsqd: bool(nsqd.open_peers))  # type: ignore[misc]
             assert asyncio.get_running_loop().time() - began < 5.0
+
+
+async def test_what_waits_for_its_turn_still_looks_for_another_leader(stage: Stage) -> None:
+    """A producer of many topics looked each of them up only from time to time, until its attempt had had its turn."""
+    down, leads = stage.nsqds
+    stage.lead({0: down})
+    async with stage.producer(publish_timeout=60.0) as producer:
+        topics = [f"topic{number}" for number in range(12)]
+        await asyncio.gather(*(producer.publish(topic, b"x") for topic in topics))
+        await down.stop()
+        publishing = [asyncio.create_task(producer.publish(topic, b"y")) for topic in topics]
+        await dawdle(3.0)
+        stage.lead({0: leads})
+        async with asyncio.timeout(2.0):
+            await asyncio.gather(*publishing)
