@@ -109,6 +109,17 @@ async def test_a_topic_that_nobody_has_cannot_be_deleted(cluster: Plain, admin: 
     assert [len(queries) for queries in cluster.asked("/topic/delete")] == [0, 0, 1, 1]
 
 
+async def test_a_topic_that_a_silent_nsqlookupd_may_list_is_not_said_to_be_gone(
+    cluster: Plain, admin: AdminClient
+) -> None:
+    """The first call deletes what it can; the second said that there is nothing, though an nsqd still has it."""
+    cluster.has_topic(1)
+    await cluster.lookupds[1].stop()
+    with pytest.raises(LookupUnavailableError) as caught:
+        await asyncio.wait_for(admin.delete_topic("orders"), LIMIT)
+    assert [url for url, _ in caught.value.causes] == [cluster.lookupds[1].url]
+
+
 async def test_a_topic_that_only_nsqds_have_is_deleted_there(cluster: Plain, admin: AdminClient) -> None:
     """An earlier call failed at this nsqd, after the nsqlookupds had deleted the topic."""
     cluster.nsqds[1].answer("/topic/delete", b"")
