@@ -140,14 +140,16 @@ def dated(
         offsets: The offsets, without a time.
         now: Seconds since 1970, taken after the logs were asked.
         known: Earlier offsets. Equal offsets keep their origin: a new one would make
-            Spark run an empty micro-batch.
+            Spark run an empty micro-batch. A step back to another log is never equal.
         marks: Messages of their logs.
     """
+    restarted = restarted_in(offsets)
     for earlier in known:
         if (
             earlier is not None
             and undated(earlier) == undated(offsets)
-            and restarted_in(offsets).items() <= restarted_in(earlier).items()
+            and restarted.items() <= restarted_in(earlier).items()
+            and all(Origin.of(earlier).marks.get(place) == marks.get(place) for place in restarted)
         ):
             return dict(earlier)
     own: dict[str, Any] = {PLANNED: int(now)}

@@ -308,6 +308,20 @@ def test_a_topic_that_was_re_created_before_its_first_message_was_read() -> None
     assert seen == [(0, 30)]
 
 
+def test_a_topic_that_was_re_created_twice_before_its_first_message_was_read() -> None:
+    model = one(OLD, OLD)
+    plan = planner(model, failOnDataLoss="false")
+    start = dated(plan.initial(), OLD / 1000, marks=plan.marks)
+    seen = []
+    for log in (Log([10] * 3, [NEW] * 3), Log([10] * 4, [NEW + 1] * 4), None, None):
+        model.topics_["t"][0] = log or model.topics_["t"][0]
+        end = dated(plan.latest(start), NEW / 1000, start, marks=plan.marks)
+        assert dated(plan.latest(start), NEW / 1000, start, end, marks=plan.marks) == end, "Spark asks twice"
+        seen += [(part.start, part.end) for part in plan.ranges(start, end)]
+        start = end
+    assert seen == [(0, 40)]
+
+
 def test_a_log_whose_lost_tail_others_have_filled_repeats_nothing() -> None:
     model = one(OLD, NEW, NEW, NEW)
     begin = at(30) | MARKED
