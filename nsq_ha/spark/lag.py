@@ -215,8 +215,9 @@ class LagListener(StreamingQueryListener):
         for part in lag.partitions:
             place = lag.query_id, part.topic, part.partition
             ends = self._ends.get(place, [])
-            if ends and part.log_end < ends[-1][1] and part.read_to < self._read_to[place]:
-                ends = []  # of another log: the topic was re-created
+            if ends and part.log_end < ends[-1][1] and (part.behind_bytes or part.read_to < self._read_to[place]):
+                # Of another log: the topic was re-created. Without a leader the end is where the query is.
+                ends = []
             ends = [(at, end) for at, end in ends if end > part.read_to]
             if part.log_end > (ends[-1][1] if ends else part.read_to):
                 ends.append((now, part.log_end))

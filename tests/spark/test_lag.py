@@ -129,8 +129,11 @@ def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None
     lags: list[StreamLag] = []
     listener = LagListener(lags.append)
 
+    def whole(read_to: int, log_end: int) -> dict[str, Any]:
+        return reported(source(END, {"@planned": 1, "orders": {"0": read_to}}, {"orders": {"0": log_end}}))
+
     def report(second: int, read_to: int, log_end: int) -> None:
-        each = reported(source(END, {"@planned": 1, "orders": {"0": read_to}}, {"orders": {"0": log_end}}))
+        each = whole(read_to, log_end)
         listener.onQueryProgress(event({**each, "timestamp": f"2013-01-01T10:15:{second:02}.500Z"}))
 
     for second, read_to, log_end in [(0, 100, 300), (10, 200, 300), (20, 300, 900), (30, 400, 950), (35, 900, 950)]:
@@ -143,6 +146,13 @@ def test_a_listener_says_how_old_the_oldest_unread_message_is_at_least() -> None
     report(55, 0, 100)  # the topic was re-created
     report(59, 100, 100)
     assert [lag.behind_seconds for lag in lags[-2:]] == [0, 0]
+    report(59, 100, 900)
+    report(59, 100, 200)  # again, and a step back to where it is
+    listener.onQueryProgress(event({**whole(200, 200), "timestamp": "2013-01-01T10:16:30.500Z"}))
+    assert lags[-1].behind_seconds == 0
+    listener.onQueryProgress(event({**whole(200, 900), "timestamp": "2013-01-01T10:16:40.500Z"}))
+    listener.onQueryProgress(event({**whole(200, 200), "timestamp": "2013-01-01T10:16:50.500Z"}))
+    assert lags[-1].behind_seconds == 10, "while no leader tells where the log ends"
 
 
 def test_a_listener_keeps_little_of_a_query_that_stays_behind_and_nothing_of_one_that_ended(
