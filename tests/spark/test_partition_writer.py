@@ -110,6 +110,21 @@ def test_the_planned_leader_comes_first_and_nobody_is_asked_until_it_fails(nsqd:
     assert leaders.asked == 1
 
 
+def test_a_partition_without_a_leader_is_asked_about_ever_less_often(
+    nsqd: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+
+    def at_once(_: Backoff, number: int, __: object) -> float:
+        failures.append(number)
+        return 0.0
+
+    monkeypatch.setattr(partition_writer, "delay_after", at_once)
+    server = nsqd(HANDSHAKE, (b"one", OK))
+    write(writer(Leaders([None, None, None, None, server.node])), batch(b"one"))
+    assert failures == [1, 2, 3, 4]
+
+
 def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None:
     server = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_WRITABLE no")), close=True)
     after = nsqd(HANDSHAKE, (b"one", OK), (b"two", OK))

@@ -115,7 +115,7 @@ class PartitionWriter:
         if batch is None:
             return
         until = time.monotonic() + self._options.publish_timeout
-        attempts = doubtful = 0
+        attempts = doubtful = failures = 0
         while (answer := self._attempt(batch, until)) is None or isinstance(answer, NsqError):
             is_sent = self._connection is not None
             attempts += is_sent
@@ -123,7 +123,8 @@ class PartitionWriter:
                 is_prompt = time.monotonic() - self._sent_at <= PROMPT_REFUSAL
                 doubtful += is_sent and not (isinstance(answer, ServerError) and is_prompt)
                 self._give_up(answer, until, attempts, in_doubt=doubtful > 0)
-                time.sleep(delay_after(_RETRY, max(1, attempts), random.random))
+                failures += 1
+                time.sleep(delay_after(_RETRY, failures, random.random))
             self._reopen(batch)
         self._pending = None
         self._count(batch, answer, doubtful)
