@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from integration.exactness import scenario as drawn
+from integration.exactness.__main__ import main
 from integration.exactness.kept import Kept
 from integration.exactness.log import log_of
 from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
@@ -100,6 +101,12 @@ def test_a_kept_run_is_not_repeated_unless_something_else_is_drawn_now(tmp_path:
     other = [dataclasses.replace(runs[0], messages=1), *runs[1:]]
     assert sorted(Kept(file, {"seed": 3}, other).runs) == [2]
     assert not Kept(file, {"seed": 4}, runs).runs
+
+
+def test_runs_that_are_not_drawn_are_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--runs", "3", "--only", "2", "4", "--list"])
+    assert "no run 4: 3 are drawn" in capsys.readouterr().err
 
 
 def test_the_log_is_what_the_leader_stored_and_never_another_message() -> None:

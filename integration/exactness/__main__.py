@@ -55,7 +55,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", type=int, nargs="*", help="only these of the runs")
     parser.add_argument("--json", type=pathlib.Path, help="keep the results there; runs that it has are not repeated")
     parser.add_argument("--list", action="store_true", help="only tell what would be done")
-    return parser.parse_args(arguments)
+    chosen = parser.parse_args(arguments)
+    if unknown := [number for number in chosen.only or () if not 1 <= number <= chosen.runs]:
+        parser.error(f"no run {', '.join(map(str, unknown))}: {chosen.runs} are drawn")
+    return chosen
 
 
 def line(result: Result) -> str:
@@ -182,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         cluster.close()
     _say(summary(kept.runs.values()), *(f"broke off: {one}" for one in broken))
-    return int(bool(broken) or not all(run["exact"] for run in kept.runs.values()))
+    return int(bool(broken) or not kept.runs or not all(run["exact"] for run in kept.runs.values()))
 
 
 if __name__ == "__main__":
