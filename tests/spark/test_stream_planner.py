@@ -17,6 +17,7 @@ from nsq_ha.errors import (
     ConnectError,
     DataLossError,
     LookupUnavailableError,
+    NoLeaderError,
     ResponseTimeoutError,
     TopicNotFoundError,
 )
@@ -30,7 +31,7 @@ from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from tests.spark.model import NODES, Log, Model
 
 if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node
+    from nsq_ha.policy.topology import Node, TopicView
 
 Given = dict[str, str]
 
@@ -108,6 +109,24 @@ def test_a_batch_that_was_planned_before_a_restart_is_planned_again_without_its_
     model.leaderless.add(("t", 0))
     (part, _) = planner(model).ranges({"t": {"0": 0, "1": 20}}, {"t": {"0": 50, "1": 50}})
     assert (part.start, part.end, part.leader) == (0, 50, None), "the task finds the leader"
+
+
+def test_where_a_partition_begins_that_the_checkpoint_lacks_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From offset 0 the task would miss the deleted messages before its beginning."""
+    model = two()
+    model.leaderless.add(("t", 1))
+    begin, end = {"t": {"0": 0}}, {"t": {"0": 50, "1": 50}}
+    with pytest.raises(NoLeaderError, match="t-1: its leader does not answer"):
+        planner(model).ranges(begin, end)
+    asked = model.view
+
+    def elected(topic: str, max_age: float = 0.0) -> TopicView:
+        found = asked(topic, max_age)
+        model.leaderless.clear()
+        return found
+
+    monkeypatch.setattr(model, "view", elected)
+    assert bounds(planner(model), begin, end) == {0: (0, 50), 1: (20, 50)}
 
 
 def test_a_limit_of_rows_is_divided_by_backlog() -> None:

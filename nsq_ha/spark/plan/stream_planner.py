@@ -21,15 +21,16 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.errors import NoLeaderError, NsqError
 from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
-from nsq_ha.spark.plan.boundaries import Unread, no_progress
+from nsq_ha.spark.plan.boundaries import Unread, no_progress, retried
 from nsq_ha.spark.plan.log_identity import LossPolicy
-from nsq_ha.spark.plan.metadata import Snapshots
+from nsq_ha.spark.plan.metadata import Snapshots, available_snapshot
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
@@ -153,7 +154,7 @@ class StreamPlanner:
             ConfigError: The batch is of another query, or ends before it begins, without an allowed data loss: it would
                 repeat messages.
             DataLossError: Messages of the batch are deleted, or the log is another one, and ``failOnDataLoss`` is true.
-            NsqError: As :meth:`latest`; or it remains unknown whether a log is the same.
+            NsqError: As :meth:`latest`; or it remains unknown whether a log is the same, or where it begins.
         """
         begin, until, restarted, origin = from_json(start), from_json(end), restarted_in(end), Origin.of(end)
         self._losses.check(until)
@@ -169,6 +170,9 @@ class StreamPlanner:
             if place in restarted:
                 continue
             known = snapshot.logs.get(place[1])
+            if known is None and place not in begin:
+                limit = time.monotonic() + self._options.patience
+                known = retried(partial(self._found, place), limit)
             first = self._first(place, begin, stop, known)
             if first < stop and not self._losses.is_lost_for_sure(known, stop, origin):
                 ranges.append(range_of(snapshot, place[1], first, stop))
@@ -304,6 +308,13 @@ class StreamPlanner:
                 found[place] = start
         return found
 
+    def _found(self, place: TopicPartition) -> PartitionLog:
+        """Return the log of a partition, which alone says where one begins that the query has not read."""
+        found = available_snapshot(place[0], self._options, self._cluster).logs.get(place[1])
+        if found is None:
+            raise _leaderless(place)
+        return found
+
     def _first(
         self, place: TopicPartition, begin: Mapping[TopicPartition, int], stop: int, known: PartitionLog | None
     ) -> int:
@@ -336,7 +347,7 @@ class StreamPlanner:
             if place[0] not in self._snapshots.last or begin.get(place) == end:
                 continue
             if (known := logs.get(place)) is None:
-                waiting[place] = NoLeaderError(f"{place[0]}-{place[1]}: its leader does not answer, or there is none")
+                waiting[place] = _leaderless(place)
                 continue
             start = begin.get(place, known.extent.start)
             if start < end:
@@ -356,3 +367,7 @@ class StreamPlanner:
     def _may_wait(self) -> bool:
         """Return whether this query may wait for more messages before it plans a batch."""
         return self._target is None and time.monotonic() - self._advanced_at < self._options.max_trigger_delay
+
+
+def _leaderless(place: TopicPartition) -> NoLeaderError:
+    return NoLeaderError(f"{place[0]}-{place[1]}: its leader does not answer, or there is none")
