@@ -324,7 +324,7 @@ class BlockingCluster:
 
         Args:
             question: Asks one.
-            is_known: Whether to leave out an answer that comes long after another one, since an earlier one is known.
+            is_known: Whether to leave out answers that take long beside another one, since an earlier one is known.
 
         Raises:
             LookupUnavailableError: None of them gave a usable answer.
@@ -337,10 +337,11 @@ class BlockingCluster:
         answers: list[T] = []
         error = LookupUnavailableError("no nsqlookupd gave a usable answer")
         waiting = {asyncio.create_task(ask(url)) for url in self.lookupd}
+        until = time.monotonic() + INCOMPLETE_GRACE
         try:
             done = waiting
             while waiting and done:
-                limit = INCOMPLETE_GRACE if answers and is_known else None
+                limit = max(0.0, until - time.monotonic()) if answers and is_known else None
                 done, waiting = await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
                 for each in done:
                     try:
