@@ -52,7 +52,7 @@ class HandlerThreads:
     async def call(self, function: Callable[[U], T], argument: U) -> T:
         """Return ``function(argument)``, called in a thread with the caller's context variables.
 
-        If cancelled, the function continues in its thread and its result is dropped.
+        If cancelled, a function that has begun continues in its thread and its result is dropped.
         """
         if self._jobs is None:
             self._jobs = SimpleQueue()
@@ -78,7 +78,7 @@ class HandlerThreads:
             result: object = None
             error: BaseException | None = None
             try:
-                result = call()
+                result = None if outcome.cancelled() else call()
             except StopIteration as raised:
                 # A future cannot hold a StopIteration; its waiter would wait forever.
                 error = RuntimeError(f"handler raised {raised!r}")

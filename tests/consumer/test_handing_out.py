@@ -530,6 +530,22 @@ async def test_functions_run_in_as_many_threads_as_are_needed() -> None:
 
 
 @pytest.mark.real_time
+async def test_a_function_whose_caller_has_gone_before_it_began_is_not_called() -> None:
+    """on_give_up was called for a message that had gone back to nsqd, if all threads were busy until then."""
+    threads, may_end = HandlerThreads(1), threading.Event()
+    called: list[object] = []
+    first = asyncio.create_task(threads.call(lambda _: may_end.wait(10.0), None))
+    gone, last = (asyncio.create_task(threads.call(called.append, name)) for name in ("gone", "last"))
+    await turn()
+    gone.cancel()
+    await asyncio.wait({gone})
+    may_end.set()
+    await asyncio.gather(first, last)
+    assert (called, threads._busy) == (["last"], 0)
+    threads.close()
+
+
+@pytest.mark.real_time
 async def test_a_thread_has_the_callers_context_and_returns_its_error() -> None:
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     variable.set("mine")
