@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import random
 import socket
 import time
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from integration.faults import load as loading
 from integration.faults.audit import Ack, Delivered, Failure
 from integration.faults.bench import Bench
-from integration.faults.cluster import Cluster, NotReadyError
+from integration.faults.cluster import Cluster, NotReadyError, Partition
 from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
@@ -23,6 +25,7 @@ from integration.faults.probes import longest_gap_span
 from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios import ALL, soak
+from integration.faults.scenarios.chaos import Chaos
 from integration.faults.slim import SlimAudit
 from integration.faults.table import each_run, load, long_runs, table
 from integration.faults.threads import ThreadedLoad
@@ -243,3 +246,24 @@ async def test_the_clients_of_one_scenario_are_not_those_of_the_next(monkeypatch
     with pytest.raises(NotReadyError):
         await scenario.play(bench, scenario)
     assert (seen, bench.make_load) == ([ThreadedLoad], Load)
+
+
+class Led(Cluster):
+    """A cluster that says which nsqd leads each partition of any topic."""
+
+    leaders: dict[int, int]
+
+    async def partitions(self, topic: str) -> dict[int, Partition]:
+        del topic
+        return {number: Partition(port, ()) for number, port in self.leaders.items()}
+
+
+async def test_a_killed_node_is_away_until_each_partition_is_led_by_another_one() -> None:
+    cluster = Led(("http://127.0.0.1:19111",), ("true",), 19000)
+    stage: Any = SimpleNamespace(bench=Bench(cluster, verbose=False), cluster=cluster, topics={"ordered": "a"})
+    stage.bench.partitions, chaos = 2, Chaos(stage, random.Random(1))
+    said = []
+    for leaders in ({0: 19310, 1: 19320}, {0: 19310}, {}, {0: 19310, 1: 19330}):
+        cluster.leaders = leaders
+        said.append(await chaos.is_led_by_others("d2"))
+    assert said == [False, False, False, True]

@@ -82,16 +82,20 @@ class Chaos:
         await self.bench.lasts(seconds)  # the fault
         if sig == "SIGKILL" and seconds >= ELECTED:
             # A busy machine elects late, and one that is back before leads again: see SHORT_KILLS.
-            await until_true(lambda: self._leads_nothing(name), LONG)
+            await until_true(lambda: self.is_led_by_others(name), LONG)
         self.say(f"{name} goes on")
         if sig == "SIGSTOP":
             await self._cluster.kill(name, "SIGCONT")
         else:
             await self._cluster.start(name)
 
-    async def _leads_nothing(self, name: str) -> bool:
-        leaders = [await self._cluster.partitions(topic) for topic in self._stage.topics.values()]
-        return all(self._cluster.nsqd(each.leader) != name for one in leaders for each in one.values())
+    async def is_led_by_others(self, name: str) -> bool:
+        """Whether each partition has a leader, which is not this node: those that wait for one are not listed."""
+        led = [await self._cluster.partitions(topic) for topic in self._stage.topics.values()]
+        return all(
+            len(one) == self.bench.partitions and name not in {self._cluster.nsqd(each.leader) for each in one.values()}
+            for one in led
+        )
 
     async def _node(self) -> str:
         return self._cluster.nsqd(self._chance.choice(await self._cluster.nodes()))
