@@ -274,15 +274,15 @@ class OutageLog:
         if self._reports is not None:
             self._reports.stalled(warned, error)
 
-    def recovered(self, now: float) -> None:
-        """Record that a publish was stored; log it if the outage was warned about."""
+    def recovered(self, now: float, nsqd: str) -> None:
+        """Record that ``nsqd`` stored a publish; log it if the outage was warned about."""
         self.is_on = False
         over = self._outage.recovered(now)
         if over is not None:
             log.warning(
                 "%s: publishing %sworks again after %.0f s (%d failures)",
                 self._name,
-                self._where,
+                f"to nsqd {nsqd} " if self._where else "",
                 over.seconds,
                 over.failures,
                 extra=self._extra,

@@ -285,7 +285,7 @@ class Sender(Role["Connection | Share"]):
         if self.link.life.failures:
             self.link.life.answered()
         if self._log.is_on:
-            self._log.recovered(self._silence.answered_at)
+            self._log.recovered(self._silence.answered_at, self._outcomes.nsqd)
         if self.trouble is not None and self._silence.answered_at - request.sent_at < STALLED_AFTER:
             self.trouble = None
             self._connections.suspects.works(self._outcomes.nsqd)

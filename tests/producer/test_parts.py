@@ -601,10 +601,10 @@ async def test_an_outage_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptur
     assert log.is_on
     assert caplog.messages == ["orders-3: lost"]
     log.failed(105.0, ConnectionLostError("lost again"))
-    log.recovered(107.0)
+    log.recovered(107.0, "10.0.0.1:4150")
     assert not log.is_on
     log.failed(108.0, ConnectionLostError("lost"))
-    log.recovered(109.0)
+    log.recovered(109.0, "10.0.0.1:4150")
     assert caplog.messages[1:] == [
         "orders-3: nothing published for 5 s (2 failures): lost again; publishes wait up to their time limit",
         "orders-3: publishing works again after 7 s (2 failures)",
@@ -612,6 +612,14 @@ async def test_an_outage_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptur
     ]
     warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [(vars(record)["topic"], vars(record)["partition"]) for record in warnings] == [(TOPIC, 3)] * 2
+
+
+async def test_the_end_of_an_outage_names_the_plain_nsqd(caplog: pytest.LogCaptureFixture) -> None:
+    log = OutageLog(TOPIC, None)
+    log.failed(100.0, ConnectionLostError("connection to 10.0.0.1:4150 lost"))
+    log.failed(105.0, ConnectionLostError("connection to 10.0.0.1:4150 lost"))
+    log.recovered(107.0, "10.0.0.1:4150")
+    assert caplog.messages[-1] == "orders: publishing to nsqd 10.0.0.1:4150 works again after 7 s (2 failures)"
 
 
 # ---------------------------------------------------------------- outcomes and bytes
