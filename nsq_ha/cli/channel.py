@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from nsq_ha.admin import ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
@@ -53,8 +54,11 @@ def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> N
     """List the channels of TOPIC, with what waits in them."""
     found = run(describe_topic(cluster, topic))
     _warn_about_silence(found)
-    now = time.time()
-    rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in found.totals]
+    totals, now = found.totals, time.time()
+    if found.view.is_plain and not found.partitions:  # the first nsqd that gets the topic creates what is listed
+        names = run(cluster.ask(lambda admin: admin.channels(topic), topic))
+        totals = tuple(ChannelStats(each, 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False) for each in names)
+    rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in totals]
     print_rows(rows, _as_dict, [CHANNEL_COLUMN, *FIGURES], as_json=as_json, empty=f"{topic} has no channels")
 
 

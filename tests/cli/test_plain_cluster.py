@@ -168,6 +168,17 @@ async def test_a_look_would_take_messages_away(plain: Plain, call: Call, answer:
     assert "take them: --consume --channel NAME" in told.stderr
 
 
+async def test_a_channel_of_a_topic_that_no_nsqd_has_yet_is_listed(plain: Plain, call: Call) -> None:
+    """`channel create` said that it had created it, and `channel list` that there is none."""
+    for lookupd in plain.lookupds:
+        lookupd.answer("/lookup", {"channels": ["billing"], "producers": []})
+        lookupd.answer("/channels", {"channels": ["billing"]})
+    told = await call(plain, "channel", "list", "orders", "--json")
+    assert (told.exit_code, told.stderr) == (0, "")
+    listed = json.loads(told.stdout)
+    assert (listed["channel"], listed["depth"], listed["clients"]) == ("billing", 0, 0)
+
+
 async def test_dead_letters_of_a_missing_channel_say_how_to_create_it(plain: Plain, call: Call) -> None:
     for lookupd, nsqd in zip(plain.lookupds, plain.nsqds, strict=True):
         lookupd.answer("/lookup", {"channels": [], "producers": [plain.peer(nsqd)]})
