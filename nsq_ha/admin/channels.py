@@ -271,9 +271,9 @@ class ChannelAdmin(AdminBase):
         return Bounded(f"{doing} channel {check_channel(channel)} of topic {check_topic(topic)}", timeout)
 
     async def _view(self, topic: str, call: Bounded) -> TopicView:
-        """Return the view of an existing topic; wait for a usable answer."""
+        """Return the view of an existing topic, or what the first nsqlookupds of a plain cluster say of any topic."""
         view = await self._leading.view(topic, "r", call)
-        if not view.exists:
+        if not (view.exists or view.is_plain):  # a plain one is looked for at all nsqlookupds later
             raise TopicNotFoundError(f"topic {topic!r} does not exist")
         return view
 

@@ -462,6 +462,18 @@ async def test_a_slow_nsqlookupd_of_a_plain_cluster_is_waited_for(
     assert [len(queries) for queries in plain_cluster.asked("/channel/pause")][2:] == [1, 1]
 
 
+async def test_a_plain_topic_that_only_a_slow_nsqlookupd_knows_gets_its_channel(
+    plain_cluster: Plain, plain_admin: AdminClient
+) -> None:
+    """It was said not to exist."""
+    plain_cluster.has_topic(1)
+    say(plain_cluster, "billing")
+    plain_cluster.lookupds[1].delay = 0.6
+    plain_cluster.lookupds[0].answer("/channels", {"channels": ["billing"]})
+    await asyncio.wait_for(plain_admin.create_channel("orders", "billing"), LIMIT)
+    assert plain_cluster.nsqds[1].count("/channel/create") == 1
+
+
 async def test_a_plain_channel_is_deleted_at_the_nsqlookupds_and_nsqds(
     plain_cluster: Plain, plain_admin: AdminClient
 ) -> None:
