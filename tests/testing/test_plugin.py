@@ -26,6 +26,11 @@ def test_each_test_has_topics_of_its_own(
     assert nsq_cluster.leader(nsq_topic, 1) is not None
 
 
+def test_a_test_may_delete_its_topics(nsq_cluster: DevCluster, nsq_make_topic: Callable[..., str]) -> None:
+    deleted, _left = nsq_make_topic(), nsq_make_topic()
+    nsq_cluster.delete_topic(deleted)
+
+
 async def test_they_are_gone_afterwards_and_the_cluster_is_the_same(
     nsq_cluster: DevCluster, nsq_own_cluster: DevCluster
 ) -> None:
