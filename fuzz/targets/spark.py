@@ -37,7 +37,7 @@ def run_offsets(data: bytes) -> None:
     assert checkpoint.from_json(again) == places
     assert checkpoint.restarted_in(again) == restarted
     assert checkpoint.Origin.of(again).marks == origin.marks
-    assert checkpoint.dated(checkpoint.to_json(places, restarted), 2.0, again) == again
+    assert checkpoint.dated(checkpoint.to_json(places, restarted), 2.0, again, marks=origin.marks) == again
 
 
 def run_options(data: bytes) -> None:
