@@ -164,7 +164,7 @@ async def test_a_topic_that_was_made_anew_is_data_loss(
 # In the short form each value once.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seconds", "after"), itertools.product(LATER.values(), (20, 50)) if FULL else [(0, 50), (3600, 20)]
+    ("seconds", "after"), list(itertools.product(LATER.values(), (20, 50))) if FULL else [(0, 50), (3600, 20)]
 )
 async def test_a_topic_that_was_made_anew_and_is_not_shorter_than_before_is_data_loss(
     spark: SparkSession, cluster: ClusterUnderTest, tmp_path: Path, seconds: int, after: int
