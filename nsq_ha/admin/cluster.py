@@ -21,7 +21,6 @@ from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import check_partition, check_topic, shown
 from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
-from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     ConfigError,
     LookupUnavailableError,
@@ -142,9 +141,8 @@ class ClusterAdmin(AdminBase):
         return {each.url: each for each in await asyncio.gather(*map(self._lookupd, urls))}
 
     async def _lookupd(self, url: str) -> LookupdState:
-        leading = self._leading
         try:
-            infos = await LookupClient(url, timeout=leading.timeout, client=leading.http).nodes()
+            infos = await self._leading.lookupd(url).nodes()
         except LookupUnavailableError as error:
             return LookupdState(url, leads=False, error="; ".join(text for _, text in error.causes))
         return LookupdState(url, leads=False, error="", nsqds=tuple(sorted(info.node.address for info in infos)))
@@ -236,7 +234,7 @@ class ClusterAdmin(AdminBase):
         text = await plain.tell(self._leading, f"{url}/topic/tombstone", params)
         if not text:
             try:
-                infos = await LookupClient(url, timeout=self._leading.timeout, client=self._leading.http).nodes()
+                infos = await self._leading.lookupd(url).nodes()
             except LookupUnavailableError as error:
                 text = str(error)
             else:

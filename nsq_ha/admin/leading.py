@@ -179,9 +179,9 @@ class Leading:
         It places the partitions. Another one that has just started does not know all nsqds yet.
         """
         while True:
-            client = LookupClient(await self.leader(call), timeout=self.timeout, client=self.http)
+            leader = await self.leader(call)
             try:
-                return await client.nodes()
+                return await self.lookupd(leader).nodes()
             except LookupUnavailableError as error:
                 call.last = error
             await asyncio.sleep(PAUSE)
@@ -277,9 +277,13 @@ class Leading:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
         return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https)
 
+    def lookupd(self, url: str) -> LookupClient:
+        """Return a client of an nsqlookupd, which need not be closed, either."""
+        return LookupClient(url, timeout=self.timeout, client=self.http)
+
     async def _ask(self, question: Callable[[LookupClient], Awaitable[T]], url: str) -> tuple[T, bool]:
         """Return the answer, and whether the nsqlookupd lists others."""
-        client = LookupClient(url, timeout=self.timeout, client=self.http)
+        client = self.lookupd(url)
         answer = await question(client)
         try:
             return answer, self.servers.has_lists or (await client.list_lookupd()).supported

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.engine.http import ask
-from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     ConfigError,
     LookupUnavailableError,
@@ -116,8 +115,7 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         _raise_first([*failed, *(error for node, error in errors.items() if node in listed or not is_found)])
         if not is_found:
             # A silent nsqlookupd may be the only one that lists an nsqd with the topic.
-            clients = (LookupClient(url, timeout=leading.timeout, client=leading.http) for url in leading.servers.urls)
-            await asyncio.gather(*(client.nodes() for client in clients))
+            await asyncio.gather(*(leading.lookupd(url).nodes() for url in leading.servers.urls))
             raise TopicNotFoundError(f"topic {topic!r} does not exist")
         call.last = NsqError(f"topic {topic!r} is listed again: stop its producers and consumers, which create it")
         await asyncio.sleep(PAUSE)

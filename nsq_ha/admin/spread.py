@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import NO_CHANNEL
 from nsq_ha.admin.plain import tell
-from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
     AuthError,
     BadNameError,
@@ -199,7 +198,7 @@ class Spread(Generic[T]):
 
         async def ask(url: str) -> LookupAnswer | None:
             try:
-                answer = await LookupClient(url, timeout=leading.timeout, client=leading.http).lookup(self._topic)
+                answer = await leading.lookupd(url).lookup(self._topic)
             except LookupUnavailableError as error:
                 self._fail(f"nsqlookupd {url}", "; ".join(text for _, text in error.causes))
                 return None

@@ -145,18 +145,24 @@ def test_a_quick_thread_gets_many_messages_at_a_time_and_a_slow_one_gets_one(
         assert set(sizes) == {1}
 
 
+def ahead(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> tuple[taking.Taker, list[bytes]]:
+    """Take messages until some wait for this thread; return its taker, and their bodies."""
+    found = some(consumer, 1)
+    taker = consumer._local.handle.taker
+    monkeypatch.setattr(taking, "QUICK", LIMIT)
+    while len(taker._ready) < 2:
+        found += some(consumer, 1)
+    return taker, found
+
+
 def test_what_a_thread_does_not_take_in_time_is_given_back_in_order(
     cluster: DevCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = cluster.create_topic("given_back", 1, 1)
     with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
         bodies = publish(producer, name, 100)
-        assert some(consumer, 1) == bodies[:1]
-        taker = consumer._local.handle.taker
-        monkeypatch.setattr(taking, "QUICK", LIMIT)
-        found = bodies[:1]
-        while len(taker._ready) < 2:
-            found += some(consumer, 1)
+        taker, found = ahead(consumer, monkeypatch)
+        assert found[:1] == bodies[:1]
         taker._fresh_until = 0.0  # as after a quarter of a second
         found += some(consumer, 100 - len(found))
         assert found == bodies
@@ -168,11 +174,7 @@ def test_what_a_slow_thread_does_not_take_in_time_goes_to_another_one(
     name = cluster.create_topic("passed_on", 1, 1)
     with Consumer(name, "ch", lookupd=cluster.lookupd) as consumer:
         bodies = publish(producer, name, 100)
-        found = some(consumer, 1)
-        taker = consumer._local.handle.taker
-        monkeypatch.setattr(taking, "QUICK", LIMIT)
-        while len(taker._ready) < 2:
-            found += some(consumer, 1)
+        _, found = ahead(consumer, monkeypatch)
         found += in_thread(lambda: some(consumer, 100 - len(found))).result(LIMIT)
         assert sorted(found) == sorted(bodies)
 
