@@ -11,6 +11,7 @@ Source: server failures 5.2.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any, Final
 
@@ -35,8 +36,9 @@ _LONGEST_SIZE: Final = 24
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection whose answers have heads and trailers of a bounded size."""
 
-    def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
+    def __init__(self, stream: httpcore.AsyncNetworkStream, closing: set[asyncio.Task[None]]) -> None:
         self._stream = stream
+        self._closing = closing
         self._head = bytearray()
         self._read_bytes = 0
         self._in_head = True
@@ -85,15 +87,19 @@ class _Stream(httpcore.AsyncNetworkStream):
         await self._stream.write(buffer, timeout)
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        # Without a turn of the caller: httpcore closes several connections one after another, and shields that from
+        # anyio's cancellations alone, so any other would leave those that follow open.
+        task = asyncio.ensure_future(self._stream.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         try:
-            return _Stream(await self._stream.start_tls(*args, **kwargs))
+            return _Stream(await self._stream.start_tls(*args, **kwargs), self._closing)
         except BaseException:
             # httpcore does not close it if the request is cancelled, as at its time limit: the event loop would keep
             # the socket until the server closes it.
-            await self._stream.aclose()
+            await self.aclose()
             raise
 
     def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as httpcore has it
@@ -101,8 +107,15 @@ class _Stream(httpcore.AsyncNetworkStream):
 
 
 class BoundedHeads(httpcore.AnyIOBackend):
-    """Connects as httpcore does on asyncio."""
+    """Connects as httpcore does on asyncio.
+
+    Attributes:
+        closing: Ends with the close of each connection that is being closed.
+    """
+
+    def __init__(self) -> None:
+        self.closing: set[asyncio.Task[None]] = set()
 
     async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         """Connect, and bound the heads that come."""
-        return _Stream(await super().connect_tcp(*args, **kwargs))
+        return _Stream(await super().connect_tcp(*args, **kwargs), self.closing)

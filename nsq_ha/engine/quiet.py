@@ -11,6 +11,7 @@ line, which loads rich, click and pygments wherever they are installed. That wou
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -67,6 +68,7 @@ class QuietClient(httpx.AsyncClient):
     """
 
     def __init__(self, verify: ssl.SSLContext | None, server_name: str | None, local_addr: str | None) -> None:
+        backend = BoundedHeads()
         transport = _Transport(
             httpcore.AsyncConnectionPool(
                 ssl_context=verify,
@@ -74,7 +76,7 @@ class QuietClient(httpx.AsyncClient):
                 max_keepalive_connections=64,
                 keepalive_expiry=60.0,
                 local_address=local_addr,
-                network_backend=BoundedHeads(),
+                network_backend=backend,
             )
         )
         super().__init__(
@@ -86,6 +88,7 @@ class QuietClient(httpx.AsyncClient):
             timeout=None,  # the limit is on the whole exchange, see http.ask()
         )
         self._own_transport = transport
+        self._closing = backend.closing
         self._server_name = server_name
 
     async def send(self, request: httpx.Request, **_: Any) -> httpx.Response:  # noqa: ANN401 - nothing of it is used
@@ -101,3 +104,9 @@ class QuietClient(httpx.AsyncClient):
         response = await self._own_transport.handle_async_request(request)
         response.request = request
         return response
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await super().aclose()
+        if self._closing:
+            await asyncio.wait(self._closing)

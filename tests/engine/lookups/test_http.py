@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -30,7 +31,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
-from tests.engine.lookups.loopback import hang
+from tests.engine.lookups.loopback import LIMIT, hang, http_answer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -154,6 +155,43 @@ async def test_a_closed_peer_says_so_and_closes_its_own_client_only() -> None:
             assert used.is_closed == (client is None)
             with pytest.raises(ClosedError, match=r"^the HttpPeer was closed$"):
                 await peer._exchange("GET", "/x")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_request_that_is_cancelled_leaves_no_dead_connection(turns: int) -> None:
+    """httpcore closes what a server no longer uses, one after another; those after the cancellation stayed open."""
+    arrived, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            arrived.release()
+            await reader.read()
+        ended.release()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        async with new_client() as client:
+            answers = [asyncio.ensure_future(ask(client, "GET", url, timeout=LIMIT)) for _ in range(4)]
+            for _ in answers:
+                await asyncio.wait_for(arrived.acquire(), LIMIT)
+            for writer in writers:
+                writer.write(http_answer(b"{}"))
+            await asyncio.gather(*answers)
+            for writer in writers:
+                writer.write(b"unasked")  # httpcore takes a connection for dead as soon as something can be read
+            late = asyncio.ensure_future(ask(client, "GET", url, timeout=LIMIT))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            late.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await late
+        for _ in writers:
+            await asyncio.wait_for(ended.acquire(), LIMIT)
 
 
 def test_a_client_of_one_nsqlookupd_says_how_many_it_was_given() -> None:
