@@ -96,6 +96,19 @@ def test_small_books_tell_loss_order_repeats_and_denials() -> None:
     assert audit.denied_and_delivered == 1
 
 
+def test_a_publish_in_doubt_may_be_stored_after_later_ones() -> None:
+    """An nsqd that stands still stores what lies in its buffers as soon as it goes on."""
+    audit = SlimAudit(["a", "b"], 30.0)
+    audit.failed(Failure(1.0, "a", 0, maybe_stored=True, text="no answer"), 0.0)
+    audit.failed(Failure(1.0, "b", 0, maybe_stored=False, text="not sent"), 0.0)
+    for key, seq in (("a", 1), ("a", 0), ("b", 1), ("b", 0)):
+        audit.delivered(key, Delivered(2.0, seq, 0, seq, "n"))
+    assert audit.out_of_order() == 1
+    assert audit.doubtful_out_of_order == 1
+    assert audit.examples == ["b:0 after 1 at 2.0"]
+    assert audit.denied_and_delivered == 1
+
+
 def test_the_table_holds_the_worst_of_the_last_runs(tmp_path: Path) -> None:
     """Figures of different runs are mixed only by their worst; what did not run is left out."""
     scenario = ALL[0]

@@ -231,18 +231,23 @@ def _judge(kind: str, load: Load, row: Row) -> None:
     audit, hold_ups = load.audit, load.hold_ups
     if not isinstance(audit, SlimAudit):
         return
+    wrong = audit.out_of_order() if kind == ORDERED else 0
+    late = audit.doubtful_out_of_order if kind == ORDERED else 0
+    doubtful = f" {late} out of order after a publish in doubt," if late else ""
     row.notes.append(
         f"{kind}: {audit.started} published, {load.left_out} left out since too many waited,"
-        f" {audit.delivered_count} deliveries, {audit.repeated} repeats,"
+        f" {audit.delivered_count} deliveries, {audit.repeated} repeats,{doubtful}"
         f" {audit.errors} errors, slowest call {audit.slowest:.2f} s,"
         f" loop held up {hold_ups.worst:.2f} s, at most {hold_ups.worst_own:.2f} by itself"
     )
     row.notes += sorted({f"{kind}: {one.text}" for one in audit.failures})[:3]
     broken = {
         "acknowledged lost": len(audit.missing),
-        "out of order": audit.out_of_order() if kind == ORDERED else 0,
+        "out of order": wrong,
         "'not stored' delivered": audit.denied_and_delivered,
     }
+    if kind == ORDERED:
+        row.notes += [f"out of order: {text}" for text in audit.examples]
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
     row.broken += [f"{kind}: {text}" for text in load.overdue()]
 
