@@ -9,7 +9,6 @@ import ssl
 import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
 from nsq_ha.cli.views import agree, ask_all, differing
-from nsq_ha.engine.http import new_client
+from nsq_ha.engine.http import ask, new_client
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             if not agree([each for each in found if each.error is None])
         },
         unreachable=await _unreachable(stats),
-        clocks=await _clocks(cluster, stats, [each.url for each in reading.lookupds if not each.error]),
+        clocks=await clocks(cluster, stats, [each.url for each in reading.lookupds if not each.error]),
     )
 
 
@@ -213,23 +212,20 @@ async def _unreachable(stats: ClusterStats) -> dict[str, str]:
     return {node.address: reason for node, reason in zip(nodes, reasons, strict=True) if reason}
 
 
-async def _clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable[str]) -> dict[str, float]:
+async def clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable[str]) -> dict[str, float]:
     """Return by how many seconds each server's clock is ahead, as far as they say."""
-    import httpx
-
     urls = [*lookupds, *(each.node.http_url for each in stats.nodes if not each.error)]
 
-    async def ask(client: httpx.AsyncClient, url: str) -> float | None:
+    async def measured(client: httpx.AsyncClient, url: str) -> float | None:
         before = time.time()
         try:
-            answer = await client.get(f"{url}/ping", timeout=_LIMIT)
-            at = parsedate_to_datetime(answer.headers.get("date", "")).timestamp()
-        except (httpx.HTTPError, ValueError, OverflowError):
+            at = (await ask(client, "GET", f"{url}/ping", timeout=_LIMIT)).clock
+        except NsqError:
             return None
-        return ahead(at, before, time.time())
+        return None if at is None else ahead(at, before, time.time())
 
     async with new_client(urls, cluster.lookupd_tls) as client:
-        found = await _limited(ask(client, url) for url in urls)
+        found = await _limited(measured(client, url) for url in urls)
     return {url: seconds for url, seconds in zip(urls, found, strict=True) if seconds is not None}
 
 

@@ -17,20 +17,22 @@ from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, Pa
 from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
-from nsq_ha.cli import seen
+from nsq_ha.cli import doctor, seen
 from nsq_ha.cli.cluster import ClusterAccess
-from nsq_ha.cli.doctor import ahead, certificates, round_trip
+from nsq_ha.cli.doctor import ahead, certificates, clocks, round_trip
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
+from tests.engine.lookups.loopback import LIMIT, Fake
 from tests.support import web
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.waiting import eventually
+from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Invoke
+    from tests.engine.lookups.loopback import Behave
 
 A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
 LISTED = (A.address, B.address)
@@ -311,6 +313,32 @@ def test_nothing_is_found_where_nothing_was_asked() -> None:
 )
 def test_the_clock_of_a_server(at: float, before: float, after: float, seconds: float) -> None:
     assert ahead(at, before, after) == pytest.approx(seconds)
+
+
+async def drip(writer: asyncio.StreamWriter) -> None:
+    for letter in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
+        writer.write(bytes([letter]))
+        await writer.drain()
+        await dawdle(0.05)
+
+
+async def flood(writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 4000 + b"\r\n")
+
+
+@pytest.mark.parametrize("behave", [drip, flood])
+async def test_a_server_that_answers_slowly_or_too_much_has_no_clock(
+    monkeypatch: pytest.MonkeyPatch, behave: Behave
+) -> None:
+    """One byte a second kept doctor waiting for hours, and headers without end made all of it fail."""
+    monkeypatch.setattr(doctor, "_LIMIT", 0.2)
+    fake = await Fake().start()
+    fake.behave = behave
+    try:
+        asking = clocks(ClusterAccess.of((fake.url,)), ClusterStats(()), [fake.url])
+        assert await asyncio.wait_for(asking, LIMIT) == {}
+    finally:
+        await fake.stop()
 
 
 def test_certificates() -> None:
