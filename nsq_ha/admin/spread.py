@@ -169,6 +169,10 @@ class Spread(Generic[T]):
         view = await self._leading.view(self._topic, "r", self._call)
         if view.is_plain:
             view = await self._plain_view()
+            while not view.exists and self._failing:  # a silent nsqlookupd may be the only one that knows the topic
+                await asyncio.sleep(PAUSE)
+                self._failing.clear()
+                view = await self._plain_view()
         if not view.exists:
             raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
         targets = targets_of(view)

@@ -474,6 +474,19 @@ async def test_a_plain_topic_that_only_a_slow_nsqlookupd_knows_gets_its_channel(
     assert plain_cluster.nsqds[1].count("/channel/create") == 1
 
 
+@pytest.mark.parametrize("change", ["create", "delete", "pause"])
+async def test_a_plain_topic_may_be_known_to_a_silent_nsqlookupd_only(
+    plain_cluster: Plain, plain_admin: AdminClient, change: str
+) -> None:
+    """It was said not to exist."""
+    plain_cluster.has_topic(1)
+    silent = plain_cluster.lookupds[1]
+    await silent.stop()
+    call = getattr(plain_admin, f"{change}_channel")
+    error = await incomplete(lambda limit: call("orders", "billing", timeout=limit), "cannot connect")
+    assert places(error) == [f"nsqlookupd {silent.url}"]
+
+
 async def test_a_plain_channel_is_deleted_at_the_nsqlookupds_and_nsqds(
     plain_cluster: Plain, plain_admin: AdminClient
 ) -> None:
