@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
+from nsq_ha.engine.body import Int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -370,7 +371,7 @@ def _named(name: str, default: Any) -> Any:  # noqa: ANN401 - as msgspec.field
 
 
 class _Latency(msgspec.Struct):
-    count: int = 0
+    count: Int64 = 0
     percentiles: list[dict[str, float]] | None = None
 
 
@@ -381,17 +382,17 @@ class _Client(msgspec.Struct):
     hostname: str = ""
     address: str = _named("remote_address", "")
     user_agent: str = ""
-    ready: int = _named("ready_count", 0)
-    in_flight: int = _named("in_flight_count", 0)
-    messages: int = _named("message_count", 0)
-    finished: int = _named("finish_count", 0)
-    requeued: int = _named("requeue_count", 0)
-    connected_at: int = _named("connect_ts", 0)
+    ready: Int64 = _named("ready_count", 0)
+    in_flight: Int64 = _named("in_flight_count", 0)
+    messages: Int64 = _named("message_count", 0)
+    finished: Int64 = _named("finish_count", 0)
+    requeued: Int64 = _named("requeue_count", 0)
+    connected_at: Int64 = _named("connect_ts", 0)
     tls: bool = False
     deflate: bool = False
     snappy: bool = False
     tag: str = _named("desired_tag", "")
-    sample_rate: int = 0
+    sample_rate: Int64 = 0
     tls_version: str = ""
     auth_identity: str = ""
 
@@ -408,20 +409,20 @@ class _Channel(msgspec.Struct):
     """What becomes a :class:`ChannelStats`, field by field."""
 
     name: str = msgspec.field(name="channel_name")
-    depth: int = 0
-    depth_bytes: int = _named("depth_size", 0)
-    depth_ts_nano: int = 0
-    on_disk: int = _named("backend_depth", 0)
-    in_flight: int = _named("in_flight_count", 0)
-    deferred_count: int = 0
-    delayed_queue_count: int = 0
-    requeued: int = _named("requeue_count", 0)
-    timed_out: int = _named("timeout_count", 0)
-    client_num: int = 0
-    client_count: int = 0
+    depth: Int64 = 0
+    depth_bytes: Int64 = _named("depth_size", 0)
+    depth_ts_nano: Int64 = 0
+    on_disk: Int64 = _named("backend_depth", 0)
+    in_flight: Int64 = _named("in_flight_count", 0)
+    deferred_count: Int64 = 0
+    delayed_queue_count: Int64 = 0
+    requeued: Int64 = _named("requeue_count", 0)
+    timed_out: Int64 = _named("timeout_count", 0)
+    client_num: Int64 = 0
+    client_count: Int64 = 0
     paused: bool = False
     skipped: bool = False
-    messages: int = _named("message_count", 0)
+    messages: Int64 = _named("message_count", 0)
     listed: list[_Client] | None = _named("clients", None)
     e2e_processing_latency: _Latency | None = None
 
@@ -449,15 +450,15 @@ class _Channel(msgspec.Struct):
 class _Partition(msgspec.Struct):
     topic_name: str
     topic_partition: str = ""
-    depth: int = 0
+    depth: Int64 = 0
     is_leader: bool = False
-    backend_start: int = 0
-    backend_depth: int = 0
-    message_count: int = 0
+    backend_start: Int64 = 0
+    backend_depth: Int64 = 0
+    message_count: Int64 = 0
     is_multi_ordered: bool = False
     is_ext: bool = False
     paused: bool = False
-    client_num: int = 0
+    client_num: Int64 = 0
     channels: list[_Channel] | None = None
     e2e_processing_latency: _Latency | None = None
 
@@ -474,7 +475,7 @@ class Stats(msgspec.Struct):
 
     version: str = ""
     health: str = ""
-    start_time: int = 0
+    start_time: Int64 = 0
     topics: list[_Partition] | None = None
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic, is_port
-from nsq_ha.engine.body import Body, decode_json, decoded
+from nsq_ha.engine.body import Body, Int64, decode_json, decoded
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
@@ -97,9 +97,9 @@ class _Stored(msgspec.Struct):
 
     id: int
     trace_id: int
-    timestamp: int
-    offset: int
-    queue_cnt_index: int
+    timestamp: Int64
+    offset: Int64
+    queue_cnt_index: Int64
     body: str = ""
     ext: str = ""
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from nsq_ha.checks import MAX_INT64
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.redaction import harmless, redact
 from nsq_ha.threads import in_thread
@@ -31,6 +32,9 @@ _READ: Final = 16 * 1024
 _NULL: Final = msgspec.Raw(b"null")
 
 T = TypeVar("T")
+
+Int64 = Annotated[int, msgspec.Meta(ge=-MAX_INT64 - 1, le=MAX_INT64)]
+"""A number of an answer, as servers send it; larger ones fit in no float and in no array."""
 
 
 class _Envelope(msgspec.Struct):

@@ -104,6 +104,31 @@ async def test_names_that_cannot_be_are_left_out(fake: Fake) -> None:
     assert [(entry.topic, [channel.name for channel in entry.channels]) for entry in found] == [("orders", ["billing"])]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"start_time": 10**400},
+        {"topics": [{"topic_name": "orders", "message_count": 10**400}]},
+        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 1, "depth_ts_nano": 10**400}]}]},
+        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "clients": [{"connect_ts": 10**400}]}]}]},
+    ],
+)
+async def test_numbers_that_no_server_sends_are_no_answer(fake: Fake, content: dict[str, Any]) -> None:
+    """One of them ended the question to all nsqds, and each reading of a dashboard."""
+    fake.answer("/stats", content)
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(RemoteProtocolError, match="unexpected answer"):
+            await nsqd.stats()
+
+
+@pytest.mark.parametrize("name", ["timestamp", "offset", "queue_cnt_index"])
+async def test_a_message_with_such_a_number_is_no_answer(fake: Fake, name: str) -> None:
+    fake.answer("/message/get", recorded("message_get_by_offset")["body"] | {name: 10**400})
+    async with NsqdHttp(fake.url) as nsqd:
+        with pytest.raises(RemoteProtocolError, match="unexpected answer"):
+            await nsqd.message_get("proto_plain", 0, "virtual_offset", 3476)
+
+
 async def test_no_topics_at_all(fake: Fake) -> None:
     fake.answer("/stats", {"topics": None})
     async with NsqdHttp(fake.url) as nsqd:
