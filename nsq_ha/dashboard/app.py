@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -113,7 +114,7 @@ class Dashboard:
             Route("/act/{name}", changing.act, methods=["POST"]),
             Route("/{rest:path}", self._live, methods=["GET"]),
         ]
-        return Checked(Starlette(routes=routes), self._guard)
+        return Checked(Starlette(routes=routes, exception_handlers={ClientDisconnect: _gone}), self._guard)
 
     def render(self, place: str, *, may_change: bool) -> Page:
         """Return a live page with its banner; it is rendered once for each reading.
@@ -247,6 +248,11 @@ async def _static(request: Request) -> Response:
         return PlainTextResponse("not found\n", status_code=404)
     data = await asyncio.to_thread((_STATIC / name).read_bytes)
     return Response(data, media_type=kind)
+
+
+async def _gone(_request: Request, _error: Exception) -> Response:
+    """Answer a form whose sender has left in the middle; nobody reads it."""
+    return Response(status_code=400)
 
 
 _PAGES: Final[Mapping[tuple[str, int], Callable[..., Page]]] = {

@@ -12,7 +12,7 @@ import pytest
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.dashboard import connections
-from nsq_ha.dashboard.app import DashboardOptions, serve
+from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, MAX_OF_ADDRESS, MAX_UNFINISHED, network_of
 from nsq_ha.dashboard.guard import FREE_TRIES, MAX_TRIERS, TRY_SECONDS, WrongTokens
 from tests.support.waiting import eventually
@@ -20,6 +20,8 @@ from tests.support.web import NO_CERTIFICATES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    from starlette.types import Message
 
 TOKEN = "correct horse battery"
 LIMIT = 20.0
@@ -182,3 +184,20 @@ async def test_guesses_are_refused(url: str) -> None:
         refused = await sign_in(TOKEN)
     assert refused.status_code == 429
     assert "Too many wrong tokens came from your address: wait 10 s." in refused.text
+
+
+async def test_a_form_whose_sender_leaves_is_no_error() -> None:
+    """Anybody could fill the log: each was an error with a traceback."""
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/x-www-form-urlencoded")]
+    scope = {"type": "http", "method": "POST", "path": "/sign-out", "query_string": b"", "headers": headers}
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with AdminClient("127.0.0.1:1") as admin:
+        await Dashboard(admin, DashboardOptions(token=TOKEN)).app()(scope, receive, send)
+    assert sent[0]["status"] == 400
