@@ -104,7 +104,7 @@ class Dashboard:
             change_log=options.change_log,
         )
         routes = [
-            Route("/static/{name}", _static, methods=["GET"]),
+            Route("/static/{name:path}", _static, methods=["GET"]),
             Route("/events", self._events, methods=["GET"]),
             Route("/search", self._search, methods=["GET"]),
             Route("/messages", self._messages, methods=["GET"]),

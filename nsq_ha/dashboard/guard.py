@@ -199,9 +199,6 @@ MAX_ADDRESS: Final = 8000
 
 MAX_FIELDS: Final = 50
 
-_OPEN: Final = ("/static/", "/sign-in")
-"""Where a private dashboard lets everybody in."""
-
 _POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     b" base-uri 'none'; frame-ancestors 'none'"
@@ -252,7 +249,8 @@ class Checked:
         if not guard.is_ours(request.headers.get("host", "")):
             text = "the Host header names no host of this dashboard: start it with --allow-host NAME\n"
             return PlainTextResponse(text, status_code=421)
-        if not guard.is_private or path.startswith(_OPEN) or guard.session(session_of(request)) is not None:
+        is_open = path == "/sign-in" or path.startswith("/static/")
+        if not guard.is_private or is_open or guard.session(session_of(request)) is not None:
             return None
         if path == "/events":
             return PlainTextResponse("sign in first\n", status_code=403)

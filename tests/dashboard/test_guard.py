@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+import httpx
 import pytest
 from starlette.requests import HTTPConnection
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
-from nsq_ha.dashboard.app import DashboardOptions, serve
+from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, new_token, session_of
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError
@@ -111,6 +112,18 @@ async def test_what_needs_a_token_does_not_start_without(options: DashboardOptio
     async with AdminClient("127.0.0.1:1") as admin:
         with pytest.raises(ConfigError, match="token"):
             await serve(admin, options)
+
+
+@pytest.mark.parametrize("path", ["/sign-in/", "/sign-in-x", "/static/a/b", "/static/", "/"])
+async def test_a_private_dashboard_shows_nothing_beside_its_sign_in(path: str) -> None:
+    """A path that only begins like that of signing in had a page with the banner, which has the servers' errors."""
+    async with AdminClient("127.0.0.1:1") as admin:
+        app = Dashboard(admin, DashboardOptions(host="10.0.0.1", token=TOKEN)).app()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            assert [(await client.get(free)).status_code for free in ("/sign-in", "/static/icon.svg")] == [200, 200]
+            answer = await client.get(path)
+    assert answer.status_code in (303, 404)
+    assert "banner" not in answer.text
 
 
 def test_targets() -> None:
