@@ -6,6 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.checks import MAX_INT64
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -39,5 +41,6 @@ def trace_lines(log: Path, name: str, number: int, *, most_bytes: int | None = N
                 continue
             if not isinstance(entry, dict) or entry.get("event") not in _EVENTS or entry.get(name) != number:
                 continue
-            if type(entry.get("time_ns")) is int:
+            at = entry.get("time_ns")
+            if type(at) is int and 0 <= at <= MAX_INT64:  # a damaged one may be none that a clock shows
                 yield entry

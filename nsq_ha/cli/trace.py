@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin.trace_lines import trace_lines
-from nsq_ha.checks import MAX_INT64
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
@@ -73,9 +72,7 @@ def events_of(paths: Iterable[Path], number: int, topic: str | None, *, by_trace
     name = "trace_id" if by_trace else "internal_id"
     found = (entry for path in paths for entry in trace_lines(path, name, number))
     return sorted(
-        # A damaged time may be none that a clock shows.
-        (each for each in found if 0 <= each["time_ns"] <= MAX_INT64 and topic in (None, each.get("topic"))),
-        key=lambda entry: int(entry["time_ns"]),
+        (each for each in found if topic in (None, each.get("topic"))), key=lambda entry: int(entry["time_ns"])
     )
 
 

@@ -92,6 +92,7 @@ def test_steps_are_those_of_the_message(tmp_path: Path) -> None:
         '{"event": [5], "time_ns": 1, "topic": "a", "internal_id": 5}',
         '{"event": "publish", "topic": "a", "internal_id": 5}',
         '{"event": "publish", "time_ns": "x", "topic": "a", "internal_id": 5}',
+        line("publish", 10**400),
         '{"event": "publish", "time_ns": 1, "topic": "a", "internal_id": 5, "nsqd": 3}',
         '{"event": "publish", "time_ns": 1, "topic": "a", "internal_id": 6, "attempt": 5}',
         "5" + "{" * 100000,
