@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin import AdminClient
-from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import Https, NsqdHttp
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
@@ -35,14 +35,15 @@ async def until_empty(consumer: Consumer, closing: asyncio.Event, timeout: float
         TimeoutError: It still has messages after ``timeout`` seconds; the text says what is left.
     """
     name = f"{consumer.topic}/{consumer.channel}"
-    rest, empty = "was not asked yet", 0
+    config, rest, empty = consumer.config, "was not asked yet", 0
     try:
         async with (
             asyncio.timeout(timeout),
-            AdminClient(consumer.config.lookupd, lookupd_tls=consumer.config.lookupd_tls) as admin,
+            AdminClient(config.lookupd, lookupd_tls=config.lookupd_tls, tls=config.tls) as admin,
+            contextlib.aclosing(Https(config.tls)) as https,
         ):
             while empty < _LOOKS and not closing.is_set():
-                found = await _rest(admin, consumer.topic, consumer.channel)
+                found = await _rest(admin, https, consumer.topic, consumer.channel)
                 empty = 0 if found else empty + 1
                 if found and found != rest:
                     log.log(_level(found), "%s: the previous cluster %s", name, found)
@@ -59,7 +60,7 @@ def _level(rest: str) -> int:
     return logging.WARNING if rest.startswith(_UNKNOWN) else logging.INFO
 
 
-async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
+async def _rest(admin: AdminClient, https: Https, topic: str, channel: str) -> str:
     """Return what the cluster still has of a channel, as the end of a sentence. Empty if it has nothing."""
     try:
         described = await admin.describe(topic, timeout=_LIMIT)
@@ -69,7 +70,7 @@ async def _rest(admin: AdminClient, topic: str, channel: str) -> str:
         for each in partitions:
             _check(each, topic, channel)
         nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
-        found = [await _unfinished(node, topic, channel) for node in nodes.values()]
+        found = [await _unfinished(node, https, topic, channel) for node in nodes.values()]
     except NsqError as error:
         return f"{_UNKNOWN}: {error}"
     waiting = sum(each.waiting for each in found)
@@ -93,13 +94,13 @@ def _check(partition: PartitionDescription, topic: str, channel: str) -> None:
         raise NsqError(f"{where} has no channel {channel}")
 
 
-async def _unfinished(node: Node, topic: str, channel: str) -> Unfinished:
+async def _unfinished(node: Node, https: Https, topic: str, channel: str) -> Unfinished:
     """Return what a node has; it includes messages that are stored but not flushed yet.
 
     Raises:
         NsqError: It does not answer, or does not have the channel.
     """
-    async with NsqdHttp(node, timeout=_LIMIT) as nsqd:
+    async with NsqdHttp(node, timeout=_LIMIT, https=https) as nsqd:
         unfinished = await nsqd.unfinished(topic, channel)
     if unfinished is None:
         raise NsqError(f"{node.address} has no channel {channel}")

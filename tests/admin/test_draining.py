@@ -19,7 +19,7 @@ async def test_a_topic_whose_partitions_are_not_known_is_not_empty(cluster: Scri
     """While it grew, its nsqlookupds named two numbers, and no partition was asked: the messages there were left."""
     cluster.follower.answer("/lookup", cluster.body(4150, 4150))
     cluster.leader.answer("/lookup", cluster.body(4150, 4150, partition_num=4))
-    config = SimpleNamespace(lookupd=[cluster.follower.url, cluster.leader.url], lookupd_tls=None)
+    config = SimpleNamespace(lookupd=[cluster.follower.url, cluster.leader.url], lookupd_tls=None, tls=None)
     consumer = cast("Consumer", SimpleNamespace(topic="orders", channel="billing", config=config))
     with pytest.raises(
         TimeoutError, match="the previous cluster cannot be asked: the nsqlookupds do not agree how many"
