@@ -25,7 +25,8 @@ _CALL: Final = "{call}"
 _LOOKUP: Final = "{lookup}"
 _SECONDS: Final = "s"
 _BYTES: Final = "By"
-_SUFFIXES: Final = {_SECONDS: "_seconds", _BYTES: "_bytes"}
+_RATE: Final = "{message}/s"
+_SUFFIXES: Final = {_SECONDS: "_seconds", _BYTES: "_bytes", _RATE: "_per_second"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class Metric:
         scope: What it has one series of.
         field: The last part of its name.
         kind: ``counter``: it only grows. ``gauge``: it may also fall.
-        unit: Its unit, by the Unified Code for Units of Measure.
+        unit: Its unit, by the Unified Code for Units of Measure. Never 1, which would add ``_ratio`` to a name.
         text: What it says.
         read: Returns the value, from what ``scope`` names. None for no value now.
     """
@@ -117,13 +118,13 @@ def _partition(scope: Scope) -> list[Metric]:
         ("led_by", "1, with the address of the leader as a label."): lambda each: None if each.leader is None else 1,
     }
     return [
-        *(Metric(scope, field, "gauge", "1", text, read) for (field, text), read in flags.items()),
+        *(Metric(scope, field, "gauge", "{partition}", text, read) for (field, text), read in flags.items()),
         _gauge(scope, "heartbeat_age", "Time since the last heartbeat.", _SECONDS),
     ]
 
 
 METRICS: Final[Sequence[Metric]] = (
-    _gauge("client", "healthy", "1 if the client is healthy, else 0.", "1", "is_healthy"),
+    _gauge("client", "healthy", "1 if the client is healthy, else 0.", "{client}", "is_healthy"),
     _count("client", "lookups", "Rounds of lookups at the nsqlookupds.", _LOOKUP, "stats.lookups"),
     _count(
         "client",
@@ -147,7 +148,7 @@ METRICS: Final[Sequence[Metric]] = (
     *_consumed("consumer"),
     _count("consumer", "given_up", "Messages that were given up."),
     _gauge("consumer", "max_in_flight", "The limit of messages in flight."),
-    _gauge("consumer", "max_rate", "The limit of messages a second, if there is one.", "{message}/s"),
+    _gauge("consumer", "max_rate", "The limit of messages a second, if there is one.", _RATE),
     _count("consumer", "limited_time", "Time that messages waited for the limit.", _SECONDS, "limited_seconds"),
     _count("consumer", "handled", "Calls of the handler that ended.", _CALL),
     _count("consumer", "handler_time", "Time that all calls of the handler took.", _SECONDS, "handler_seconds"),

@@ -87,12 +87,19 @@ async def test_every_metric_is_printed(stage: Stage) -> None:
     assert value(page, "nsq_ha_producer_partition_published_total", client="producer-1", **place) == 5
     assert value(page, "nsq_ha_consumer_partition_in_flight", client="consumer-1", channel="ch", **place) == 1
     assert value(page, "nsq_ha_consumer_max_in_flight", topic=TOPIC, channel="ch") == 7
-    assert value(page, "nsq_ha_consumer_max_rate", topic=TOPIC, channel="ch") == 2.5
+    assert value(page, "nsq_ha_consumer_max_rate_per_second", topic=TOPIC, channel="ch") == 2.5
     assert value(page, "nsq_ha_consumer_partition_led_by", leader=stage.nsqd.node.address, **place) == 1
     assert value(page, "nsq_ha_client_healthy", client="consumer-1") == 1
     assert value(page, "nsq_ha_client_lookups_total", client="producer-1") >= 1
     assert value(page, "nsq_ha_client_lookup_time_seconds_total", client="producer-1") > 0
     assert prometheus.text() == ""
+
+
+def exported(metric: metrics.Metric) -> str:
+    """Return its name after OpenTelemetry's "Prometheus and OpenMetrics Compatibility"."""
+    unit = re.sub(r"\{[^}]*\}", "", metric.unit)
+    suffix = {"": "", "s": "_seconds", "By": "_bytes", "1": "_ratio", "/s": "_per_second"}[unit]
+    return metric.name.replace(".", "_") + suffix + ("_total" if metric.kind == "counter" else "")
 
 
 def test_names_follow_the_rules_of_both_systems() -> None:
@@ -101,7 +108,7 @@ def test_names_follow_the_rules_of_both_systems() -> None:
     for metric in metrics.METRICS:
         assert re.fullmatch(r"nsq_ha(\.[a-z][a-z_]*)+", metric.name)
         assert re.fullmatch(r"[A-Z1][^\n]+\.", metric.text)
-        assert (metric.unit == "s") == ("_seconds" in metric.prometheus_name)
+        assert metric.prometheus_name == exported(metric)
 
 
 def test_label_values_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
