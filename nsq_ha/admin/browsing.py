@@ -244,7 +244,7 @@ class _Reader:
         self._older: dict[int, int] = {}
         self._newer: dict[int, int] = {}
         self._ended: set[int] = set()
-        self._failed: set[int] = set()
+        self._failed: set[tuple[int, int | None]] = set()  # partitions and numbers
 
     async def begin(self, start: LogStart) -> None:
         """Find the number to begin with in each partition."""
@@ -307,14 +307,15 @@ class _Reader:
             for (p, number), stored in zip(places, found, strict=True):
                 if p in ended:
                     continue
+                is_lost = (p, number) in self._failed
                 if stored is None and (p in seen or not is_backward):
-                    # What is older was cleaned up; what is newer is not flushed yet.
+                    # What is older was cleaned up, unless the answer was lost; what is newer is not flushed yet.
                     ended.add(p)
-                    at[p] = 0 if is_backward else number
+                    at[p] = number if is_lost or not is_backward else 0
                     continue
                 at[p] = number + step
                 self._unread += stored is None
-                if stored is None and not self._begins[p] and p not in self._failed:  # nothing was cleaned up yet
+                if stored is None and not self._begins[p] and not is_lost:  # nothing was cleaned up yet
                     self._newer[p] = number
                 if stored is not None:
                     if is_backward and p not in seen:
@@ -328,7 +329,7 @@ class _Reader:
             try:
                 return await self._admin.find_message(self._topic, partition=partition, **where)
             except NsqError as error:
-                self._failed.add(partition)
+                self._failed.add((partition, where.get("number")))
                 note = f"{self._topic}-{partition} cannot be read: {error}"
                 if note not in self.notes and len(self.notes) < 5:
                     self.notes.append(note)
@@ -336,12 +337,12 @@ class _Reader:
 
     def look(self, *, is_backward: bool) -> LogLook:
         """Return what was found so far."""
-        left = (self._older if is_backward else {p: self._ends[p] + 1 - at for p, at in self._newer.items()}).items()
+        newer = {p: self._ends[p] + 1 - at for p, at in self._newer.items() if p not in self._ended}
         found = sorted(self._found, key=lambda each: (each.message.timestamp_ns, each.partition, each.message.number))
         older = {partition: number for partition, number in self._older.items() if number >= 1}
         if self._unread and self._is_filtered:
             self.notes.append(f"{self._unread:,} cannot be read: they are not flushed yet, or were cleaned up")
-        unread = sum(max(0, count) for partition, count in left if partition not in self._ended)
+        unread = sum(max(0, count) for count in (self._older if is_backward else newer).values())
         return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes), unread)
 
 

@@ -32,6 +32,7 @@ class Cluster:
     def __init__(self, *logs: tuple[int, int], unflushed: int = 0, is_plain: bool = False) -> None:
         self.logs, self.unflushed, self.is_plain, self.asked = logs, unflushed, is_plain, 0
         self.error = ""
+        self.lost: set[int] = set()
         self.answers = 10**9
 
     async def describe(self, topic: str) -> TopicDescription:
@@ -48,8 +49,8 @@ class Cluster:
         self.asked += 1
         if self.asked > self.answers:
             await asyncio.Event().wait()
-        if self.error:
-            raise TransportError(self.error)
+        if self.error or number in self.lost:
+            raise TransportError(self.error or "no answer")
         first, last = self.logs[partition]
         found = number if number is not None else max(first, -(-(offset or 0) // 40))
         return stored(found) if first <= found <= last - self.unflushed else None
@@ -138,6 +139,18 @@ async def test_what_cannot_be_read_is_said() -> None:
     cluster.error = "it is gone"
     found = await look(cluster, count=2)
     assert (found.messages, found.notes) == ((), ("orders-0 cannot be read: it is gone",))
+
+
+async def test_an_answer_that_is_missing_does_not_end_the_log() -> None:
+    """What is older counted as cleaned up, so a search said that it had looked at all."""
+    cluster = Cluster((1, 9))
+    cluster.lost = {5}
+    found = await look(cluster, count=9)
+    assert seen(found) == [(0, 6), (0, 7), (0, 8), (0, 9)]
+    assert (found.older, found.left, found.notes) == ({0: 5}, 5, ("orders-0 cannot be read: no answer",))
+    cluster.lost.clear()
+    again = await look(cluster, LogStart("numbers", numbers=found.older, is_backward=True), count=9)
+    assert (seen(again), again.older, again.left) == ([(0, n) for n in range(1, 6)], {}, 0)
 
 
 @pytest.mark.parametrize(
