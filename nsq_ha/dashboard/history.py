@@ -399,6 +399,8 @@ def _topics(before: Reading, after: Reading, former: Mapping[TopicPartition, str
 
 
 def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
+    if after.is_plain and before.nodes.keys() != after.nodes.keys():  # what only one nsqd has comes and goes with it
+        return
     old, new = before.channels, after.channels
     whole = (before.topics.keys() & after.topics.keys()) - _partial(before) - _partial(after)
     for key in sorted({*old, *new}):

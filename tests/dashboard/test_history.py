@@ -126,6 +126,13 @@ def test_channels_that_a_silent_nsqd_has_are_not_deleted() -> None:
     assert changes(one, two) == []
 
 
+def test_channels_that_a_plain_nsqd_has_alone_are_not_deleted_with_it() -> None:
+    one = reading(1, node(1, partition("a")), node(2, partition("a", 0, channel("c"))), is_plain=True)
+    two = reading(2, node(1, partition("a")), before=one, is_plain=True)
+    three = reading(3, *one.nodes.values(), before=two, is_plain=True)
+    assert changes(one, two) == changes(two, three) == []
+
+
 def test_an_old_reading_tells_nothing_but_that_it_is_old() -> None:
     one = reading(1, node(1, partition("a")), stable=False)
     two = reading(2, errors={"nsqds": "no nsqlookupd answers", "cluster": "x"}, before=one)
