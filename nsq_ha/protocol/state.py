@@ -26,58 +26,57 @@ from nsq_ha.protocol.frames import CLOSE_WAIT, OK
 
 
 class State(enum.Enum):
-    """Where a connection stands. Only ``CLOSED`` is final."""
+    """Where a connection stands; the values are for errors. Only ``CLOSED`` is final."""
 
-    NEW = enum.auto()
+    NEW = "before IDENTIFY"
     """Nothing was sent yet, not even the magic."""
-    IDENTIFYING = enum.auto()
+    IDENTIFYING = "before IDENTIFY was answered"
     """IDENTIFY was sent, its answer is outstanding."""
-    READY = enum.auto()
+    READY = "on a connection that is not subscribed"
     """AUTH, publishing and subscribing are allowed."""
-    UPGRADING = enum.auto()
+    UPGRADING = "before TLS or compression was confirmed"
     """TLS or compression was switched on; its ``OK`` is outstanding."""
-    AUTHENTICATING = enum.auto()
+    AUTHENTICATING = "before AUTH was answered"
     """AUTH was sent, its answer is outstanding."""
-    SUBSCRIBING = enum.auto()
+    SUBSCRIBING = "before SUB was answered"
     """SUB was sent, its answer is outstanding."""
-    SUBSCRIBED = enum.auto()
+    SUBSCRIBED = "on a subscribed connection"
     """Messages may arrive."""
-    DRAINING = enum.auto()
+    DRAINING = "after CLS"
     """CLS was sent; FIN, REQ and TOUCH are still allowed, and messages on their way still arrive."""
-    CLOSED = enum.auto()
+    CLOSED = "after the end of the connection"
     """The stream ended, the server refused a command and closes, or it broke a rule."""
 
 
 class Input(enum.Enum):
-    """What can happen to a connection. ``SEND``: we send; ``RECV``: the peer sent."""
+    """What can happen to a connection. ``SEND``: we send; ``RECV``: the peer sent. The values are for errors."""
 
-    SEND_IDENTIFY = enum.auto()
-    SEND_UPGRADE = enum.auto()
-    SEND_AUTH = enum.auto()
-    SEND_SUBSCRIBE = enum.auto()
-    SEND_PUBLISH = enum.auto()
-    SEND_READY = enum.auto()
-    SEND_ANSWER = enum.auto()
-    """FIN, REQ or TOUCH."""
-    SEND_CLOSE = enum.auto()
-    SEND_NOP = enum.auto()
-    RECV_IDENTITY = enum.auto()
-    RECV_UPGRADED = enum.auto()
-    RECV_AUTHORIZED = enum.auto()
-    RECV_SUBSCRIBED = enum.auto()
-    RECV_PUBLISHED = enum.auto()
-    RECV_CLOSE_WAIT = enum.auto()
-    RECV_HEARTBEAT = enum.auto()
-    RECV_MESSAGE = enum.auto()
-    RECV_REFUSAL = enum.auto()
+    SEND_IDENTIFY = "IDENTIFY"
+    SEND_UPGRADE = "TLS or compressed data"
+    SEND_AUTH = "AUTH"
+    SEND_SUBSCRIBE = "SUB"
+    SEND_PUBLISH = "a publish"
+    SEND_READY = "RDY"
+    SEND_ANSWER = "FIN, REQ or TOUCH"
+    SEND_CLOSE = "CLS"
+    SEND_NOP = "NOP"
+    RECV_IDENTITY = "an answer to IDENTIFY"
+    RECV_UPGRADED = "a confirmation of TLS or compression"
+    RECV_AUTHORIZED = "an answer to AUTH"
+    RECV_SUBSCRIBED = "an answer to SUB"
+    RECV_PUBLISHED = "an answer to a publish"
+    RECV_CLOSE_WAIT = "an answer to CLS"
+    RECV_HEARTBEAT = "a heartbeat"
+    RECV_MESSAGE = "a message"
+    RECV_REFUSAL = "an error"
     """An error frame that answers IDENTIFY, an upgrade, AUTH, SUB or CLS: the server closes after it."""
-    RECV_PUBLISH_ERROR = enum.auto()
+    RECV_PUBLISH_ERROR = "an error for a publish"
     """An error frame that answers a publish: the connection may continue."""
-    RECV_ANSWER_ERROR = enum.auto()
+    RECV_ANSWER_ERROR = "an error for FIN, REQ or TOUCH"
     """``E_FIN_FAILED``, ``E_REQ_FAILED`` or ``E_TOUCH_FAILED``; answers no request."""
-    RECV_STRAY_ERROR = enum.auto()
+    RECV_STRAY_ERROR = "an error that answers nothing"
     """Any other error frame while no request waits: FIN, REQ, TOUCH and RDY can cause one before a close."""
-    RECV_EOF = enum.auto()
+    RECV_EOF = "the end of the stream"
 
 
 class Request(enum.Enum):
@@ -136,50 +135,6 @@ PUBLISHING: Final = tuple(state for state in State if TRANSITIONS.get((state, In
 """States in which a publish is allowed and changes nothing; using the table would double the cost of a publish."""
 
 
-_WORDS: Final[Mapping[Input, str]] = MappingProxyType(
-    {
-        _I.SEND_IDENTIFY: "IDENTIFY",
-        _I.SEND_UPGRADE: "TLS or compressed data",
-        _I.SEND_AUTH: "AUTH",
-        _I.SEND_SUBSCRIBE: "SUB",
-        _I.SEND_READY: "RDY",
-        _I.SEND_ANSWER: "FIN, REQ or TOUCH",
-        _I.SEND_PUBLISH: "a publish",
-        _I.SEND_CLOSE: "CLS",
-        _I.SEND_NOP: "NOP",
-        _I.RECV_IDENTITY: "an answer to IDENTIFY",
-        _I.RECV_UPGRADED: "a confirmation of TLS or compression",
-        _I.RECV_AUTHORIZED: "an answer to AUTH",
-        _I.RECV_SUBSCRIBED: "an answer to SUB",
-        _I.RECV_PUBLISHED: "an answer to a publish",
-        _I.RECV_CLOSE_WAIT: "an answer to CLS",
-        _I.RECV_HEARTBEAT: "a heartbeat",
-        _I.RECV_MESSAGE: "a message",
-        _I.RECV_REFUSAL: "an error",
-        _I.RECV_PUBLISH_ERROR: "an error for a publish",
-        _I.RECV_ANSWER_ERROR: "an error for FIN, REQ or TOUCH",
-        _I.RECV_STRAY_ERROR: "an error that answers nothing",
-        _I.RECV_EOF: "the end of the stream",
-    }
-)
-"""Inputs in words, for errors."""
-
-_WHEN: Final[Mapping[State, str]] = MappingProxyType(
-    {
-        _S.NEW: "before IDENTIFY",
-        _S.IDENTIFYING: "before IDENTIFY was answered",
-        _S.UPGRADING: "before TLS or compression was confirmed",
-        _S.AUTHENTICATING: "before AUTH was answered",
-        _S.READY: "on a connection that is not subscribed",
-        _S.SUBSCRIBING: "before SUB was answered",
-        _S.SUBSCRIBED: "on a subscribed connection",
-        _S.DRAINING: "after CLS",
-        _S.CLOSED: "after the end of the connection",
-    }
-)
-"""States in words, for errors."""
-
-
 def advance(state: State, event: Input) -> State:
     """Return the state after ``event``.
 
@@ -193,8 +148,8 @@ def advance(state: State, event: Input) -> State:
         return TRANSITIONS[state, event]
     except KeyError:
         if event.name.startswith("RECV_"):
-            raise RemoteProtocolError(f"nsqd sent {_WORDS[event]} {_WHEN[state]}") from None
-        raise LocalProtocolError(f"{_WORDS[event]} cannot be sent {_WHEN[state]}") from None
+            raise RemoteProtocolError(f"nsqd sent {event.value} {state.value}") from None
+        raise LocalProtocolError(f"{event.value} cannot be sent {state.value}") from None
 
 
 SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
