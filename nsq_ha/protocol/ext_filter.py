@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 if TYPE_CHECKING:
+    from nsq_ha.options.ext_filter import ExtFilter
     from nsq_ha.patterns import Pattern
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -53,31 +54,7 @@ class FilterRule(msgspec.Struct, frozen=True, omit_defaults=True):
     filter_data_list: list[Pair] | None = None
 
 
-class AnyFilter(Protocol):
-    """The fields of :class:`nsq_ha.ExtFilter`."""
-
-    @property
-    def kind(self) -> str:
-        """How to compare."""
-
-    @property
-    def key(self) -> str:
-        """Name of the header."""
-
-    @property
-    def value(self) -> str:
-        """The value or the pattern."""
-
-    @property
-    def pairs(self) -> tuple[tuple[str, str], ...]:
-        """Names and values."""
-
-    @property
-    def inverse(self) -> bool:
-        """Whether to deliver what does not match."""
-
-
-def rule_of(given: AnyFilter) -> FilterRule:
+def rule_of(given: ExtFilter) -> FilterRule:
     """Return the rule to send for a filter of the user."""
     inverse = given.inverse or None
     if given.kind in _RELATIONS:

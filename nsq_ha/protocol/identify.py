@@ -25,7 +25,6 @@ from nsq_ha.protocol.ext_filter import rule_of
 from nsq_ha.protocol.frames import OK
 
 if TYPE_CHECKING:
-    from nsq_ha.options.ext_filter import ExtFilter
     from nsq_ha.protocol.ext_filter import FilterRule
 
 LEAST_GATHER_MS: Final = 10
@@ -129,7 +128,7 @@ class Offer:
             deflate_level=config.deflate_level,
             desired_tag=(consumer.tag if consumer else None) or "",
             extend_support=extend_support,
-            ext_filter=_rule_of(consumer.ext_filter) if consumer and consumer.ext_filter else None,
+            ext_filter=rule_of(consumer.ext_filter) if consumer and consumer.ext_filter else None,
         )
 
     def command(self) -> Identify:
@@ -157,10 +156,6 @@ class Offer:
         if self.ext_filter is not None:
             fields["ext_filter"] = self.ext_filter
         return Identify(msgspec.json.encode(fields))
-
-
-def _rule_of(ext_filter: ExtFilter) -> FilterRule:
-    return rule_of(ext_filter)
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
