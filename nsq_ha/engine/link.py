@@ -32,7 +32,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.policy.link_life import Act, Life, LinkState
+from nsq_ha.policy.link_life import Act, Life, LinkEvent, LinkState
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
 from nsq_ha.unexpected import report_unexpected
@@ -276,7 +276,7 @@ class Link(Generic[C]):
 
     def give_up(self, reason: NsqError) -> None:
         """Close the connection in use, which is not needed or no longer answers."""
-        self.life.unused()
+        self.life.take(LinkEvent.UNUSED)
         self.news.set()
         self._leave(reason)
 
@@ -298,7 +298,7 @@ class Link(Generic[C]):
         """Let nsqd send nothing more, and connect to nothing else; what arrived may still be answered."""
         life, connection = self.life, self.connection
         was_reading = life.is_reading
-        life.stop()
+        life.take(LinkEvent.STOP)
         self.news.set()
         if not was_reading or connection is None:
             return
@@ -332,7 +332,7 @@ class Link(Generic[C]):
                         raise
                     self._broken(error)
         finally:
-            life.close()
+            life.take(LinkEvent.CLOSE)
             try:
                 await self._role.cut_off()
             finally:
@@ -348,7 +348,7 @@ class Link(Generic[C]):
     def _broken(self, error: BaseException) -> None:
         """Close the connection after an unexpected error; the next attempt follows after a pause."""
         reason = self._explained(error)
-        self.life.broken()
+        self.life.take(LinkEvent.BROKEN)
         self._failure = None
         try:
             self._leave(reason)
@@ -374,7 +374,7 @@ class Link(Generic[C]):
     async def _wait(self) -> None:
         while not self._role.is_needed:
             await self.wait(None)
-        self.life.needed()
+        self.life.take(LinkEvent.NEEDED)
 
     async def _pause(self) -> None:
         """Wait before the next attempt; a change of the leader ends the wait."""
@@ -385,7 +385,7 @@ class Link(Generic[C]):
             with self._watch.wanted():
                 await self.wait(delay_after(self._backoff, self.life.failures, random.random))
         if self.life.act is Act.PAUSE:
-            self.life.resume()
+            self.life.take(LinkEvent.RESUME)
 
     async def _connect(self) -> None:
         """Connect to the leader; leave the earlier one, if there is one, when the connection is open."""
@@ -515,7 +515,7 @@ class Link(Generic[C]):
                 reason = ConnectionLostError(f"closed the connection to {connection.node.address}: {text}")
                 self._leave(reason, is_expired=not is_leaving)
         if life.act is Act.SETTLE:
-            life.left(is_needed=self._role.is_needed)
+            life.take(LinkEvent.LEFT_WAITING if self._role.is_needed else LinkEvent.LEFT)
 
     # ------------------------------------------------------------ connections with a limited lifetime
 
@@ -549,7 +549,7 @@ class Link(Generic[C]):
             self._not_replaced += 1
             await self.wait(delay_after(self._backoff, self._not_replaced, random.random))
             if life.state in (LinkState.REPLACING, LinkState.SWITCHING):
-                life.not_replaced()
+                life.take(LinkEvent.FAILED)  # the connection in use was not replaced yet
             return
         finally:
             self.news.set()  # the attempt may have consumed news that this task waits for

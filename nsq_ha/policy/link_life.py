@@ -279,27 +279,23 @@ class Life(Generic[N]):
         """Whether a subscriber's connection delivers messages."""
         return self.state in READABLE
 
-    def needed(self) -> None:
-        """Record that a connection is needed."""
-        self._take(LinkEvent.NEEDED)
-
     def aim(self, leader: N) -> None:
         """Begin to connect to ``leader``; if the connection in use leads to it, keep that one."""
         if leader == self.node:
-            self._take(LinkEvent.SAME)
+            self.take(LinkEvent.SAME)
         else:
             self.target = leader
 
     def opened(self) -> None:
         """Record that the connection that was asked for is open."""
-        self._take(LinkEvent.OPENED)
+        self.take(LinkEvent.OPENED)
         if self.act is Act.JOIN:
             self.node, self.target = self.target, None
 
     def joined(self, now: float) -> None:
         """Record that the opened connection may be used."""
         is_first = self.state is LinkState.JOINING
-        self._take(LinkEvent.JOINED)
+        self.take(LinkEvent.JOINED)
         if is_first and self._settling is not None:
             self.failures = self.short_lives
             self.settled_at = now + self._settling
@@ -318,11 +314,11 @@ class Life(Generic[N]):
         tried = self.node if self.target is None else self.target
         self.target = None
         if for_good:
-            self._take(LinkEvent.FORBIDDEN)
+            self.take(LinkEvent.FORBIDDEN)
         elif tried is not None and leader not in (None, tried, self.node):
-            self._take(LinkEvent.OUTDATED)
+            self.take(LinkEvent.OUTDATED)
         else:
-            self._take(LinkEvent.FAILED)
+            self.take(LinkEvent.FAILED)
 
     def look(
         self, *, is_moved: bool = False, is_unused: bool = False, is_due: bool = False, is_expiring: bool = False
@@ -336,21 +332,13 @@ class Life(Generic[N]):
             is_expiring: It can no longer be used.
         """
         if is_moved:
-            self._take(LinkEvent.SUPERSEDED if self._settling is None else LinkEvent.MOVED)
+            self.take(LinkEvent.SUPERSEDED if self._settling is None else LinkEvent.MOVED)
         elif is_unused:
-            self._take(LinkEvent.UNUSED)
+            self.take(LinkEvent.UNUSED)
         elif is_due:
-            self._take(LinkEvent.REPLACE)
+            self.take(LinkEvent.REPLACE)
         elif is_expiring:
-            self._take(LinkEvent.EXPIRES)
-
-    def not_replaced(self) -> None:
-        """Record that the connection in use could not be replaced yet."""
-        self._take(LinkEvent.FAILED)
-
-    def unused(self) -> None:
-        """Record that the connection in use was closed, because it is not needed."""
-        self._take(LinkEvent.UNUSED)
+            self.take(LinkEvent.EXPIRES)
 
     def lost(self, now: float) -> None:
         """Record that the connection in use is lost."""
@@ -358,33 +346,10 @@ class Life(Generic[N]):
             self.short_lives = self.short_lives + 1 if now < self.settled_at else 0
             if self.state not in (LinkState.MOVING, LinkState.MOVE_PAUSED):
                 self.failures = self.short_lives
-        self._take(LinkEvent.LOST)
+        self.take(LinkEvent.LOST)
 
-    def left(self, *, is_needed: bool) -> None:
-        """Record that the connection was closed on purpose.
-
-        Args:
-            is_needed: Another one is needed.
-        """
-        self._take(LinkEvent.LEFT_WAITING if is_needed else LinkEvent.LEFT)
-
-    def resume(self) -> None:
-        """Record that the pause is over."""
-        self._take(LinkEvent.RESUME)
-
-    def broken(self) -> None:
-        """Record an unexpected error: all connections were closed."""
-        self._take(LinkEvent.BROKEN)
-
-    def stop(self) -> None:
-        """Record that the consumer closes, and answers are still sent."""
-        self._take(LinkEvent.STOP)
-
-    def close(self) -> None:
-        """Record the end."""
-        self._take(LinkEvent.CLOSE)
-
-    def _take(self, event: LinkEvent) -> None:
+    def take(self, event: LinkEvent) -> None:
+        """Record an event; those that need more than their name have methods of their own."""
         before = self.state
         self.state, self.act = TRANSITIONS[before, event]
         self.may_write = self.state in WRITABLE

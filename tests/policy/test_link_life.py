@@ -27,9 +27,9 @@ class Seen(Life[int]):
         super().__init__(settling)
         self.rows = rows
 
-    def _take(self, event: LinkEvent) -> None:
+    def take(self, event: LinkEvent) -> None:
         self.rows.add((self.state, event))
-        super()._take(event)
+        super().take(event)
 
 
 @dataclass
@@ -51,11 +51,12 @@ class Runner:
 
     def following(self) -> list[Runner]:
         """Everything that may happen next."""
-        life, found = self.life, [self.after(self.at, "close"), self.after("idle", "broken")]
+        life = self.life
+        found = [self.after(self.at, "take", LinkEvent.CLOSE), self.after("idle", "take", LinkEvent.BROKEN)]
         if life.state in CONNECTED and life.node is not None:
             found.append(self.after(self.at, "lost", 0.0))
         if not self.is_publisher:
-            found.append(self.after(self.at, "stop"))
+            found.append(self.after(self.at, "take", LinkEvent.STOP))
         elif life.state in {
             LinkState.IN_USE,
             LinkState.REPLACING,
@@ -63,14 +64,14 @@ class Runner:
             LinkState.LEAVING,
             LinkState.EXPIRING,
         }:
-            found.append(self.after(self.at, "unused"))
+            found.append(self.after(self.at, "take", LinkEvent.UNUSED))
         return found + (self._acts() if self.at == "idle" else self._attempts())
 
     def _acts(self) -> list[Runner]:
         """Return what an act leads to, or how its attempt begins."""
         life = self.life
         if life.act is Act.WAIT:
-            return [self.after("idle", "needed")]
+            return [self.after("idle", "take", LinkEvent.NEEDED)]
         if life.act is Act.CONNECT:
             aimed = [self.after("open", "aim", node) for node in NODES]
             for other in aimed:
@@ -83,9 +84,9 @@ class Runner:
         if life.act is Act.REPLACE:
             return [self.after("replace", "look")]
         if life.act is Act.SETTLE:
-            needs = (True, False) if self.is_publisher else (True,)
-            return [self.after("idle", "left", is_needed=each) for each in needs]
-        return [self.after("idle", "resume")] if life.act is Act.PAUSE else []
+            ends = (LinkEvent.LEFT_WAITING, LinkEvent.LEFT) if self.is_publisher else (LinkEvent.LEFT_WAITING,)
+            return [self.after("idle", "take", each) for each in ends]
+        return [self.after("idle", "take", LinkEvent.RESUME)] if life.act is Act.PAUSE else []
 
     def _attempts(self) -> list[Runner]:
         """Return how an attempt that is waited for may go on."""
@@ -94,7 +95,7 @@ class Runner:
             if life.state not in (LinkState.REPLACING, LinkState.SWITCHING):
                 return [self.after("idle", "look")]  # it was lost, left or stopped: the attempt is dropped
             following = self.after("switch", "opened") if self.at == "replace" else self.after("idle", "joined", 0.0)
-            return [following, self.after("idle", "not_replaced")]
+            return [following, self.after("idle", "take", LinkEvent.FAILED)]
         found = [self.after("idle", "failed", leader) for leader in (None, *NODES)]
         if not self.is_publisher:
             found.append(self.after("idle", "failed", None, for_good=True))
@@ -176,7 +177,7 @@ def test_a_pause_follows_each_failure(all_of_them: list[Runner]) -> None:
     for runner in all_of_them:
         life, before = copy.copy(runner.life), runner.life.failures
         ends = life.state in (LinkState.DRAINING, LinkState.ENDED)
-        life.broken()
+        life.take(LinkEvent.BROKEN)
         assert (life.state, life.act) == ((LinkState.ENDED, Act.END) if ends else (LinkState.PAUSED, Act.PAUSE))
         assert (life.node, life.target, life.failures) == (None, None, before + (not ends))
 
@@ -200,7 +201,7 @@ def test_it_begins_without_a_connection() -> None:
 
 def connecting(settling: float | None = None, node: int = 0) -> Life[int]:
     life: Life[int] = Life(settling)
-    life.needed()
+    life.take(LinkEvent.NEEDED)
     life.aim(node)
     return life
 
@@ -208,8 +209,8 @@ def connecting(settling: float | None = None, node: int = 0) -> Life[int]:
 def again(life: Life[int], now: float, node: int = 0) -> None:
     """Connect after a pause."""
     if life.act is Act.PAUSE:
-        life.resume()
-    life.needed()
+        life.take(LinkEvent.RESUME)
+    life.take(LinkEvent.NEEDED)
     life.aim(node)
     life.opened()
     life.joined(now)
@@ -220,7 +221,7 @@ def test_an_attempt_at_the_old_leader_is_followed_at_once_by_one_at_the_new(sett
     life = connecting(settling)
     life.failed(1)
     assert (life.act, life.failures) == (Act.WAIT, 0)
-    life.needed()
+    life.take(LinkEvent.NEEDED)
     life.aim(1)
     life.opened()
     life.failed(0)
@@ -233,9 +234,9 @@ def test_the_same_leader_is_tried_again_after_a_pause(settling: float | None) ->
     for failures in (1, 2, 3):
         life.failed(0)
         assert (life.act, life.target, life.failures) == (Act.PAUSE, None, failures)
-        life.resume()
+        life.take(LinkEvent.RESUME)
         assert life.act is Act.WAIT
-        life.needed()
+        life.take(LinkEvent.NEEDED)
         life.aim(0)
     life.opened()
     life.failed(0)
@@ -245,7 +246,7 @@ def test_the_same_leader_is_tried_again_after_a_pause(settling: float | None) ->
 def test_no_leader_is_a_failure_whatever_else_is_named() -> None:
     """Publishers may know a leader that accepts no writes."""
     life: Life[int] = Life()
-    life.needed()
+    life.take(LinkEvent.NEEDED)
     life.failed(1)
     assert (life.act, life.failures) == (Act.PAUSE, 1)
 
@@ -257,7 +258,7 @@ def test_a_leader_that_comes_back_keeps_its_connection() -> None:
     life.look(is_moved=True)
     life.failed(None)
     assert (life.state, life.node, life.failures) == (LinkState.MOVE_PAUSED, 0, 1)
-    life.resume()
+    life.take(LinkEvent.RESUME)
     life.aim(0)
     assert (life.state, life.act, life.node, life.target) == (LinkState.IN_USE, Act.USE, 0, None)
 
@@ -292,16 +293,16 @@ def test_what_is_decided_about_a_connection_in_use(
 
 
 def test_a_connection_that_expires_is_followed_by_a_pause_only_if_another_one_is_needed() -> None:
-    for is_needed, act in ((True, Act.PAUSE), (False, Act.WAIT)):
+    for end, act in ((LinkEvent.LEFT_WAITING, Act.PAUSE), (LinkEvent.LEFT, Act.WAIT)):
         life = in_use()
         life.look(is_expiring=True)
         life.lost(0.0)
         assert life.act is Act.SETTLE, "the loss ends the wait for answers"
-        life.left(is_needed=is_needed)
+        life.take(end)
         assert life.act is act
     life = in_use()
     life.look(is_moved=True)
-    life.left(is_needed=True)
+    life.take(LinkEvent.LEFT_WAITING)
     assert life.act is Act.WAIT, "the new leader is connected to at once"
 
 
@@ -321,12 +322,12 @@ def test_a_replacement_changes_neither_the_node_nor_the_failures() -> None:
 def test_a_publishers_failures_count_until_an_answer() -> None:
     life: Life[str] = Life()
     for failures in (1, 2, 3):
-        life.needed()
+        life.take(LinkEvent.NEEDED)
         life.aim("a")
         life.failed("a")
         assert (life.act, life.failures) == (Act.PAUSE, failures)
-        life.resume()
-    life.needed()
+        life.take(LinkEvent.RESUME)
+    life.take(LinkEvent.NEEDED)
     life.aim("a")
     life.opened()
     life.joined(0.0)
@@ -368,9 +369,9 @@ def test_a_long_outage_does_not_slow_the_first_losses_after_it() -> None:
     """An election ends in a subscription that is closed once or twice more within two seconds."""
     life: Life[int] = Life(4.0)
     for _ in range(30):
-        life.needed()
+        life.take(LinkEvent.NEEDED)
         life.failed(None)
-        life.resume()
+        life.take(LinkEvent.RESUME)
     assert life.failures == 30
     again(life, 22.0)
     assert life.failures == 0

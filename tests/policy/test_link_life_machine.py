@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.link_life import Act, Life, LinkState, settle_time
+from nsq_ha.policy.link_life import Act, Life, LinkEvent, LinkState, settle_time
 from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.timing import delay_after
 
@@ -65,7 +65,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
         life = self.life
         while life.act is Act.WAIT or (life.act is Act.CONNECT and self.trying is None) or self._is_moved():
             if life.act is Act.WAIT:
-                life.needed()
+                life.take(LinkEvent.NEEDED)
             elif life.act is Act.USE:
                 life.look(is_moved=True)
             elif self.view is None:
@@ -96,7 +96,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
 
     def _check_leader(self) -> None:
         if self.trying is None and self.life.act is Act.PAUSE:
-            self.life.resume()
+            self.life.take(LinkEvent.RESUME)
             self._do()
         elif self._is_moved():
             self._do()
@@ -161,7 +161,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
             self._drop(link)
         self.troubles += 1
         self.told_to_end |= self.life.state is LinkState.DRAINING
-        self.life.broken()
+        self.life.take(LinkEvent.BROKEN)
         self._do()
 
     def _cut(self, node: int) -> None:
@@ -246,7 +246,7 @@ class SubscriptionMachine(RuleBasedStateMachine):
     def stop(self, really: int) -> None:
         if really == 0:
             self.told_to_end = True
-            self.life.stop()
+            self.life.take(LinkEvent.STOP)
             self._do()
 
     # -- what always holds
