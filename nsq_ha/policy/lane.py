@@ -177,12 +177,7 @@ class Lane(Generic[T]):
             IndexError: No publish is unanswered. The connection counts its requests,
                 so this is a bug.
         """
-        entry = self._sent.popleft()
-        self.unanswered -= 1
-        entry.stage = _DONE
-        if entry.keys:
-            self._finish(entry)
-        return entry
+        return self.all_answered(1)[0]
 
     def all_answered(self, count: int) -> list[T]:
         """Finish the ``count`` oldest unanswered publishes, as :meth:`answered` does one by one.
