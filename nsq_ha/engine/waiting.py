@@ -34,14 +34,11 @@ async def pause(news: asyncio.Event, timeout: float | None) -> None:
         news: Set if there is a reason to check again.
         timeout: None for no limit.
     """
-    if timeout is None:
-        await news.wait()
-    else:
-        try:
-            async with asyncio.timeout(timeout):
-                await news.wait()
-        except TimeoutError:
-            return
+    try:
+        async with asyncio.timeout(timeout):
+            await news.wait()
+    except TimeoutError:
+        return
     news.clear()
 
 
