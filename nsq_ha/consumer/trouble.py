@@ -46,7 +46,7 @@ class PartitionTrouble:
         reason: Why the partition is not being read. None while it is.
     """
 
-    def __init__(self, topic: str, name: str, config: ConsumerConfig, reports: PartitionReports | None = None) -> None:
+    def __init__(self, topic: str, name: str, config: ConsumerConfig, reports: PartitionReports) -> None:
         self.reason: NsqError | None = None
         self._reports = reports
         self._topic = topic
@@ -101,8 +101,7 @@ class PartitionTrouble:
             log.log(self._level(reason), "%s", said)
             return
         log.warning("%s; still trying after %.0f s and %d failures", said, warned.seconds, warned.failures)
-        if self._reports is not None:
-            self._reports.stalled(warned, reason)
+        self._reports.stalled(warned, reason)
 
     def _level(self, reason: NsqError) -> int:
         """Return the level of a failure that is not warned about because of its duration."""
@@ -117,12 +116,10 @@ class PartitionTrouble:
         self._since = now
         self._refusals = 0
 
-    def settled(self, node: Node | None) -> None:
+    def settled(self, node: Node) -> None:
         """Record that the subscription has lasted; log it if its failures were logged."""
         over = self._outage.recovered(self._since)
         if over is not None:
-            address = node.address if node is not None else "?"
             # At the same level as the warning, so that whoever saw that sees this, too.
-            log.warning("%s at nsqd %s: reading again after %.0f s", self._name, address, over.seconds)
-            if self._reports is not None:
-                self._reports.recovered(over)
+            log.warning("%s at nsqd %s: reading again after %.0f s", self._name, node.address, over.seconds)
+            self._reports.recovered(over)

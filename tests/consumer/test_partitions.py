@@ -32,7 +32,7 @@ from nsq_ha.errors import (
     TopicNotExistError,
 )
 from nsq_ha.message import Message
-from nsq_ha.observe import SILENT
+from nsq_ha.observe import SILENT, PartitionReports
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.timing import FEW_LINES
@@ -399,7 +399,7 @@ async def test_the_warning_at_the_start_counts_as_one_about_the_topic(
 
 
 def trouble_of(**options: Any) -> PartitionTrouble:  # noqa: ANN401 - ConsumerConfig's
-    return PartitionTrouble(TOPIC, f"{TOPIC}-3", config_of(**options))
+    return PartitionTrouble(TOPIC, f"{TOPIC}-3", config_of(**options), PartitionReports(SILENT, TOPIC, "billing", 3))
 
 
 def test_an_outage_of_a_partition_is_a_warning_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -424,14 +424,6 @@ def test_an_outage_of_a_partition_is_a_warning_and_so_is_its_end(caplog: pytest.
         ("WARNING", "orders-3 at nsqd 10.0.0.1:4150: reading again after 7 s"),
         ("INFO", "orders-3 at nsqd 10.0.0.1:4150: lost"),
     ]
-
-
-def test_the_end_of_an_outage_may_have_no_node(caplog: pytest.LogCaptureFixture) -> None:
-    trouble = trouble_of()
-    trouble.failed(0.0, ConnectionLostError("lost"))
-    trouble.failed(10.0, ConnectionLostError("lost"))
-    trouble.settled(None)
-    assert caplog.messages[-1] == "orders-3 at nsqd ?: reading again after 10 s"
 
 
 def test_which_errors_no_retry_cures() -> None:
