@@ -266,7 +266,7 @@ SILENT: Final = Observer()
 
 
 class PartitionReports:
-    """Reports the changes of one partition, or of a whole topic.
+    """Reports the changes of one partition, or the outages of a whole topic.
 
     Args:
         observer: The client's.
@@ -285,19 +285,17 @@ class PartitionReports:
     def connected(self, nsqd: str) -> None:
         """Report that a connection to the leader can be used."""
         self._nsqd = nsqd
-        if self._partition is not None:
-            self._report(Connected, nsqd=nsqd)
+        self._report(Connected, nsqd=nsqd)
 
     def disconnected(self, reason: object) -> None:
         """Report the end of the connection that was reported as connected; without one, do nothing."""
         nsqd, self._nsqd = self._nsqd, None
-        if nsqd is not None and self._partition is not None:
+        if nsqd is not None:
             self._report(Disconnected, nsqd=nsqd, reason=str(reason))
 
     def refused(self, error: ServerError, nsqd: str) -> None:
         """Report an error of an nsqd."""
-        if self._partition is not None:
-            self._report(Refused, nsqd=nsqd, code=error.code, text=str(error))
+        self._report(Refused, nsqd=nsqd, code=error.code, text=str(error))
 
     def stalled(self, outage: Warned, reason: object) -> None:
         """Report an outage that was logged."""
