@@ -416,7 +416,7 @@ class Delivery:
 
     def _hold_or_requeue(self, message: Message, delay: float | None) -> None:
         if delay is None:
-            delay = delay_after(self._ledger.requeue_backoff, message.attempts, _no_chance)
+            delay = delay_after(self._ledger.requeue_backoff, message.attempts, lambda: 0.0)
         if _watched.is_any:
             observe.requeued(self.topic, message)
         if self.is_ordered and delay > 0:
@@ -578,7 +578,3 @@ def _with_cause(call: Callable[..., None]) -> Callable[..., None]:
 
 def _nothing() -> None:
     """Do nothing."""
-
-
-def _no_chance() -> float:
-    return 0.0

@@ -84,7 +84,7 @@ class Handling:
 
     def __init__(self, inbox: ConsumerInbox, handler: Callable[[Message], Awaitable[object] | object]) -> None:
         check_handler(handler)
-        self._messages = inbox.messages()
+        self._messages = inbox.iterations.new()
         self._handler = handler
         self._pace = inbox.pace
         self._ledger = inbox.ledger

@@ -348,10 +348,6 @@ class ConsumerInbox:
         self.check_iterable()
         return self.iterations.of_task()
 
-    def messages(self) -> Messages:
-        """Return an iterator for handlers."""
-        return self.iterations.new()
-
     def check_free(self) -> None:
         """Check that a call of ``run`` may begin.
 

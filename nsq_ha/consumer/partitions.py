@@ -242,7 +242,7 @@ class Partitions:
         )
         self._subscriptions[partition] = subscription
         self._tasks[partition] = group.create_task(
-            subscription.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"
+            subscription.link.run(), name=f"nsq_ha subscription {self._watch.topic}-{partition}"
         )
 
     def _remove(self, partition: int) -> None:

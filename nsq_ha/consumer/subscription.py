@@ -83,7 +83,7 @@ class Inbox(Protocol):
 
 
 class Subscription(Role[Connection]):
-    """Reads one partition. Run :meth:`run` as a task; it ends if cancelled, or if nsqd refuses permanently.
+    """Reads one partition. Run its link as a task; it ends if cancelled, or if nsqd refuses permanently.
 
     Args:
         watch: The lookups of the topic.
@@ -144,10 +144,6 @@ class Subscription(Role[Connection]):
         self._replaced: dict[Connection, tuple[Delivery, float]] = {}
         life: Life[Node] = Life(settle_time(config.heartbeat_interval))
         self.link: Link[Connection] = Link(self, watch, partition, config.backoff, life=life, reports=self._reports)
-
-    async def run(self) -> None:
-        """Stay subscribed until stopped or cancelled; recover from every external error."""
-        await self.link.run()
 
     @property
     def trouble(self) -> NsqError | None:

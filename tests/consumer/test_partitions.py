@@ -116,6 +116,7 @@ class FakeSubscription:
     def __init__(self, *parts: Any, approach: object = None) -> None:  # noqa: ANN401 - what a Subscription takes
         self.approach = approach
         self.watch, self.channel, self.partition, self.config, self.inbox = parts
+        self.link = SimpleNamespace(run=self.run)
         self.has_channel = False
         self.counts = DeliveryCounts()
         self.in_flight = self.replaced_in_flight = 0
