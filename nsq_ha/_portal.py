@@ -58,6 +58,7 @@ class Portal:
         thread: Identifier of the loop's thread.
         is_inherited: A parent process started it, before it forked this one. It does not run here.
         is_closing: It ends, or has ended.
+        is_over: It starts no calls any more.
     """
 
     def __init__(self, name: str) -> None:
@@ -67,7 +68,7 @@ class Portal:
         self.is_closing: bool = False
         self._posted: deque[Callable[[], object]] = deque()
         self._is_woken = False
-        self._is_over = False
+        self.is_over: bool = False
         self._closers: dict[object, tuple[Callable[[], Coroutine[Any, Any, object]], float]] = {}
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread: int = 0
@@ -82,7 +83,7 @@ class Portal:
             except (KeyboardInterrupt, SystemExit):  # a task raised it; its caller gets it, the others go on
                 continue
             break
-        self._is_over = True
+        self.is_over = True
         with contextlib.suppress(KeyboardInterrupt, SystemExit):
             self.loop.run_until_complete(_cancel_all())
 
@@ -176,10 +177,6 @@ class Portal:
         """Return whether the loop runs, in another thread of this process."""
         return not (self.is_inherited or self.is_closing) and get_ident() != self.thread and self._thread.is_alive()
 
-    def has_ended(self) -> bool:
-        """Return whether the loop starts no calls any more."""
-        return self._is_over
-
     def close_at_exit(self, key: object, close: Callable[[], Coroutine[Any, Any, object]], limit: float) -> None:
         """Run ``close`` when the interpreter exits, unless :meth:`forget` is called before.
 
@@ -249,7 +246,7 @@ class Call(Generic[_Result]):
 
     def begin(self) -> None:
         """Start the coroutine (in the loop)."""
-        if self._is_abandoned or self._portal.has_ended():
+        if self._is_abandoned or self._portal.is_over:
             self.coroutine.close()
             self.failed(closed())
         else:
@@ -358,14 +355,10 @@ _inherited: Final[list[Portal]] = []
 """Loops of parent processes. They are kept: closing one would change what the parent's loop listens to."""
 _shared: Portal | None = None
 _is_exiting: bool = False
-_mutex: Final = Mutex()
+mutex: Final = Mutex()
+"""The lock under which clients begin to start; never wait for anything while you hold it."""
 _gates: Final[dict[int, LockType]] = {}
 """Where the loops wait while a thread forks, by the identifier of the thread."""
-
-
-def mutex() -> Mutex:
-    """Return the lock under which clients begin to start; never wait for anything while you hold it."""
-    return _mutex
 
 
 def shared() -> Portal:
@@ -375,7 +368,7 @@ def shared() -> Portal:
         ClosedError: The interpreter exits.
     """
     global _shared  # noqa: PLW0603 - one for each process
-    with mutex():
+    with mutex:
         if _is_exiting:
             raise closed()
         if _shared is None:
@@ -386,7 +379,7 @@ def shared() -> Portal:
 def _exit() -> None:
     """Close all clients within their time limits, then the loop."""
     global _is_exiting, _shared  # noqa: PLW0603 - one for each process
-    with mutex():
+    with mutex:
         _is_exiting = True
         portal, _shared = _shared, None
     if portal is not None:

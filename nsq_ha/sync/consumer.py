@@ -207,7 +207,7 @@ class Consumer(Facade[ThreadedConsumer]):
         """Start the producer for what is given up."""
         if self._producer is not None:
             self._producer.start()
-            with _portal.mutex():
+            with _portal.mutex:
                 # One that has failed to start has another client now.
                 if self._begun is None and client_of(self._producer) is not self._publisher:
                     self._client = self._make()

@@ -134,7 +134,7 @@ class Facade(Generic[_Client_co]):
 
     def _start(self, call: str, limit: float | None = None) -> Portal:
         name = type(self).__name__
-        with _portal.mutex():
+        with _portal.mutex:
             if self._is_stopped:
                 raise ClosedError(f"the {name} was stopped: create a new one")
             begun = self._begun
@@ -155,7 +155,7 @@ class Facade(Generic[_Client_co]):
                 ) from None
             future = begun.future  # it may have started meanwhile
             has_failed = future.cancel() or not future.done() or future.exception() is not None
-            with _portal.mutex():
+            with _portal.mutex:
                 if has_failed and self._begun is begun and not self._is_stopped:
                     self._client = self._make()
                     self._begun = None  # last, for a fork in between
@@ -171,12 +171,12 @@ class Facade(Generic[_Client_co]):
         portal.close_at_exit(self, lambda: self._close(None), self._close_limit)
 
     def _stop(self, error: BaseException | None) -> None:
-        with _portal.mutex():  # or a start that has begun in the loop might not be noted yet
+        with _portal.mutex:  # or a start that has begun in the loop might not be noted yet
             begun = self._begun
         if begun is None or begun.portal.is_inherited or begun.portal.is_closing:
             return
         check_thread(begun.portal, type(self).__name__, "stop")
-        with _portal.mutex():
+        with _portal.mutex:
             self._is_stopped = True
         begun.future.cancel()  # does nothing if it has started
         begun.portal.wait(self._close(error))

@@ -166,7 +166,7 @@ class Worker:
         check_thread(self._portal or _portal.shared(), "Worker", "run")
         engine, portal = self._engine, _portal.shared()
         engine.prepare()
-        with _portal.mutex():
+        with _portal.mutex:
             if self._portal is not None:
                 raise ClosedError("a Worker can be run only once: create a new one")
             self._portal = portal

@@ -22,7 +22,7 @@ def portal() -> Iterator[Portal]:
     portal = Portal("test")
     yield portal
     portal.close()
-    assert portal.has_ended()
+    assert portal.is_over
 
 
 async def double(number: int) -> int:
@@ -242,7 +242,7 @@ def test_a_blocked_loop_does_not_hold_up_the_close() -> None:
     portal.post(lambda: free.wait(LIMIT))
     portal.close(timeout=0.05)
     assert portal.is_closing
-    assert not portal.has_ended()
+    assert not portal.is_over
     free.set()
     until(lambda: not portal.loop.is_running())
     portal.loop.close()

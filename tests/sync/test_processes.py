@@ -290,7 +290,7 @@ def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs:
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with _portal.mutex(), redaction._lock, unexpected._lock, tracelog.switch._lock:
+            with _portal.mutex, redaction._lock, unexpected._lock, tracelog.switch._lock:
                 held.set()
                 release.wait()
 
