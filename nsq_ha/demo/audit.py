@@ -94,6 +94,7 @@ class Audit:
         out_of_order: First deliveries after a later message of the same key.
         overtaken: Messages that were not delivered although a later one of their key was; lost unless they come late.
         foreign: Messages on the topic that do not belong to this run.
+        lost: Messages that were acknowledged and not consumed yet; they are lost only at the end.
         leaders: By partition, the node that acknowledged last.
         writers: By partition, each such node with the time of its first acknowledgement.
         leader_changes: How often such a node changed.
@@ -113,6 +114,7 @@ class Audit:
         self.out_of_order: int = 0
         self.overtaken: int = 0
         self.foreign: int = 0
+        self.lost: int = 0
         self.leaders: dict[int, str] = {}
         self.writers: dict[int, list[tuple[float, str]]] = {}
         self.leader_changes: int = 0
@@ -124,7 +126,6 @@ class Audit:
         self._last = 0.0
         self._was_acknowledged = bytearray(total + 1)
         self._was_consumed = bytearray(total + 1)
-        self._waiting = 0
         self._newest: dict[str, int] = {}
 
     def publish(self, now: float) -> int:
@@ -147,7 +148,7 @@ class Audit:
         self.receipts.add(partition, self._pending.pop(number, now), now)
         self.publish_stall.came(now, more=self.unanswered > 0)
         if not self._was_consumed[number]:
-            self._waiting += 1
+            self.lost += 1
             self.consume_stall.due(now)
         before = self.leaders.get(partition)
         self.leaders[partition] = nsqd
@@ -178,8 +179,8 @@ class Audit:
         self.consumed += 1
         self._last = now
         if self._was_acknowledged[number]:
-            self._waiting -= 1
-        self.consume_stall.came(now, more=self._waiting > 0)
+            self.lost -= 1
+        self.consume_stall.came(now, more=self.lost > 0)
         newest = self._newest.get(key, -1)
         if sequence < newest:
             self.out_of_order += 1
@@ -199,11 +200,6 @@ class Audit:
         return next(iter(self._pending.values()), None)
 
     @property
-    def lost(self) -> int:
-        """Number of messages that were acknowledged and not consumed yet; they are lost only at the end."""
-        return self._waiting
-
-    @property
     def keys(self) -> int:
         """Number of different keys that were consumed."""
         return len(self._newest)
@@ -221,7 +217,7 @@ class Audit:
     @property
     def is_settled(self) -> bool:
         """Whether every message was published and answered, and every acknowledged one was consumed."""
-        return self.published == self.total and not self.unanswered and not self._waiting
+        return self.published == self.total and not self.unanswered and not self.lost
 
     @property
     def is_clean(self) -> bool:

@@ -82,10 +82,11 @@ class Log:
         flushed: Number of records that can be read; never above ``committed``.
         start: Index of the oldest kept record; older ones were cleaned up.
         entries: Index of the first record of each batch, including cleaned and pending ones.
+        end_offset: Byte position after the last record, including pending ones.
         extended: New records have a version byte, and may have a header.
     """
 
-    __slots__ = ("_end_offset", "_next_id", "committed", "entries", "extended", "flushed", "records", "start")
+    __slots__ = ("_next_id", "committed", "end_offset", "entries", "extended", "flushed", "records", "start")
 
     def __init__(self, partition: int, *, extended: bool) -> None:
         self.records: list[Record] = []
@@ -95,16 +96,16 @@ class Log:
         self.entries: list[int] = []
         self.extended: bool = extended
         self._next_id = (partition << PARTITION_SHIFT) + FIRST_SEQUENCE
-        self._end_offset = 0
+        self.end_offset: int = 0
 
     def append(self, draft: Draft, timestamp_ns: int, number: int = 0) -> Record:
         """Add ``draft``, number ``number`` of its batch, to the pending part and return its record."""
         size = raw_size(draft.body, draft.ext, extended=self.extended)
         record = Record(
-            self._next_id, draft.trace_id, timestamp_ns, self._end_offset, size, draft.body, draft.ext, number
+            self._next_id, draft.trace_id, timestamp_ns, self.end_offset, size, draft.body, draft.ext, number
         )
         self._next_id += 1
-        self._end_offset += size
+        self.end_offset += size
         self._add(record)
         return record
 
@@ -112,7 +113,7 @@ class Log:
         """Add a leader's record to the pending part."""
         self._add(record)
         self.skip_id()
-        self._end_offset = record.offset + record.raw_size
+        self.end_offset = record.offset + record.raw_size
 
     def _add(self, record: Record) -> None:
         if not record.number:
@@ -133,7 +134,7 @@ class Log:
         """Drop the pending part and return how many records it had; their ids are not used again."""
         dropped = len(self.records) - self.committed
         if dropped:
-            self._end_offset = self.records[self.committed].offset
+            self.end_offset = self.records[self.committed].offset
             del self.records[self.committed :]
             del self.entries[bisect_left(self.entries, self.committed) :]
         return dropped
@@ -154,7 +155,7 @@ class Log:
         self.committed = self.flushed = leader.committed
         self.start = leader.start
         self.entries = leader.entries.copy()
-        self._end_offset = leader._end_offset
+        self.end_offset = leader.end_offset
         if not is_equal:
             self._next_id = leader._next_id
             self.skip_id()
@@ -171,12 +172,7 @@ class Log:
 
     def offset_at(self, index: int) -> int:
         """Return the byte position of a kept record, or of the end for an index after the last one."""
-        return self.records[index].offset if index < len(self.records) else self._end_offset
-
-    @property
-    def end_offset(self) -> int:
-        """Byte position after the last record, including pending ones."""
-        return self._end_offset
+        return self.records[index].offset if index < len(self.records) else self.end_offset
 
     def entry_at(self, index: int) -> int:
         """Return the index of the first record of the batch that ``index`` belongs to."""

@@ -64,13 +64,14 @@ class StreamPlanner:
         cluster: The cluster; :meth:`close` closes it.
 
     Attributes:
+        cluster: The cluster, for reads in the same process and thread.
         marks: Messages by which the logs of the offsets that were returned last are known again, for the checkpoint.
     """
 
     def __init__(self, options: ReadOptions, cluster: BlockingCluster) -> None:
+        self.cluster = cluster
         self.marks: Mapping[TopicPartition, Mark] = {}
         self._options = options
-        self._cluster = cluster
         self._initial: OffsetJson | None = None
         self._target: dict[TopicPartition, int] | None = None
         self._snapshots = Snapshots(options, cluster)
@@ -79,14 +80,9 @@ class StreamPlanner:
         self._stopped_since: dict[TopicPartition, float] = {}
         self._lacking_since: dict[TopicPartition, float] = {}
 
-    @property
-    def cluster(self) -> BlockingCluster:
-        """The cluster, for reads in the same process and thread."""
-        return self._cluster
-
     def close(self) -> None:
         """Close the connections to the cluster."""
-        self._cluster.close()
+        self.cluster.close()
 
     def initial(self) -> OffsetJson:
         """Return where a new query begins; the same at each call.
@@ -189,7 +185,7 @@ class StreamPlanner:
                 continue
             try:
                 if known.extent.start <= offset:
-                    self._cluster.open_channel(*place, known.node, channel, offset)
+                    self.cluster.open_channel(*place, known.node, channel, offset)
             except NsqError as error:
                 log.warning("%s: reportChannel %r is not updated: %s", known.name, channel, error)
 
@@ -310,7 +306,7 @@ class StreamPlanner:
 
     def _found(self, place: TopicPartition) -> PartitionLog:
         """Return the log of a partition, which alone says where one begins that the query has not read."""
-        found = available_snapshot(place[0], self._options, self._cluster).logs.get(place[1])
+        found = available_snapshot(place[0], self._options, self.cluster).logs.get(place[1])
         if found is None:
             raise _leaderless(place)
         return found
