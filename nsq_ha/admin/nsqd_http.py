@@ -58,7 +58,7 @@ Search = Literal["id", "count", "virtual_offset"]
 ChannelAction = Literal["create", "delete", "pause", "unpause", "skip", "unskip", "empty"]
 """A change of a channel; each has a route of its name. Plain nsqds cannot skip."""
 
-TopicAction = Literal["pause", "unpause", "empty"]
+TopicAction = Literal["delete", "pause", "unpause", "empty"]
 """A change of a topic of a plain nsqd; each has a route of its name."""
 
 EMPTY_LOG: Final = "commit log end of file"
@@ -188,7 +188,7 @@ class NsqdHttp(HttpPeer):
             params["channel"] = check_channel(channel)
         try:
             return await decoded(
-                Body(200, await self._ask("GET", "/stats", params)), lambda body: read(decode_json(body.data, Stats))
+                Body(200, await self.request("GET", "/stats", params)), lambda body: read(decode_json(body.data, Stats))
             )
         except RemoteProtocolError as error:
             raise without_frames(error) from error.__cause__  # its frames hold the answer
@@ -204,7 +204,7 @@ class NsqdHttp(HttpPeer):
 
     async def tcp_port(self) -> int:
         """Return the node's TCP port."""
-        return decode_json(await self._ask("GET", "/info", {}), _Info).tcp_port
+        return decode_json(await self.request("GET", "/info", {}), _Info).tcp_port
 
     async def replicas(self, topic: str, partition: int) -> tuple[str, ...]:
         """Return the cluster's names of the in-sync nodes; none if this node does not hold the partition."""
@@ -222,7 +222,7 @@ class NsqdHttp(HttpPeer):
         params = {"topic": check_topic(topic)}
         if partition is not None:
             params["partition"] = str(check_partition(partition))
-        content = decode_json(await self._ask("GET", "/coordinator/stats", params), _Coordination)
+        content = decode_json(await self.request("GET", "/coordinator/stats", params), _Coordination)
         return [
             (entry.partition, _names(entry.isr_stats), _names(entry.catchup_stats))
             for entry in content.topic_coord_stats or []
@@ -231,15 +231,11 @@ class NsqdHttp(HttpPeer):
 
     async def change_topic(self, action: TopicAction, topic: str) -> None:
         """Change a topic of a plain nsqd."""
-        await self._ask("POST", f"/topic/{action}", {"topic": check_topic(topic)})
-
-    async def delete_topic(self, topic: str) -> None:
-        """Delete a topic of a plain nsqd with all its messages."""
-        await self._ask("POST", "/topic/delete", {"topic": check_topic(topic)})
+        await self.request("POST", f"/topic/{action}", {"topic": check_topic(topic)})
 
     async def change_channel(self, action: ChannelAction, topic: str, partition: int | None, channel: str) -> None:
         """Change a channel of the partition (None on a plain nsqd)."""
-        await self._ask("POST", f"/channel/{action}", _place(topic, partition, channel))
+        await self.request("POST", f"/channel/{action}", _place(topic, partition, channel))
 
     async def create_channel(self, topic: str, partition: int | None, channel: str) -> None:
         """Create a channel at the end of the partition (None on a plain nsqd); do nothing if it exists."""
@@ -262,7 +258,7 @@ class NsqdHttp(HttpPeer):
             InvalidCommandError: The server does not support this position.
         """
         try:
-            await self._ask("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
+            await self.request("POST", "/channel/setoffset", _place(topic, partition, channel), str(start).encode())
         except ServerError as error:
             if str(error).startswith(_BAD_START):
                 raise InvalidCommandError("E_INVALID", str(error)) from error
@@ -292,7 +288,7 @@ class NsqdHttp(HttpPeer):
 
     async def set_order(self, topic: str, partition: int, channel: str, *, ordered: bool) -> None:
         """Switch a channel of the partition to ordered delivery or back."""
-        await self._ask(
+        await self.request(
             "POST", "/channel/setorder", _place(topic, partition, channel) | {"order": str(ordered).lower()}
         )
 
@@ -329,7 +325,7 @@ class NsqdHttp(HttpPeer):
             "needext": "true",
         }
         try:
-            return decode_json(await self._ask("GET", "/message/get", params), _Stored)
+            return decode_json(await self.request("GET", "/message/get", params), _Stored)
         except ServerError as error:
             if any(text in str(error) for text in _NOT_READABLE):
                 return None
@@ -347,15 +343,12 @@ class NsqdHttp(HttpPeer):
             known = found
         return None
 
-    async def request(self, method: str, path: str, params: dict[str, str]) -> bytes:
-        """Send any request, and return the content of the answer."""
-        return await self._ask(method, path, params)
-
     async def clock(self) -> float | None:
         """Return the node's time in whole seconds since 1970. None if the answer has no time."""
         return (await self._exchange("GET", "/ping")).clock
 
-    async def _ask(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
+    async def request(self, method: str, path: str, params: dict[str, str], content: bytes | None = None) -> bytes:
+        """Send any request, and return the content of the answer."""
         try:
             body = await self._answer(method, path, params, content)
         except (TransportError, RemoteProtocolError) as error:

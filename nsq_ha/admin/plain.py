@@ -133,7 +133,7 @@ async def tell(leading: Leading, url: str, params: Mapping[str, str]) -> str:
 async def delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError:
     """Delete a topic at one nsqd. Return whether the nsqd had it, or the error."""
     try:
-        await leading.nsqd(node).delete_topic(topic)
+        await leading.nsqd(node).change_topic("delete", topic)
     except NsqError as error:
         return False if isinstance(error, ServerError) and _NO_TOPIC in str(error) else error
     return True

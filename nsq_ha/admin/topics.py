@@ -373,10 +373,10 @@ class TopicAdmin(AdminBase):
             return f"they cannot be compared now ({error})"
         if meta is None:
             return "they cannot be compared now (nsqlookupd shows none)"
-        wanted = ((name, setting.meta, asked[name]) for name, setting in _SETTINGS.items())
-        shown = [(name, getattr(meta, meta_name), value) for name, meta_name, value in wanted if meta_name]
         return "; ".join(
-            f"{name} is {present}, not {value}" for name, present, value in shown if value not in (None, present)
+            f"{name} is {present}, not {asked[name]}"
+            for name, present in _shown(meta)
+            if asked[name] not in (None, present)
         )
 
 
