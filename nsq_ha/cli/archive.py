@@ -315,18 +315,16 @@ class Journal:
 
 
 class JournalReader:
-    """Reads the whole records of a journal. Iterate once.
+    """Reads the whole records of a journal. Iterate once. The message of an incomplete record was not finished.
 
     Args:
         path: The journal.
 
     Attributes:
-        torn: Bytes of an incomplete record at the end, after the iteration. Its message was not finished.
         damaged: Bytes from a record that is empty or has a wrong checksum. They may hold finished messages.
     """
 
     def __init__(self, path: Path) -> None:
-        self.torn: int = 0
         self.damaged: int = 0
         self._path = path
 
@@ -336,9 +334,7 @@ class JournalReader:
         with self._path.open("rb") as stream:
             first = stream.read(len(_FIRST_LINE))
             if first != _FIRST_LINE:
-                if _FIRST_LINE.startswith(first):
-                    self.torn = len(first)
-                else:
+                if not _FIRST_LINE.startswith(first):
                     self.damaged = size
                 return
             yield from self._records(stream, size)
@@ -348,11 +344,9 @@ class JournalReader:
         while (at := stream.tell()) < size:
             head = stream.read(_HEAD.size)
             if len(head) < _HEAD.size:
-                self.torn = size - at
                 return
             length, checksum = _HEAD.unpack(head)
             if stream.tell() + length > size:
-                self.torn = size - at
                 return
             payload = stream.read(length)
             # The zeros that a power failure may leave are a record without a byte, and its checksum is 0.

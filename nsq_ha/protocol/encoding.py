@@ -26,9 +26,6 @@ MAGIC: Final = b"  V2"
 NOP: Final = b"NOP\n"
 """The answer to a heartbeat; has no answer itself."""
 
-CLS: Final = b"CLS\n"
-"""Ends the delivery of messages; answered by ``CLOSE_WAIT``."""
-
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 """Largest message, including trace id and extension header, by the default of nsqd's ``-max-msg-size``."""
 

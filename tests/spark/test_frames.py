@@ -273,7 +273,7 @@ def test_the_chain_decides_about_frames_as_about_messages(given_bodies: list[byt
             *(each.offset for each in chains[1].take(frames.messages(count), rows.messages())),
         ]
         assert chains[0].position == chains[1].position
-        assert chains[0].strays == chains[1].strays
+        assert chains[0].stashed == chains[1].stashed
     assert fields(list(rows)) == fields(wanted)
 
 

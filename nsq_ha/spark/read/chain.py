@@ -46,14 +46,13 @@ class Chain:
         end: Offset after the last message; both are message boundaries.
         partition: The only partition accepted; message ids name theirs.
         position: Offset of the next message wanted; grows until ``end``.
-        strays: Number of messages that were not the wanted one when they arrived.
-        ignored: Number of messages at or after the end among them, which nobody finishes.
+        ignored: Number of messages at or after the end, which nobody finishes.
 
     Raises:
         ConfigError: Not ``0 <= start <= end``.
     """
 
-    __slots__ = ("_stash", "end", "ignored", "partition", "position", "start", "strays")
+    __slots__ = ("_stash", "end", "ignored", "partition", "position", "start")
 
     def __init__(self, start: int, end: int, partition: int) -> None:
         if not 0 <= start <= end:
@@ -62,7 +61,6 @@ class Chain:
         self.end: Final = end
         self.partition: Final = partition
         self.position: int = start
-        self.strays: int = 0
         self.ignored: int = 0
         self._stash: dict[int, Message] = {}
 
@@ -165,9 +163,7 @@ class Chain:
             self._accept(message, offset, accepted, finish)
             while self._stash and (follower := self._stash.pop(self.position, None)) is not None:
                 self._accept(follower, self.position, accepted, finish)
-            return
-        self.strays += 1
-        if offset < self.position:
+        elif offset < self.position:
             finish.append(message)
         elif offset < self.end:
             self._stash[offset] = message

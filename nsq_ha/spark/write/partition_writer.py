@@ -22,7 +22,7 @@ from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerErr
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.lane import PROMPT_REFUSAL
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.protocol import Traced, decode_traced
+from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
@@ -53,16 +53,12 @@ class PartitionWritten:
         size: Bytes of their bodies.
         batches: Number of MPUBs.
         doubtful: Number of messages that were sent again, though the first attempt may have stored them.
-        first_offset: Offset of the first message; None without trace ids.
-        last_offset: Offset after the last message; None without trace ids.
     """
 
     rows: int = 0
     size: int = 0
     batches: int = 0
     doubtful: int = 0
-    first_offset: int | None = None
-    last_offset: int | None = None
 
 
 class PartitionWriter:
@@ -127,7 +123,11 @@ class PartitionWriter:
                 time.sleep(delay_after(_RETRY, failures, random.random))
             self._reopen(batch)
         self._pending = None
-        self._count(batch, answer, doubtful)
+        written = self.written
+        written.rows += batch.rows
+        written.size += batch.size
+        written.batches += 1
+        written.doubtful += batch.rows * bool(doubtful)
 
     def close(self) -> None:
         """Close the connection; a second call does nothing."""
@@ -148,7 +148,7 @@ class PartitionWriter:
             return True
         return False
 
-    def _attempt(self, batch: EncodedMpub, until: float) -> Traced | bytes | NsqError | None:
+    def _attempt(self, batch: EncodedMpub, until: float) -> bytes | NsqError | None:
         """Return the answer to the pending batch, or the error. None if it was not sent yet."""
         if self._failure is not None or self._connection is None:
             return self._failure
@@ -158,7 +158,7 @@ class PartitionWriter:
         except NsqError as error:
             return error
 
-    def _checked(self, batch: EncodedMpub, answer: bytes) -> Traced | bytes:
+    def _checked(self, batch: EncodedMpub, answer: bytes) -> bytes:
         """Return the answer after checking that it belongs to this batch.
 
         Raises:
@@ -170,10 +170,10 @@ class PartitionWriter:
                     f"nsqd answered MPUB with an unexpected response, not with OK: {excerpt(answer)}"
                 )
             return answer
-        traced = decode_traced(answer)
         total = batch.size + batch.rows * traced_size(0)[0]
-        check_traced(traced, trace_id=0, partition=self._partition, sizes=(total, total + batch.rows))
-        return traced
+        sizes = total, total + batch.rows
+        check_traced(decode_traced(answer), trace_id=0, partition=self._partition, sizes=sizes)
+        return answer
 
     def _give_up(self, error: NsqError, until: float, attempts: int, *, in_doubt: bool) -> None:
         """Close the connection; raise unless another attempt makes sense."""
@@ -213,17 +213,6 @@ class PartitionWriter:
         except NsqError as error:
             return error
         return None
-
-    def _count(self, batch: EncodedMpub, answer: Traced | bytes, doubtful: int) -> None:
-        written = self.written
-        written.rows += batch.rows
-        written.size += batch.size
-        written.batches += 1
-        written.doubtful += batch.rows * bool(doubtful)
-        if isinstance(answer, Traced):
-            if written.first_offset is None:
-                written.first_offset = answer.offset
-            written.last_offset = answer.offset + answer.raw_size
 
 
 class TaskWriter:
