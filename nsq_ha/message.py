@@ -25,7 +25,6 @@ from nsq_ha.identity import MessageIdentity, is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""
@@ -300,9 +299,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Return the message; for threads, see :mod:`nsq_ha.sync`."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
 
         After what is no ``Exception``, such as KeyboardInterrupt, it stays unanswered: it goes back when the consumer
@@ -320,9 +317,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Return the message; at the end of the block it is finished, or requeued after an exception."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         """Finish it, or requeue it after an exception; do nothing if it was answered in the block.
 
         If the task is cancelled in the block and the consumer closes within a quarter of a second, the message goes

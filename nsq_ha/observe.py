@@ -37,7 +37,6 @@ from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from types import TracebackType
 
     from nsq_ha.errors import PublishError, ServerError
     from nsq_ha.events import Event
@@ -180,9 +179,7 @@ class Spanned:
         """Return it."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the span."""
         span = self._span
         if span is not None:

@@ -36,7 +36,6 @@ from nsq_ha.signals import StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-    from types import TracebackType
 
     from nsq_ha.consumer.handlers import Batch
     from nsq_ha.consumer.inbox import Messages
@@ -257,9 +256,7 @@ class Consumer(SingleUseClient):
         """
         await self._shut(has_failed=False)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close, see :meth:`aclose`."""
         await self._shut(has_failed=error is not None and is_foreign(error))
 

@@ -25,7 +25,6 @@ from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
-    from types import TracebackType
 
     from nsq_ha.consumer.inbox import ConsumerInbox, Messages
     from nsq_ha.message import Message
@@ -314,9 +313,7 @@ class Batch(Sequence["Message"]):
         """Return the batch; for threads, see :mod:`nsq_ha.sync`."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         """Answer all messages, as the end of ``with message:`` does."""
         for message in self.messages:
             message.__exit__(kind, error, trace)
@@ -325,9 +322,7 @@ class Batch(Sequence["Message"]):
         """Return the batch; at the end of the block it is finished, or requeued after an exception."""
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         """Answer all messages, as the end of ``async with message:`` does."""
         for message in self.messages:
             await message.__aexit__(kind, error, trace)

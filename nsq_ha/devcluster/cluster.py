@@ -11,7 +11,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
@@ -180,9 +179,7 @@ class DevCluster:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop everything; leave no thread, task or socket behind."""
         self.close()
 

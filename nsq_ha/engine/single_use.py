@@ -17,7 +17,6 @@ from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
-    from types import TracebackType
 
     from nsq_ha.options.config import ClientConfig
     from nsq_ha.policy.health import Trouble
@@ -77,9 +76,7 @@ class SingleUseClient(ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close, see :meth:`aclose`."""
         await self.aclose()
 

@@ -33,7 +33,6 @@ from nsq_ha.policy.topology import merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
-    from types import TracebackType
 
     import httpx
 
@@ -109,9 +108,7 @@ class BlockingCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from types import TracebackType
 
     from nsq_ha._portal import Portal
 
@@ -37,9 +36,7 @@ class AsyncClient(Protocol):
     async def __aenter__(self) -> object:
         """Start."""
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object, /) -> None:
         """Close; the arguments say how the block ended."""
 
 
@@ -113,9 +110,7 @@ class Facade(Generic[_Client_co]):
         """Start, see :meth:`start`."""
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Close, see :meth:`stop`."""
         self._stop(error)
 
