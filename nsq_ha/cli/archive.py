@@ -268,13 +268,11 @@ class Journal:
     Attributes:
         path: The file.
         bytes: Its size.
-        count: Number of messages in it.
     """
 
     def __init__(self, path: Path) -> None:
         self.path: Path = path
         self.bytes: int = 0
-        self.count: int = 0
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._encoder = msgspec.msgpack.Encoder()
         self._write(_FIRST_LINE)
@@ -291,7 +289,6 @@ class Journal:
             payload = self._encoder.encode(JournalEntry.of(message))
             parts += (_HEAD.pack(len(payload), zlib.crc32(payload)), payload)
         self._write(b"".join(parts))
-        self.count += len(parts) // 2
 
     def close(self) -> None:
         """Close the file. Closing it again has no effect."""

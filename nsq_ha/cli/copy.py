@@ -213,7 +213,7 @@ async def _copy(
         most = min(chosen.max_in_flight or _MOST, _MOST, chosen.count or _MOST)
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
-            copier = Copier(producer, target, route, options, progress)
+            copier = Copier(producer, target, route, progress)
             intake = Intake(consumer.batches(most, wait), chosen)
             try:
                 await copier.run(intake)
@@ -231,7 +231,6 @@ class Copier:
         producer: Publishes to the target.
         target: Its topic.
         route: How messages are changed.
-        options: The command's options.
         progress: Counts copied messages.
 
     Attributes:
@@ -239,13 +238,12 @@ class Copier:
         uncertain: Number of messages that the target may have twice.
     """
 
-    def __init__(self, producer: Producer, target: str, route: Route, options: CopyOptions, progress: Progress) -> None:
+    def __init__(self, producer: Producer, target: str, route: Route, progress: Progress) -> None:
         self.failed: int = 0
         self.uncertain: int = 0
         self._producer = producer
         self._target = target
         self._route = route
-        self._options = options
         self._progress = progress
         self._began = time.monotonic()
 

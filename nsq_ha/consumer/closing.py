@@ -29,7 +29,7 @@ async def drain(inbox: ConsumerInbox) -> None:
     If cancelled, it stops waiting for answers.
     """
     live, ledger, unseen = list(inbox.subscriptions.values()), inbox.ledger, inbox.queue.unseen
-    await asyncio.gather(*(subscription.stop_messages() for subscription in live))
+    await asyncio.gather(*(subscription.link.stop() for subscription in live))
     _give_back_failed(inbox)
     returned = inbox.returned()
     # On the partitioned server, the end of the connection returns unseen messages without counting an attempt. If the

@@ -238,10 +238,6 @@ class Subscription(Role[Connection]):
         if leader is not None:
             self.link.leads(leader)
 
-    async def stop_messages(self) -> None:
-        """Stop the server from sending messages (CLS) and do not subscribe again; ignore errors."""
-        await self.link.stop()
-
     async def aclose_connection(self, timeout: float) -> None:
         """Flush the answers and close the connection within the time limit."""
         for delivery in (self.delivery, *(delivery for delivery, _ in self._replaced.values())):

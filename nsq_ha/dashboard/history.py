@@ -83,7 +83,6 @@ class History:
         self.capacity: int = max(2, capacity)
         self.latest: Reading | None = None
         self.events: deque[ClusterEvent] = deque(maxlen=MAX_EVENTS)
-        self.is_full: bool = False
         self._alike: deque[ClusterEvent] = deque(maxlen=MAX_EVENTS)
         self._closed: deque[Period] = deque(maxlen=MAX_PERIODS)
         self._open: dict[tuple[Trouble, str], Period] = {}
@@ -232,12 +231,9 @@ class History:
 
     def _ring(self, key: Key) -> array[float] | None:
         found = self._series.get(key)
-        if found is not None:
-            return found
-        if len(self._series) >= MAX_SERIES:
-            self.is_full = True
-            return None
-        return self._series.setdefault(key, array("d", [_NAN]) * self.capacity)
+        if found is None and len(self._series) < MAX_SERIES:
+            found = self._series[key] = array("d", [_NAN]) * self.capacity
+        return found
 
     def _forget(self) -> None:
         """Drop the series that have no value left."""

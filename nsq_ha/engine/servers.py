@@ -205,11 +205,6 @@ class Servers:
         return tuple(server.url for server in self._servers)
 
     @property
-    def failing(self) -> tuple[str, ...]:
-        """Base URLs of servers whose last request failed."""
-        return tuple(server.url for server in self._servers if server.failures)
-
-    @property
     def leader(self) -> str | None:
         """Base URL of the leading server according to the lists. None if they name none."""
         return next((server.url for server in self._servers if server.leads), None)

@@ -131,7 +131,7 @@ async def test_only_acknowledged_messages_are_finished(capsys: pytest.CaptureFix
     source = Source()
     messages = [Message(bytes(16), body, 1, 5, source) for body in (b"a", b"b", b"c")]
     producer = FakeProducer([Receipt("copies", 1, "n"), failure(), failure(maybe_stored=True)])
-    copier = Copier(producer, "copies", Route(True, None, False), OPTIONS, Progress("x"))
+    copier = Copier(producer, "copies", Route(True, None, False), Progress("x"))
     await copier.copy(messages)
     assert source.answers == ["finish a", "requeue b", "requeue c"]
     assert (copier.failed, copier.uncertain) == (2, 1)
@@ -144,7 +144,7 @@ async def test_only_acknowledged_messages_are_finished(capsys: pytest.CaptureFix
 async def test_a_refusal_for_good_ends_it() -> None:
     source = Source()
     producer = FakeProducer([failure(MessageRefusedError("E_BAD_MESSAGE", "too large"))])
-    copier = Copier(producer, "copies", Route(True, None, False), OPTIONS, Progress("x"))
+    copier = Copier(producer, "copies", Route(True, None, False), Progress("x"))
     with pytest.raises(PublishError, match="no answer"):
         await copier.copy([Message(bytes(16), b"a", 1, 5, source)])
     assert source.answers == ["requeue a"]
@@ -158,7 +158,7 @@ async def test_at_the_end_it_waits_for_answers_that_are_under_way() -> None:
             return self.outcomes
 
     begun, answer, source = asyncio.Event(), asyncio.Event(), Source()
-    copier = Copier(Slow([Receipt("copies", 1, "n")]), "copies", Route(True, None, False), OPTIONS, Progress("x"))
+    copier = Copier(Slow([Receipt("copies", 1, "n")]), "copies", Route(True, None, False), Progress("x"))
     task = asyncio.create_task(copier.copy([Message(bytes(16), b"a", 1, 5, source)]))
     await begun.wait()
     task.cancel()

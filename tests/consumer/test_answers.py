@@ -499,13 +499,14 @@ class Subscribed:
 
     def __init__(self, case: Case) -> None:
         self._case = case
+        self.link = SimpleNamespace(stop=self._stop)
         self.stopped = 0
 
     @property
     def unanswered(self) -> int:
         return self._case.delivery.in_flight
 
-    async def stop_messages(self) -> None:
+    async def _stop(self) -> None:
         self.stopped += 1
 
 

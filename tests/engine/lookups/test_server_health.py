@@ -123,7 +123,7 @@ async def test_a_failing_one_is_asked_again_after_growing_pauses(make: Callable[
     stage[A].error = None
     await dawdle(5.0)
     assert (await stage.timed())[0] == [A, B]
-    assert stage.servers.failing == ()
+    assert not any(server.failures for server in stage.servers._servers)
     # It counts from one again, and is asked again at once.
     asked = len(stage[A].asked)
     stage[A].error = DOWN
@@ -278,7 +278,7 @@ async def test_only_a_learnt_one_that_fails_and_is_listed_no_more_is_forgotten(m
     await stage.servers.refresh_lists()
     stage[B].error = stage[C].error = DOWN
     await stage.timed()
-    assert stage.servers.failing == (B, C)
+    assert [server.url for server in stage.servers._servers if server.failures] == [B, C]
     stage[A].listed = LookupdList(None, (A,))
     await dawdle(FORGET_AFTER - 10.0)
     await stage.servers.refresh_lists()
