@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.admin.description import PartitionStats
-    from nsq_ha.admin.nsqd_http import NsqdHttp, TopicAction
+    from nsq_ha.admin.nsqd_http import TopicAction
     from nsq_ha.engine.answers import TopicInfo
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
@@ -347,15 +347,12 @@ class TopicAdmin(AdminBase):
         timeout: float,
         shows: Callable[[PartitionStats | None, PartitionStats | None], bool] | None,
     ) -> None:
-        async def apply(nsqd: NsqdHttp, _: int | None) -> None:
-            await nsqd.change_topic(action, topic)
-
         async with Bounded(f"{_DOING[action]} topic {check_topic(topic)}", timeout) as call:
             if not (await self._leading.view(topic, "r", call)).is_plain:
                 await self._leading.existing(topic)
                 raise ConfigError(f"topic {topic!r} cannot {action}: on the partitioned server, {action} its channels")
             spread = Spread(self._leading, topic, None, call, lambda entry: entry)
-            await spread.run(apply, shows, absent="fine")
+            await spread.run(lambda nsqd, _: nsqd.change_topic(action, topic), shows, absent="fine")
 
     async def topics(self) -> tuple[TopicInfo, ...]:
         """Return all topics, by name; of a plain cluster, those of all nsqlookupds that answer.

@@ -71,7 +71,7 @@ def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
     It gets all messages that are published from then on. Where channels must be registered, this registers it.
     """
     _change(cluster, topic, lambda admin: admin.create_channel(topic, name, timeout=timeout))
-    _done(f"created {name} of {topic}")
+    click.echo(f"created {name} of {topic}", err=True)
 
 
 @channel.command()
@@ -80,7 +80,7 @@ def create(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
 def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Stop the delivery of CHANNEL until `resume`. Nothing is lost; messages wait."""
     _change(cluster, topic, lambda admin: admin.pause_channel(topic, name, timeout=timeout))
-    _done(f"paused {name} of {topic}")
+    click.echo(f"paused {name} of {topic}", err=True)
 
 
 @channel.command()
@@ -91,7 +91,7 @@ def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> 
     if not run(cluster.ask(lambda admin: admin.describe(topic), topic)).view.is_plain:
         _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
     _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
-    _done(f"resumed {name} of {topic}")
+    click.echo(f"resumed {name} of {topic}", err=True)
 
 
 @channel.command()
@@ -105,7 +105,7 @@ def skip(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes: 
     """
     confirm(f"Drop all messages of channel {name} of {topic}, new ones too, until it is resumed?", yes=yes)
     _change(cluster, topic, lambda admin: admin.skip_channel(topic, name, timeout=timeout))
-    _done(f"skipping {name} of {topic}")
+    click.echo(f"skipping {name} of {topic}", err=True)
 
 
 @channel.command()
@@ -120,7 +120,7 @@ def empty(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes:
     """
     confirm(f"Drop all messages that wait in channel {name} of {topic}?", yes=yes)
     _change(cluster, topic, lambda admin: admin.empty_channel(topic, name, timeout=timeout))
-    _done(f"emptied {name} of {topic}")
+    click.echo(f"emptied {name} of {topic}", err=True)
 
 
 @channel.command()
@@ -131,7 +131,7 @@ def delete(topic: str, name: str, cluster: ClusterAccess, *, timeout: float, yes
     """Delete CHANNEL with all that it has not delivered. Stop its consumers first: they would create it again."""
     confirm(f"Delete channel {name} of {topic} with all its messages?", yes=yes)
     _change(cluster, topic, lambda admin: admin.delete_channel(topic, name, timeout=timeout))
-    _done(f"deleted {name} of {topic}")
+    click.echo(f"deleted {name} of {topic}", err=True)
 
 
 def _to(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> StartFrom | Mapping[int, StartFrom]:
@@ -171,7 +171,7 @@ def set_offset(
     where = described(start)
     confirm(f"Move channel {name} of {topic} to {where}? Messages are delivered again, or dropped.", yes=yes)
     _change(cluster, topic, lambda admin: admin.set_offset(topic, name, start, timeout=timeout))
-    _done(f"moved {name} of {topic} to {where}")
+    click.echo(f"moved {name} of {topic} to {where}", err=True)
 
 
 def _change(cluster: ClusterAccess, topic: str, change: Callable[[AdminClient], Awaitable[None]]) -> None:
@@ -182,10 +182,6 @@ def _change(cluster: ClusterAccess, topic: str, change: Callable[[AdminClient], 
             raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
 
     run(cluster.ask(explained, topic))
-
-
-def _done(text: str) -> None:
-    click.echo(text, err=True)
 
 
 def _warn_about_silence(found: TopicDescription) -> None:

@@ -17,7 +17,7 @@ import click
 from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, print_json, show, wants_json
+from nsq_ha.cli.output import clean, console, print_json, wants_json
 from nsq_ha.cli.reading import own_channel, reading_options, taken_from
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
@@ -102,7 +102,7 @@ def _print(finding: Finding) -> None:
     table.add_row(Text(sign, style=style), text)
     if finding.remedy:
         table.add_row("", Text(clean(f"-> {finding.remedy}")))
-    show(table)
+    console().print(table)
 
 
 async def _examine(

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
-    from rich.table import Table
 
 _Row = TypeVar("_Row")
 
@@ -85,7 +84,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
         table.add_column(column.removesuffix("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
-    show(table)
+    console().print(table)
 
 
 def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
@@ -99,11 +98,6 @@ def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup
     if isinstance(value, bool):
         return Text("yes" if value else "no")
     return Text(clean(f"{value:,}" if isinstance(value, int) else str(value)))
-
-
-def show(table: Table) -> None:
-    """Print a rich table to standard output."""
-    console().print(table)
 
 
 def console() -> Console:
@@ -223,7 +217,7 @@ def print_fitting(
         )
     for row in rows:
         table.add_row(*(cell(column.text(row)) for column in chosen))
-    show(table)
+    console().print(table)
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
         say(f"not shown, for want of room: {', '.join(hidden)}; -o json has all")
