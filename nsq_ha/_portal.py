@@ -26,18 +26,16 @@ import os
 import threading
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from nsq_ha.errors import ClosedError
 from nsq_ha.forks import Mutex
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
 
 _Result = TypeVar("_Result")
 

@@ -37,13 +37,11 @@ Source: server protocol 5-7; server failures 1.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.redaction import redact
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 
 class NsqError(Exception):

@@ -14,17 +14,14 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, overload
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, Self, TypeVar, overload
 
 import msgspec
 
 from nsq_ha.checks import MAX_SECONDS, is_number, shown
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
 from nsq_ha.identity import MessageIdentity, is_upstream_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""

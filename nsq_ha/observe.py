@@ -32,14 +32,13 @@ import msgspec
 
 from nsq_ha import tracelog
 from nsq_ha.clients import clients
-from nsq_ha.events import Connected, Disconnected, Recovered, Refused, Stalled
+from nsq_ha.events import Connected, Disconnected, Event, Recovered, Refused, Stalled
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.errors import PublishError, ServerError
-    from nsq_ha.events import Event
     from nsq_ha.message import Message, Receipt
     from nsq_ha.policy.timing import Warned
 

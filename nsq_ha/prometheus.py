@@ -14,15 +14,13 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Self
 
 from nsq_ha import metrics
 from nsq_ha.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["CONTENT_TYPE", "MetricsServer", "serve", "text"]
 

@@ -20,15 +20,12 @@ import os
 import signal
 import socket
 import threading
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from types import FrameType
+from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-    from types import FrameType
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

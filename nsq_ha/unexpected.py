@@ -10,13 +10,11 @@ errors occur.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+import logging
+from typing import Final, TypeVar
 
 from nsq_ha.forks import Mutex
 from nsq_ha.redaction import harmless, redact, trace_of
-
-if TYPE_CHECKING:
-    import logging
 
 E = TypeVar("E", bound=BaseException)
 

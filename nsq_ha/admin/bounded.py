@@ -9,7 +9,8 @@ Source: server failures 2.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, Self
+from types import TracebackType
+from typing import Final, Self
 
 from nsq_ha.checks import is_number, shown
 from nsq_ha.errors import (
@@ -18,13 +19,9 @@ from nsq_ha.errors import (
     ConfigError,
     DiscoveryError,
     NoLeaderError,
+    NsqError,
     TopicNotFoundError,
 )
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from nsq_ha.errors import NsqError
 
 MAX_TIMEOUT: Final = 86400.0
 """Seconds in a day, the longest time limit."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
-from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction
+from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction, NsqdHttp
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import check_channel, check_topic
@@ -24,7 +24,6 @@ from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
     from nsq_ha.admin.description import ChannelStats, PartitionStats
-    from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.admin.spread import Absent, Apply
     from nsq_ha.policy.topology import TopicView
 

@@ -6,18 +6,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from nsq_ha.admin.causes import MISSING, incidents
+from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents
 from nsq_ha.admin.words import counted, some
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from nsq_ha.admin.causes import Incident, Trouble
     from nsq_ha.admin.description import PartitionDescription, TopicDescription
     from nsq_ha.admin.reading import Reading
 

@@ -13,7 +13,7 @@ from nsq_ha.checks import is_number, lookupd_urls, shown
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.language import option
-from nsq_ha.options.types import Tls, check_lookupd_tls
+from nsq_ha.options.types import Tls, TlsConfig, check_lookupd_tls
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsq_ha.options.keywords import AdminOptions
-    from nsq_ha.options.types import TlsConfig
 
 
 class AdminBase:

@@ -15,7 +15,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.leading import PAUSE
+from nsq_ha.admin.leading import PAUSE, Leading
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
     ConfigError,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsq_ha.admin.bounded import Bounded
-    from nsq_ha.admin.leading import Leading
     from nsq_ha.engine.answers import NodeInfo, TopicInfo
     from nsq_ha.policy.topology import Node, TopicView
 

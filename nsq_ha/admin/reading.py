@@ -8,21 +8,18 @@ reading before keeps it, so that nothing is counted twice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.description import ClusterStats, NodeStats, TopicStats
-from nsq_ha.admin.memory import MAX_LED, Memory, Sighting
+from nsq_ha.admin.memory import MAX_LED, Memory, Sighting, TopicPartition
 from nsq_ha.errors import LookupUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
     from nsq_ha.admin.cluster import ClusterState, LookupdState
     from nsq_ha.admin.description import ChannelStats, Latency, PartitionStats, TopicDescription
-    from nsq_ha.admin.memory import TopicPartition
     from nsq_ha.engine.answers import NodeInfo, TopicInfo
 
 Part = tuple[str, int | None, str | None]

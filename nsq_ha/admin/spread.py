@@ -15,8 +15,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Literal, TypeVar
 
-from nsq_ha.admin.leading import PAUSE
-from nsq_ha.admin.nsqd_http import NO_CHANNEL
+from nsq_ha.admin.leading import PAUSE, Leading
+from nsq_ha.admin.nsqd_http import NO_CHANNEL, NsqdHttp
 from nsq_ha.admin.plain import tell
 from nsq_ha.errors import (
     AuthError,
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.bounded import Bounded
     from nsq_ha.admin.description import PartitionStats
-    from nsq_ha.admin.leading import Leading
-    from nsq_ha.admin.nsqd_http import NsqdHttp
     from nsq_ha.policy.topology import LookupAnswer, Node, TopicView
 
     Apply = Callable[[NsqdHttp, int | None], Awaitable[None]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin import plain
@@ -23,8 +23,6 @@ from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nsq_ha.admin.description import PartitionStats
     from nsq_ha.admin.nsqd_http import TopicAction
     from nsq_ha.engine.answers import TopicInfo

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 from nsq_ha.checks import MAX_INT64
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 _EVENTS: Final = ("publish", "delivery", "finish", "requeue")
 

@@ -25,23 +25,18 @@ import os
 import struct
 import zlib
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
 
 import msgspec
 
 from nsq_ha.cli.output import json_of
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
-from nsq_ha.message import Message
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-    from nsq_ha.message import MessageSource
-
+from nsq_ha.message import Message, MessageSource
 
 _JOURNAL: Final = ".journal"
 _TMP: Final = ".tmp"

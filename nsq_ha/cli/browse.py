@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.admin import browsing
+from nsq_ha.admin import AdminClient, browsing
 from nsq_ha.admin.browsing import (
     FORMS,
     LATEST,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from nsq_ha import StartFrom
-    from nsq_ha.admin import AdminClient
     from nsq_ha.cli.cluster import ClusterAccess
 
     Decode = Callable[[str], str]

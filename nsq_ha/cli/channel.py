@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from nsq_ha.admin import ChannelStats
+from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
@@ -22,7 +22,6 @@ from nsq_ha.errors import ChannelNotFoundError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from nsq_ha.admin import AdminClient, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.start_from import StartFrom
 

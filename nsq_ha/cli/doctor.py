@@ -10,7 +10,7 @@ import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
@@ -27,7 +27,6 @@ from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-    from typing import TypeVar
 
     import httpx
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
 from nsq_ha.cli import INTERRUPTED
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _WHOLE: Final = 1000
 """Characters of a first sentence; a longer line is wrapped, not cut."""

@@ -10,7 +10,7 @@ import binascii
 import csv
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -19,8 +19,6 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nsq_ha.cli.lines import Line
 
 _SAID_BY_TAIL: Final = frozenset(

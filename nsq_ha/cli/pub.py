@@ -21,14 +21,13 @@ from nsq_ha.cli.output import explained, print_json
 from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.pub_options import PubOptions, check_usage, parse_byte, parse_bytes, parse_character, parse_headers
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import needs_partitions, require_topic
+from nsq_ha.cli.views import FoundTopic, needs_partitions, require_topic
 from nsq_ha.errors import AuthError, ConfigError, NsqError, PublishError, TopicNotFoundError
 from nsq_ha.protocol.encoding import MAX_DELAY_MS
 
 if TYPE_CHECKING:
     from nsq_ha import Producer
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.cli.views import FoundTopic
     from nsq_ha.message import OutgoingMessage, Receipt
     from nsq_ha.options.keywords import ProducerOptions
 

@@ -20,7 +20,7 @@ from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import PARTITION, idle_option
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
-from nsq_ha.cli.views import NO_NSQD, describe_topic, needs_partitions, require_topic, wait_for_nsqd
+from nsq_ha.cli.views import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nsq_ha import Batch, Consumer, Message
     from nsq_ha.admin import PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.cli.views import FoundTopic
     from nsq_ha.options.keywords import ConsumerOptions
 
 

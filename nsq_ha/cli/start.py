@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,8 +19,6 @@ from nsq_ha.options.language import option
 from nsq_ha.options.start_from import Start, StartFrom
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

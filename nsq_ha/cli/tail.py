@@ -24,7 +24,7 @@ from nsq_ha.cli.reading import (
     taken_by_a_new_channel,
 )
 from nsq_ha.cli.running import run
-from nsq_ha.dead_letters import DeadLetter
+from nsq_ha.dead_letters import DeadLetter, Provenance
 from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import ConfigError, DeadLetterError, RemoteProtocolError
 from nsq_ha.identity import is_upstream_id
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from nsq_ha import Consumer
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.dead_letters import Provenance
     from nsq_ha.message import Message
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.cli.archive import Archive, check_format
+from nsq_ha.cli.archive import Archive, Completed, Compressed, Format, check_format
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.progress import Progress
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from nsq_ha import Message
-    from nsq_ha.cli.archive import Completed, Compressed, Format
     from nsq_ha.cli.cluster import ClusterAccess
 
 _Result = TypeVar("_Result")

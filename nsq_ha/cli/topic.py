@@ -19,14 +19,13 @@ from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD, describe_topic
 from nsq_ha.errors import ConfigError, ServerError
-from nsq_ha.policy.topology import tcp_address
+from nsq_ha.policy.topology import TopicMeta, TopicView, tcp_address
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from nsq_ha.admin import AdminClient, PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
-    from nsq_ha.policy.topology import TopicMeta, TopicView
 
 _Result = TypeVar("_Result")
 

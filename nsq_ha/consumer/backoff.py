@@ -18,8 +18,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.consumer.delivery import give_back, source_of
-from nsq_ha.events import BackoffChanged
-from nsq_ha.observe import SILENT
+from nsq_ha.events import BackoffChanged, BackoffState
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import WELL_WITHIN
 from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
 from nsq_ha.policy.timing import Rarely
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from nsq_ha.consumer.queue import MessageQueue
-    from nsq_ha.events import BackoffState
     from nsq_ha.message import Message
-    from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

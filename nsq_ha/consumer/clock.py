@@ -9,19 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, thread_time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.engine.loops import PerLoop
 from nsq_ha.events import LoopBlocked
-from nsq_ha.observe import SILENT
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.liveness import Blocks
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nsq_ha.observe import Observer
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

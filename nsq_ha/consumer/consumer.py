@@ -19,8 +19,8 @@ from nsq_ha.clients import clients
 from nsq_ha.consumer.closing import drain, supervisor_ended
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher
-from nsq_ha.consumer.handlers import Batches, Handling, check_batches, check_concurrency, check_handler
-from nsq_ha.consumer.inbox import ConsumerInbox
+from nsq_ha.consumer.handlers import Batch, Batches, Handling, check_batches, check_concurrency, check_handler
+from nsq_ha.consumer.inbox import ConsumerInbox, Messages
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
@@ -37,8 +37,6 @@ from nsq_ha.signals import StopSignals
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from nsq_ha.consumer.handlers import Batch
-    from nsq_ha.consumer.inbox import Messages
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message

@@ -20,11 +20,11 @@ from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
+from nsq_ha.errors import BodyError, ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.events import GaveUp
-from nsq_ha.message import as_stored
-from nsq_ha.observe import SILENT
-from nsq_ha.options.config import ClientConfig
+from nsq_ha.message import Message, as_stored
+from nsq_ha.observe import SILENT, Observer
+from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.threads import HandlerThreads, is_async
@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.errors import BodyError
     from nsq_ha.identity import MessageIdentity
-    from nsq_ha.message import Message
-    from nsq_ha.observe import Observer
-    from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import TopicMeta, TopicView
 
 EXTRA_DELIVERIES: Final = 10

@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Self, overload
 
@@ -24,8 +24,6 @@ from nsq_ha.options.values import check_takes_one
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
     from nsq_ha.consumer.inbox import ConsumerInbox, Messages
     from nsq_ha.message import Message
 

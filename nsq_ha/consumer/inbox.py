@@ -13,28 +13,23 @@ from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
-from nsq_ha.consumer.delivery import CLOSED, delivery_of, give_back, is_open
-from nsq_ha.consumer.giving_up import GivingUp, checked_from
+from nsq_ha.consumer.delivery import CLOSED, Delivery, delivery_of, give_back, is_open
+from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, checked_from
 from nsq_ha.consumer.ledger import AutoTouch, Ledger
 from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
-from nsq_ha.errors import BodyError, ClosedError, ConfigError
-from nsq_ha.observe import SILENT
-from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, packed_body
+from nsq_ha.errors import BodyError, ClosedError, ConfigError, NsqError
+from nsq_ha.observe import SILENT, Observer
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, PackedBody, packed_body
 from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Awaitable, Callable, Iterator
 
-    from nsq_ha.consumer.delivery import Delivery
-    from nsq_ha.consumer.giving_up import GiveUpPublisher
     from nsq_ha.consumer.subscription import Subscription
-    from nsq_ha.errors import NsqError
     from nsq_ha.message import Message
-    from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.protocol.body_codec import PackedBody
 
 
 _MANY: Final = 32

@@ -33,8 +33,8 @@ from nsq_ha.consumer.delivery import (
     warn_of_no_effect,
 )
 from nsq_ha.events import FinishedAgain
-from nsq_ha.message import Watch
-from nsq_ha.observe import SILENT
+from nsq_ha.message import Message, Watch
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import QUICK
 from nsq_ha.policy.redelivery import Finished
 from nsq_ha.policy.touching import Held, Touches, gap
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.pace import ConsumerPace
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.identity import MessageIdentity
-    from nsq_ha.message import Message
-    from nsq_ha.observe import Observer
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.options.types import Backoff
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.delivery import give_back
 from nsq_ha.consumer.giving_up import checked_from
-from nsq_ha.observe import SILENT
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.language import declared
 from nsq_ha.policy import ready
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.consumer.subscription import Subscription
     from nsq_ha.message import Message
-    from nsq_ha.observe import Observer
 
 _WINDOW: Final = 0.01
 """Seconds of quick iteration that are measured together."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nsq_ha import observe
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.engine.connection import Callbacks
-from nsq_ha.errors import NotInFlightError, RemoteProtocolError
+from nsq_ha.errors import NotInFlightError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.policy.timing import FewLines
 from nsq_ha.redaction import redact
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.consumer.starting import Start
-    from nsq_ha.errors import NsqError, ServerError
     from nsq_ha.message import Message
     from nsq_ha.policy.overrun import Granted
     from nsq_ha.policy.skipping import Skipping

@@ -18,7 +18,7 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
-from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
+from nsq_ha.consumer.delivery import Delivery, DeliveryCounts, Reports
 from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import PartitionTrouble
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from nsq_ha.consumer.clock import Heartbeats
-    from nsq_ha.consumer.delivery import Reports
     from nsq_ha.engine.approach import Approach
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.message import Message

@@ -11,14 +11,14 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -41,9 +41,6 @@ from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-
-    from starlette.requests import Request
     from starlette.types import ASGIApp
 
     from nsq_ha.admin import AdminClient

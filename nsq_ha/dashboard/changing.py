@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Final
 from starlette.responses import RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
-from nsq_ha.dashboard.actions import ACTIONS, refusal, target_of
+from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
 from nsq_ha.dashboard.connections import network_of
-from nsq_ha.dashboard.guard import LIFETIME, WrongTokens, cookie_of, form, session_of
-from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent
+from nsq_ha.dashboard.guard import LIFETIME, BrowserSession, Guard, WrongTokens, cookie_of, form, session_of
+from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent, History, Level
 from nsq_ha.dashboard.pages import change
-from nsq_ha.dashboard.pages.ui import Board
+from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import MAY_STILL_HAPPEN, ConfigError, NsqError
 from nsq_ha.tracelog import ends_within_line
 
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.admin import AdminClient
-    from nsq_ha.dashboard.actions import ActionTarget
-    from nsq_ha.dashboard.guard import BrowserSession, Guard
-    from nsq_ha.dashboard.history import History, Level
-    from nsq_ha.dashboard.pages.ui import Page
 
 PATIENCE: Final = 3.0
 """Seconds for which the page waits for a change."""

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Html, join, tag, visible
+from nsq_ha.dashboard.markup import Child, Html, join, tag, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.dashboard.history import ClusterEvent, Period
-    from nsq_ha.dashboard.markup import Child
 
 WIDTH: Final = 600
 HEIGHT: Final = 120

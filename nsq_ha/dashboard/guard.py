@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from starlette.requests import HTTPConnection
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
 from nsq_ha.errors import ConfigError
@@ -26,7 +26,6 @@ from nsq_ha.redaction import conceal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 

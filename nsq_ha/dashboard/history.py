@@ -15,17 +15,15 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
-from nsq_ha.admin.causes import MISSING, incidents, incomplete, unled
-from nsq_ha.admin.reading import Rates
+from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents, incomplete, unled
+from nsq_ha.admin.reading import Rates, Reading
 from nsq_ha.admin.words import some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from nsq_ha.admin.causes import Incident, Trouble
     from nsq_ha.admin.memory import TopicPartition
-    from nsq_ha.admin.reading import Reading
 
 
 MAX_SERIES: Final = 3000

@@ -7,11 +7,9 @@ Names, ids, versions and bodies come from outside, and may be hostile. :func:`ta
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from typing import Final
 from urllib.parse import quote, urlencode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 Child = str | int | None
 """What an element may contain: :class:`Html` stays as it is, other texts are escaped, None is left out."""

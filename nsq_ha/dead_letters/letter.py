@@ -7,15 +7,12 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 from nsq_ha.dead_letters.provenance import Provenance, provenance_of
 from nsq_ha.dead_letters.writing import MAGIC, PREFIX, VERSION, earlier_of
 from nsq_ha.errors import DeadLetterError, RemoteProtocolError
-from nsq_ha.message import OutgoingMessage
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
+from nsq_ha.message import Message, OutgoingMessage
 
 _T_co = TypeVar("_T_co", covariant=True)
 

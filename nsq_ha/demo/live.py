@@ -19,13 +19,12 @@ from nsq_ha.dashboard.history import ClusterEvent, Period
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Extra, Page, TableColumn
-from nsq_ha.demo.audit import SLOW
+from nsq_ha.demo.audit import SLOW, Audit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from nsq_ha.admin import AdminClient
-    from nsq_ha.demo.audit import Audit
     from nsq_ha.demo.faults import DemoEvent
 
 INTERVAL: Final = 0.5

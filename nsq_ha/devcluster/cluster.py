@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
-from nsq_ha.devcluster.auth import AuthTable
+from nsq_ha.devcluster.auth import AuthGrant, AuthTable
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
@@ -25,9 +25,9 @@ from nsq_ha.devcluster.http.nsqd import nsqd_app
 from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
 from nsq_ha.devcluster.http.plain_nsqd import plain_nsqd_app
 from nsq_ha.devcluster.http.plain_nsqlookupd import plain_lookupd_app
-from nsq_ha.devcluster.nodes import HOST
+from nsq_ha.devcluster.nodes import HOST, ClusterNode
 from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
-from nsq_ha.devcluster.security import Security
+from nsq_ha.devcluster.security import App, Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
@@ -35,10 +35,7 @@ from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
 if TYPE_CHECKING:
     import ssl
 
-    from nsq_ha.devcluster.auth import AuthGrant
     from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.devcluster.nodes import ClusterNode
-    from nsq_ha.devcluster.security import App
     from nsq_ha.protocol.server.stream import Limits
 
 USUAL_REPLICAS: Final = 3

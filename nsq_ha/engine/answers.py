@@ -16,8 +16,9 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -25,9 +26,6 @@ from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
 from nsq_ha.engine.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 MAX_LISTED_LOOKUPDS: Final = 64
 """Maximum number of nsqlookupds that are read from one list."""

@@ -7,14 +7,13 @@ an nsqd that is down and leads many partitions does not delay the others.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.approaches import PROOFS, Approaches, Attempt, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
-    from typing import Any
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.policy.topology import Node

@@ -25,8 +25,8 @@ import msgspec
 from nsq_ha._version import __version__
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
-from nsq_ha.engine.tcp import REACHABLE, TcpStream
-from nsq_ha.engine.tls_limits import tls_server
+from nsq_ha.engine.tcp import REACHABLE, Receiver, TcpStream
+from nsq_ha.engine.tls_limits import TlsServer, tls_server
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
@@ -36,28 +36,23 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.message import Message
+from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.liveness import Unasked, is_silent, next_look
-from nsq_ha.policy.tls_renewal import evidence
+from nsq_ha.policy.tls_renewal import Lifetime, evidence
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
-from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls
+from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
 from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from nsq_ha.engine.tcp import Receiver
-    from nsq_ha.engine.tls_limits import TlsServer
-    from nsq_ha.message import MessageSource
     from nsq_ha.options.config import ClientConfig, Secret
     from nsq_ha.options.values import SecretFunction
-    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
     from nsq_ha.protocol.client import Received
-    from nsq_ha.protocol.handshake import Step
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 _wire_log: Final = logging.getLogger("nsq_ha.wire")

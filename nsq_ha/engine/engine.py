@@ -17,9 +17,9 @@ from nsq_ha.engine.fixed import FixedNodes
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
 from nsq_ha.engine.loops import PerLoop
-from nsq_ha.engine.servers import Servers
+from nsq_ha.engine.servers import LookupdOutage, Servers
 from nsq_ha.errors import ClosedError
-from nsq_ha.observe import SILENT
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupsInFlight, Slots, calm_rate, longest_interval
 from nsq_ha.unexpected import log_traceback
 
@@ -27,10 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable, Sequence
 
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.servers import LookupdOutage
     from nsq_ha.engine.siblings import Siblings
     from nsq_ha.events import Event
-    from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
 
 _log: Final = logging.getLogger("nsq_ha.discovery")

@@ -9,14 +9,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import TopicNotExistError
+from nsq_ha.errors import NsqError, TopicNotExistError
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.errors import NsqError
 
 
 class FixedNodes:

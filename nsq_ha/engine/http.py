@@ -26,7 +26,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
-from nsq_ha.options.types import check_lookupd_tls
+from nsq_ha.options.types import TlsConfig, check_lookupd_tls
 from nsq_ha.redaction import harmless
 from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.options.types import TlsConfig
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""

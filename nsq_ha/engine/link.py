@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
@@ -34,19 +34,17 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.link_life import Act, Life, LinkEvent, LinkState
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
+from nsq_ha.policy.tls_renewal import ACTS, Lifetime, Renewal, Use
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Callable, Coroutine
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.engine.shared import Share
     from nsq_ha.observe import PartitionReports
     from nsq_ha.options.types import Backoff
-    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.stats import PartitionState
 

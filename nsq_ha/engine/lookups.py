@@ -18,7 +18,7 @@ import dataclasses
 import logging
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,25 +26,19 @@ import msgspec
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.errors import ClosedError, LookupUnavailableError
+from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
-from nsq_ha.observe import SILENT
-from nsq_ha.policy.lookup_pace import LookupPace, Urgency, longest_interval
+from nsq_ha.observe import SILENT, Observer
+from nsq_ha.policy.lookup_pace import LookupPace, LookupsInFlight, PendingLookup, Slots, Urgency, longest_interval
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
-from nsq_ha.policy.topology import TopicView, difference
+from nsq_ha.policy.topology import Node, TopicChange, TopicMeta, TopicView, difference
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
-
     from nsq_ha.engine.fixed import FixedNodes
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.errors import DiscoveryError
-    from nsq_ha.observe import Observer
     from nsq_ha.options.config import ClientConfig
-    from nsq_ha.policy.lookup_pace import LookupsInFlight, PendingLookup, Slots
-    from nsq_ha.policy.topology import Node, TopicChange, TopicMeta
 
 _CALM: Final = 1.5
 

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import sys
+from collections.abc import Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterator
+from typing import Any, Final
 
 
 @contextlib.contextmanager

@@ -9,13 +9,12 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConnectionLostError
-from nsq_ha.policy.tls_renewal import ACTS, Renewal, Use
+from nsq_ha.policy.tls_renewal import ACTS, Lifetime, Renewal, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.engine.connection import Connection
-    from nsq_ha.policy.tls_renewal import Lifetime
 
 CLOSE_GRACE: Final = 1.0
 """Seconds that the peer gets to confirm the end of TLS."""

@@ -28,10 +28,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from nsq_ha.checks import is_ip
-from nsq_ha.engine.answers import plain_answer
+from nsq_ha.engine.answers import LookupdList, NodeInfo, plain_answer
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
-from nsq_ha.events import LookupdFailed, LookupdRecovered
+from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 from nsq_ha.policy.timing import delay_after
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from nsq_ha.engine.answers import LookupdList, NodeInfo
-    from nsq_ha.events import Event
 
 T = TypeVar("T")
 

@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import abort_opened, open_while
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
 from nsq_ha.policy.suspects import Suspects
-from nsq_ha.policy.tls_renewal import Phase
+from nsq_ha.policy.tls_renewal import Lifetime, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.errors import ServerError
     from nsq_ha.options.config import ProducerConfig
-    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
 
 TURN: Final = 0.25

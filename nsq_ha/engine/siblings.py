@@ -34,7 +34,7 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.events import ChannelsMissing
-from nsq_ha.observe import SILENT
+from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
 from nsq_ha.unexpected import report_unexpected, without_frames
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from nsq_ha.engine.servers import Servers
-    from nsq_ha.observe import Observer
     from nsq_ha.policy.topology import Node, TopicView
 
 PATIENCE: Final = 3.0

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
@@ -26,7 +26,6 @@ from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterator, Sequence
 
     from nsq_ha.protocol.compression import Codec
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import logging
 import random
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from nsq_ha.policy.tls_renewal import RENEWED, VERDICTS, WRITES_FOR, Lifetime, Phase, Verdict, first_verdict
+from nsq_ha.policy.tls_renewal import RENEWED, VERDICTS, WRITES_FOR, Evidence, Lifetime, Phase, Verdict, first_verdict
 from nsq_ha.redaction import redact
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.tls_renewal import Evidence
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 

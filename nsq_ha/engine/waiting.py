@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nsq_ha.errors import ConnectError, ConnectionLostError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from nsq_ha.errors import NsqError
     from nsq_ha.policy.topology import Node
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.engine.tcp import TcpStream
+from nsq_ha.engine.tcp import OnLost, Receiver, TcpStream
 from nsq_ha.protocol.wiretext import WireText, one_line
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterable, Sequence
 
-    from nsq_ha.engine.tcp import OnLost, Receiver
     from nsq_ha.errors import NsqError
     from nsq_ha.protocol import ClientProtocol
     from nsq_ha.protocol.compression import Codec

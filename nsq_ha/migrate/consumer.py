@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.handlers import check_concurrency, check_handler
@@ -23,7 +23,6 @@ from nsq_ha.threads import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
-    from typing import Any
 
     from nsq_ha.message import Message
     from nsq_ha.policy.migration import Cluster

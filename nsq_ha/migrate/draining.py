@@ -7,12 +7,11 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin import AdminClient
+from nsq_ha.admin import AdminClient, PartitionDescription
 from nsq_ha.admin.nsqd_http import Https, NsqdHttp
 from nsq_ha.errors import NsqError
 
 if TYPE_CHECKING:
-    from nsq_ha.admin import PartitionDescription
     from nsq_ha.admin.description import Unfinished
     from nsq_ha.consumer import Consumer
     from nsq_ha.policy.topology import Node

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nsq_ha.engine.single_use import SingleUseClient
 from nsq_ha.errors import ConfigError
-from nsq_ha.policy.health import OK
+from nsq_ha.policy.health import OK, Trouble
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.stats import Health
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.health import Trouble
-
 
 _Client = TypeVar("_Client", bound=SingleUseClient)
 

@@ -15,7 +15,7 @@ from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.migrate.pair import ClientPair
 from nsq_ha.migrate.shares import Share, Shares
-from nsq_ha.policy.migration import Moves, RoundRobin, cluster_of_key, cluster_of_partition
+from nsq_ha.policy.migration import Cluster, Mover, Moves, RoundRobin, Ticket, cluster_of_key, cluster_of_partition
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.requests import check_message, lane_key
@@ -23,7 +23,6 @@ from nsq_ha.producer.requests import check_message, lane_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nsq_ha.policy.migration import Cluster, Mover, Ticket
     from nsq_ha.policy.sharding import Key
 
     Outcomes = list[Receipt | PublishError]

@@ -9,17 +9,15 @@ import asyncio
 import json
 import logging
 import tomllib
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from nsq_ha.checks import MAX_SECONDS, check_topic, is_number, shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.policy.migration import check_share
 from nsq_ha.threads import is_async
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 Share = float | Mapping[str, float] | Callable[[str], float] | str | Path
 """Percent of each topic that goes to the current cluster: a number, a table by topic, a function of the topic's name,

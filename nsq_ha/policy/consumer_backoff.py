@@ -18,15 +18,13 @@ Source: nsq.io, "Building Client Libraries", Backoff; youzan/go-nsq ``consumer.g
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.policy.timing import delay_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nsq_ha.options.types import Backoff
 
 

@@ -19,12 +19,10 @@ which the log warns.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from nsq_ha.stats import Health
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MOST_NAMED: Final = 3
 """Troubles that a reason names; the others are counted, since a cluster may have hundreds of partitions."""

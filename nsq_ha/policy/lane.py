@@ -26,13 +26,10 @@ from __future__ import annotations
 import copy
 import enum
 from collections import OrderedDict, deque
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from collections.abc import Hashable, Iterable, Iterator
+from typing import Final, Generic, Self, TypeVar
 
 import msgspec
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 PROMPT_REFUSAL: Final = 1.0
 """Seconds after the write within which a refusal means *not stored*. After a longer hang (a

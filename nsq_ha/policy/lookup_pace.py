@@ -34,10 +34,8 @@ from __future__ import annotations
 import enum
 import heapq
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
+from typing import Final
 
 GROWTH: Final = 1.5
 """How many times longer an interval is than the one before."""

@@ -9,17 +9,15 @@ is remembered only while a publish of it is under way or waits.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import mmh3
 
 from nsq_ha.checks import is_number, shown
 from nsq_ha.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 Cluster = Literal["previous", "current"]
 """One of the two clusters of a migration."""

@@ -17,10 +17,8 @@ Source: server protocol 7.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 LOOK_INTERVAL: Final = 0.25
 """Seconds between two checks of the partitions' deliveries."""

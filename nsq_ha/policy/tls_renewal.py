@@ -26,12 +26,9 @@ Source: server protocol 3.3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import Final, NamedTuple, Self
 
 WRITES_FOR: Final = 5.0
 """Seconds from IDENTIFY for which the partitioned nsqd can write to a TLS connection."""

@@ -12,11 +12,8 @@ Source: server protocol 7; youzan/nsq ``nsqd/channel.go`` (``TouchMessage``).
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import Final, Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 

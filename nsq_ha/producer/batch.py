@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -33,8 +33,6 @@ from nsq_ha.producer.requests import (
 from nsq_ha.protocol.encoding import body_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
-
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import TopicView
     from nsq_ha.producer.choice import PartitionChoice

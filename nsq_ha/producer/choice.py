@@ -15,7 +15,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError, PublishError
 from nsq_ha.policy import sharding
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.lookup_pace import partition_delay
-from nsq_ha.policy.topology import TopicMeta
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.sharding import Key
-    from nsq_ha.policy.topology import Node, TopicView
     from nsq_ha.producer.sender import Sender
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")

@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nsq_ha import observe
-from nsq_ha.errors import PublishError, RemoteProtocolError
+from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
-from nsq_ha.policy.lane import Stage
+from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.timing import Outage
 from nsq_ha.protocol.frames import OK
 from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
-    from nsq_ha.errors import NsqError
     from nsq_ha.observe import PartitionReports
-    from nsq_ha.policy.lane import Lane
     from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
     from nsq_ha.resuming import Waiting
 

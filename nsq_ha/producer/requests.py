@@ -6,15 +6,15 @@ Owns the checks of messages before anything is sent. Each request encodes itself
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from nsq_ha.checks import check_partition
 from nsq_ha.errors import ConfigError, RemoteProtocolError
-from nsq_ha.message import TAG_KEY, TRACE_KEY, Receipt
-from nsq_ha.policy.sharding import printable
+from nsq_ha.message import TAG_KEY, TRACE_KEY, OutgoingMessage, Receipt
+from nsq_ha.policy.sharding import Key, printable
 from nsq_ha.producer.limits import PendingPublish
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.body_codec import CODEC_HEADER, compress_body
@@ -39,11 +39,8 @@ from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Hashable, Sequence
 
-    from nsq_ha.message import OutgoingMessage
     from nsq_ha.options.config import ProducerConfig
-    from nsq_ha.policy.sharding import Key
     from nsq_ha.policy.topology import TopicView
 
 KEY_TYPES: Final = frozenset((str, bytes, int))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.fixed import explained
 from nsq_ha.engine.link import Link, Role
-from nsq_ha.engine.shared import Share, WaitedForPlaceError
+from nsq_ha.engine.shared import Connections, Share, WaitedForPlaceError
 from nsq_ha.errors import (
     ClosedError,
     ConnectError,
@@ -34,8 +34,8 @@ from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.link_life import Life, LinkState
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.producer.limits import PartitionBuffer
-from nsq_ha.producer.outcomes import OutageLog, Outcomes
+from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
+from nsq_ha.producer.outcomes import OutageLog, Outcomes, PublishCounts
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, Silence
 from nsq_ha.protocol.refusals import refuses_publish
@@ -44,11 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import Node, TopicView
-    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
-    from nsq_ha.producer.outcomes import PublishCounts
 
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that probe whether a partition in trouble answers again."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError
-from nsq_ha.message import Message
+from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import (
     FRAME_HEAD,
@@ -38,7 +38,6 @@ from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, Input, Request, S
 from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
-    from nsq_ha.message import MessageSource
     from nsq_ha.protocol import commands
     from nsq_ha.protocol.identify import Upgrade
 

@@ -13,7 +13,7 @@ Source: server protocol 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -21,11 +21,8 @@ from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
-from nsq_ha.protocol.ext_filter import rule_of
+from nsq_ha.protocol.ext_filter import FilterRule, rule_of
 from nsq_ha.protocol.frames import OK
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol.ext_filter import FilterRule
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""

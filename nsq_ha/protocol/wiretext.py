@@ -12,7 +12,7 @@ The invariant: unreadable bytes are described as such, and nothing is raised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import msgspec
@@ -22,15 +22,12 @@ from nsq_ha.protocol import commands
 from nsq_ha.protocol.frames import HEARTBEAT, OK, Frame, FrameDecoder, FrameType
 from nsq_ha.protocol.messages import decode_message, decode_traced, layout_for
 from nsq_ha.protocol.server.command_lines import Malformed, text_of
-from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
+from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader
 from nsq_ha.protocol.server.stream import Limits
 from nsq_ha.redaction import REDACTED, excerpt, redact
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-
     from nsq_ha.message import MessageSource
-    from nsq_ha.protocol.server.decoder import Event
 
 BODY_BYTES: Final = 64
 """Maximum number of bytes of a message that a line shows."""

@@ -22,14 +22,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
 from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import INCOMPLETE_GRACE, Servers
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
 from nsq_ha.options.start_from import StartFrom
-from nsq_ha.policy.topology import merge
+from nsq_ha.policy.topology import Node, TopicView, merge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import httpx
 
     from nsq_ha.admin.description import Unfinished
-    from nsq_ha.admin.nsqd_http import Search, StoredMessage
-    from nsq_ha.policy.topology import Node, TopicView
 
 TIMEOUT: Final = 2.0
 """Seconds for one request; short, since a task retries."""

@@ -31,7 +31,7 @@ from nsq_ha.errors import (
     ServerError,
 )
 from nsq_ha.options.types import TlsConfig
-from nsq_ha.policy.tls_renewal import Phase
+from nsq_ha.policy.tls_renewal import Lifetime, Phase
 from nsq_ha.protocol import ClientProtocol, Offer, Ready
 from nsq_ha.protocol.encoding import NOP, encode_fins
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from nsq_ha.message import Message
-    from nsq_ha.policy.tls_renewal import Lifetime
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, Identity, Layout, Received, Sub, SubAdvanced, SubOrdered
     from nsq_ha.protocol.compression import Codec

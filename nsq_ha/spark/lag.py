@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from nsq_ha.errors import ConfigError
-from nsq_ha.spark.checkpoint import PLANNED, from_json
+from nsq_ha.spark.checkpoint import PLANNED, TopicPartition, from_json
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         StreamingQueryProgress,
     )
 
-    from nsq_ha.spark.checkpoint import TopicPartition
 
 log: Final = logging.getLogger("nsq_ha.spark")
 

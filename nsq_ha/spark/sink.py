@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nsq_ha.errors import ConfigError, NoLeaderError
-from nsq_ha.spark.cluster import worker_cluster
+from nsq_ha.spark.cluster import BlockingCluster, worker_cluster
 from nsq_ha.spark.options import ReadOptions, WriteOptions, wrong
 from nsq_ha.spark.plan.metadata import complete_snapshot
 from nsq_ha.spark.pyspark_private import query_and_batch
@@ -30,7 +30,6 @@ from nsq_ha.spark.write.row_converter import COLUMNS, BadRows, RowConverter, Tar
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from nsq_ha.spark.cluster import BlockingCluster
 
 log: Final = logging.getLogger("nsq_ha.spark")
 

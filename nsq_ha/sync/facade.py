@@ -10,7 +10,7 @@ nothing behind and may be started again; one that is not stopped is stopped when
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
@@ -19,8 +19,6 @@ from nsq_ha import _portal
 from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
     from nsq_ha._portal import Portal
 
 START_LIMIT: Final = 10.0

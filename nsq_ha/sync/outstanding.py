@@ -11,17 +11,13 @@ import contextlib
 import logging
 from _thread import LockType, allocate_lock
 from collections import deque
+from collections.abc import Coroutine
 from concurrent.futures import wait
 from threading import RLock, get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from nsq_ha._portal import CallFuture
+from nsq_ha._portal import CallFuture, Portal
 from nsq_ha.message import Receipt
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
-    from nsq_ha._portal import Portal
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 

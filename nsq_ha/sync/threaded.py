@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import nsq_ha
-from nsq_ha.consumer.handlers import Batches, check_handler
+from nsq_ha.consumer.handlers import Batch, Batches, check_handler
 from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Awaitable, Callable
 
-    from nsq_ha.consumer.handlers import Batch
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 import nsq_ha
 import nsq_ha.sync.producer
@@ -20,7 +20,6 @@ from nsq_ha.sync.facade import Begun, check_thread, client_of, described
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from typing import TypeVar
 
     from nsq_ha._portal import Portal
     from nsq_ha.dead_letters.letter import Publishes

@@ -10,15 +10,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics as api
-from opentelemetry.metrics import Observation
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from nsq_ha import metrics
 from nsq_ha._version import __version__
 from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, MeterProvider
-
     from nsq_ha.metrics import Metric, Sample
 
 _FRESH: Final = 0.1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import context as contexts
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Link, SpanKind, StatusCode
+from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from nsq_ha._version import __version__
 from nsq_ha.errors import PublishError, RemoteProtocolError
@@ -20,8 +20,6 @@ from nsq_ha.telemetry import conventions
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextvars import Token
-
-    from opentelemetry.trace import Span, TracerProvider
 
     from nsq_ha.message import Message, Receipt
 

@@ -16,7 +16,7 @@ from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.policy.sharding import partition_for
+from nsq_ha.policy.sharding import Key, partition_for
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.producer import Producer
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.options.keywords import ProducerOptions
     from nsq_ha.policy.health import Trouble
-    from nsq_ha.policy.sharding import Key
 
 NSQD: Final = "127.0.0.1:4150"
 """The nsqd that all receipts name."""

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nsq_ha.dashboard.actions import ACTIONS, ActionTarget
+from nsq_ha.dashboard.actions import ACTIONS, Action, ActionTarget
 from nsq_ha.dashboard.markup import Html, join, path, tag
 from nsq_ha.dashboard.pages import ui
-from nsq_ha.dashboard.pages.ui import Page
-from nsq_ha.errors import ChangeIncompleteError
-
-if TYPE_CHECKING:
-    from nsq_ha.dashboard.actions import Action
-    from nsq_ha.dashboard.pages.ui import Board
-    from nsq_ha.errors import NsqError
+from nsq_ha.dashboard.pages.ui import Board, Page
+from nsq_ha.errors import ChangeIncompleteError, NsqError
 
 
 def sign_in(problem: str = "") -> Page:

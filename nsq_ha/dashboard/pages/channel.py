@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
-from nsq_ha.dashboard.markup import Html, join, tag
+from nsq_ha.dashboard.markup import Child, Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.topics import incomplete, latencies
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import ChannelStats, ClientStats
     from nsq_ha.admin.reading import FigureRow
-    from nsq_ha.dashboard.markup import Child
 
 
 def channel_page(board: Board, topic: str, name: str) -> Page:

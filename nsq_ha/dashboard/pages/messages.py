@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
-from nsq_ha.admin.browsing import FORMS, LATEST, LogStart, MessageFilter, decoded, going_on
+from nsq_ha.admin.browsing import FORMS, LATEST, Browsed, Form, LogLook, LogStart, MessageFilter, decoded, going_on
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from nsq_ha.admin.browsing import Browsed, Form, LogLook
 
 COUNT: Final = 20
 """Messages of a page."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
-from nsq_ha.dashboard.markup import Html, join, tag
+from nsq_ha.dashboard.markup import Child, Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.channel import clients
 from nsq_ha.dashboard.pages.overview import state_of, wrong
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin import LookupdState, PartitionStats
     from nsq_ha.admin.reading import FigureRow, NsqdView
-    from nsq_ha.dashboard.markup import Child
 
 
 def nodes(board: Board) -> Page:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.causes import expected, incidents, incomplete, unled
+from nsq_ha.admin.causes import Incident, expected, incidents, incomplete, unled
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Html, join, link, tag
+from nsq_ha.dashboard.markup import Child, Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from nsq_ha.admin import TopicStats
-    from nsq_ha.admin.causes import Incident
-    from nsq_ha.dashboard.markup import Child
 
 _RANKS: Final = 10
 _MOST_WRONG: Final = 10

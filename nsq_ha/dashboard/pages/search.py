@@ -6,14 +6,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.markup import Html, join, link, tag, visible
+from nsq_ha.dashboard.markup import Child, Html, join, link, tag, visible
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Page, TableColumn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsq_ha.dashboard.markup import Child
     from nsq_ha.dashboard.search import Answer, FoundMessage, TraceStep
 
 _OPTION: Final = re.compile(r"(--[a-z][a-z-]*)")

@@ -10,7 +10,7 @@ from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.admin.words import some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
-from nsq_ha.dashboard.markup import Html, join, path, query, tag
+from nsq_ha.dashboard.markup import Child, Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Chart, Page, TableColumn
 from nsq_ha.policy.topology import tcp_address
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nsq_ha.admin import Latency, PartitionDescription, PartitionStats, TopicStats
     from nsq_ha.admin.memory import TopicPartition
     from nsq_ha.admin.reading import FigureRow
-    from nsq_ha.dashboard.markup import Child
 
 
 _CHANGES: Final = ("create-channel", "expand", "pause-topic", "unpause-topic", "empty-topic", "delete-topic")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from nsq_ha.admin.reading import Reading
+from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal
 from nsq_ha.dashboard.charts import ChartLine, chart
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.admin import ChannelStats
-    from nsq_ha.admin.reading import FigureRow
     from nsq_ha.dashboard.history import ClusterEvent, History, Key
 
 OUTAGES: Final = frozenset({"unanswered", "gone", "silent", "leaderless"})

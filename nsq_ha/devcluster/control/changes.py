@@ -12,12 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.control.placement import Partition
-from nsq_ha.devcluster.storage.replica import Topic
+from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.control.coordinator import Coordinator
     from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.replica import TopicOptions
 
 
 class ChangeRefusedError(Exception):

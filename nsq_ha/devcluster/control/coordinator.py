@@ -19,14 +19,12 @@ from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
-from nsq_ha.devcluster.control.placement import Placement
-from nsq_ha.devcluster.nodes import Absence
+from nsq_ha.devcluster.control.placement import Partition, Placement
+from nsq_ha.devcluster.nodes import Absence, ClusterNode
 from nsq_ha.devcluster.nsqd.node import Nsqd
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.storage.replica import Replica
 
 _log = logging.getLogger("nsq_ha.devcluster")

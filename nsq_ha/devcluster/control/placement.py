@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nsq_ha.devcluster.storage.replica import TopicPartition
+from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicPartition
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.replica import Replica, Topic
 
 
 class Partition(TopicPartition):

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
-from nsq_ha.devcluster.host import PLAIN_VERSION
-from nsq_ha.devcluster.nodes import HOST
+from nsq_ha.devcluster.host import PLAIN_VERSION, Host
+from nsq_ha.devcluster.nodes import HOST, ClusterNode
 from nsq_ha.devcluster.nsqd.node import PlainNsqd
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 PING_EVERY: Final = 15.0

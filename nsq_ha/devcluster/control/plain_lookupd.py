@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 import msgspec
 
 from nsq_ha.checks import is_valid_name
-from nsq_ha.devcluster.host import PLAIN_VERSION
+from nsq_ha.devcluster.host import PLAIN_VERSION, Host
 from nsq_ha.devcluster.nodes import HOST, Accepted, ClusterNode, Listener, WebServer
 from nsq_ha.devcluster.storage.log import is_ephemeral
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
@@ -25,7 +25,6 @@ from nsq_ha.protocol.server.stream import Limits, StreamDecoder
 if TYPE_CHECKING:
     import asyncio
 
-    from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
 _MAX_BODY: Final = 1 << 20

@@ -18,8 +18,8 @@ from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, g
 from nsq_ha.devcluster.http.stats import node_stats
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
-from nsq_ha.devcluster.storage.log import Draft
-from nsq_ha.devcluster.storage.replica import EXITING
+from nsq_ha.devcluster.storage.log import Draft, Log, Record
+from nsq_ha.devcluster.storage.replica import EXITING, Replica
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
 from nsq_ha.identity import partition_of
 from nsq_ha.message import TRACE_KEY
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.devcluster.control.placement import Placement
     from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.log import Log, Record
-    from nsq_ha.devcluster.storage.replica import Replica
 
 _NOT_EXIST: Final = "E_TOPIC_NOT_EXIST"
 _NOT_LEADER: Final = "E_FAILED_ON_NOT_LEADER"

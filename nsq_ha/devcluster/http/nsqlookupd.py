@@ -17,7 +17,7 @@ from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, posts, require
 from nsq_ha.devcluster.nodes import HOST
-from nsq_ha.devcluster.storage.replica import TopicOptions
+from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd, Registered
     from nsq_ha.devcluster.control.placement import Partition
     from nsq_ha.devcluster.nsqd.node import Nsqd
-    from nsq_ha.devcluster.storage.replica import Topic
 
 _NOT_LEADING: Final = "E_FAILED_ON_NOT_LEADER"
 _NO_LEADER: Final = "Not nsqlookup leader"

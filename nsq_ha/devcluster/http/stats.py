@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from nsq_ha.devcluster.host import PLAIN_VERSION, VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySubscriber, SessionStage
+from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, SessionStage
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.any_session import AnySession
     from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.channel import Channel

@@ -13,20 +13,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from nsq_ha.devcluster.auth import Credentials
-from nsq_ha.devcluster.nsqd.connection import OK_FRAME, ServerConnection
-from nsq_ha.devcluster.storage.any_channel import AnyConsumer, Refusal
+from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner, ServerConnection
+from nsq_ha.devcluster.storage.any_channel import AnyChannel, AnyConsumer, Refusal
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
+from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import CLOSE_WAIT, FrameType, encode_frame
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nodes import ClusterNode
-    from nsq_ha.devcluster.nsqd.connection import Manner
-    from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.queues import PlainNsqdTopic
     from nsq_ha.devcluster.storage.replica import Replica
-    from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.identify import SessionSettings
     from nsq_ha.protocol.server.stream import StreamDecoder

@@ -18,12 +18,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from nsq_ha.devcluster.nodes import Accepted
+from nsq_ha.devcluster.nodes import Accepted, ClusterNode
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.frames import HEARTBEAT, OK, FrameType, encode_frame
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.protocol.compression import Codec
     from nsq_ha.protocol.server.identify import SessionSettings
     from nsq_ha.protocol.server.stream import StreamDecoder

@@ -15,13 +15,12 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.nodes import Accepted
-from nsq_ha.devcluster.storage.log import raw_size
+from nsq_ha.devcluster.storage.log import Log, raw_size
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.pull import encode_stored
 from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.log import Log
     from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.devcluster.storage.replicas import StorageNode
 

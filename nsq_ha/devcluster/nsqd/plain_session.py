@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.storage.queues import Queued
+from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic, Queued
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.server.answers import encode_plain_identity
-from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, read_plain_identify
+from nsq_ha.protocol.server.identify import PLAIN_SETTINGS, SessionSettings, read_plain_identify
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, TopicNamed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsq_ha.devcluster.storage.queue_node import QueueNode
-    from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.command_lines import Malformed
-    from nsq_ha.protocol.server.identify import SessionSettings
 
 PLAIN_MANNER: Final = Manner(
     settings=PLAIN_SETTINGS,

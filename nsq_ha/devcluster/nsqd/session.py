@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.storage.log import Draft
-from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Waiting
+from nsq_ha.devcluster.storage.log import Draft, Record
+from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Replica, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.ext_filter import Filter
+from nsq_ha.protocol.ext_filter import Filter, FilterRule
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import Traced, layout_for
+from nsq_ha.protocol.messages import Layout, Traced, layout_for
 from nsq_ha.protocol.server.answers import encode_identity, encode_traced
-from nsq_ha.protocol.server.command_lines import InternalCreateTopic
+from nsq_ha.protocol.server.command_lines import InternalCreateTopic, Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.gotext import byte_list
 from nsq_ha.protocol.server.headers import trace_id_of
@@ -32,13 +32,8 @@ from nsq_ha.protocol.server.identify import SessionSettings, read_identify
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.channel import Channel
-    from nsq_ha.devcluster.storage.log import Record
-    from nsq_ha.devcluster.storage.replica import Replica
     from nsq_ha.devcluster.storage.replicas import StorageNode
-    from nsq_ha.protocol.ext_filter import FilterRule
     from nsq_ha.protocol.identify import Identity
-    from nsq_ha.protocol.messages import Layout
-    from nsq_ha.protocol.server.command_lines import Malformed
 
 Answer = Callable[[Sequence["Record"]], bytes]
 """Encodes the success frame from the stored records."""

@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.devcluster.storage.any_channel import AnyChannel, AnyConsumer, Delayed, Delivered, Refusal
-from nsq_ha.devcluster.storage.log import Record
+from nsq_ha.devcluster.storage.log import Cursor, Log, Record
 from nsq_ha.protocol.server.headers import tag_of
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.log import Cursor, Log
 
 MAX_ATTEMPTS: Final = 4000
 MAX_CONFIRM_WINDOW: Final = 500

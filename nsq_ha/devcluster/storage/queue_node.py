@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.storage.guids import Guids
-from nsq_ha.devcluster.storage.queues import PlainNsqdTopic, Queued
+from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic, Queue, Queued
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.storage.queues import PlainChannel, Queue
 
 SCAN: Final = 0.1
 """Seconds between two scans for messages that timed out or whose delay ended (``QueueScanInterval``)."""

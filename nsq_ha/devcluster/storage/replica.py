@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.devcluster.storage.channel import Channel
-from nsq_ha.devcluster.storage.log import Cursor, Log, is_ephemeral
+from nsq_ha.devcluster.storage.log import Cursor, Draft, Log, Record, is_ephemeral
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nodes import ClusterNode
-    from nsq_ha.devcluster.storage.log import Draft, Record
 
 NOT_LEADER: Final = b"E_FAILED_ON_NOT_LEADER "
 NOT_WRITABLE: Final = b"E_FAILED_ON_NOT_WRITABLE "

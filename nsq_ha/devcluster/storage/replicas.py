@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nsq_ha.devcluster.nodes import ClusterNode
-from nsq_ha.devcluster.storage.replica import ALL, Replica, is_flushed
+from nsq_ha.devcluster.storage.replica import ALL, Replica, TopicPartition, is_flushed
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.storage.replica import TopicPartition
 
 
 class StorageNode(ClusterNode):

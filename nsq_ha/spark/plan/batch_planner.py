@@ -16,19 +16,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
-from nsq_ha.spark.checkpoint import MARGIN
-from nsq_ha.spark.options import EARLIEST, LATEST
-from nsq_ha.spark.plan.metadata import complete_snapshot, topics_of
+from nsq_ha.spark.checkpoint import MARGIN, TopicPartition
+from nsq_ha.spark.options import EARLIEST, LATEST, ByPartition, OffsetBound, ReadOptions
+from nsq_ha.spark.plan.metadata import TopicSnapshot, complete_snapshot, topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.checkpoint import TopicPartition
     from nsq_ha.spark.cluster import BlockingCluster
-    from nsq_ha.spark.options import ByPartition, OffsetBound, ReadOptions
     from nsq_ha.spark.plan.boundaries import PartitionLog
-    from nsq_ha.spark.plan.metadata import TopicSnapshot
 
 _log: Final = logging.getLogger("nsq_ha.spark")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from nsq_ha.errors import ConfigError, DataLossError, NsqError
 from nsq_ha.spark.checkpoint import MARGIN, Mark, Origin, TopicPartition, is_of_another_log, to_json
 from nsq_ha.spark.plan import boundaries
-from nsq_ha.spark.plan.boundaries import NotReadableError, no_progress, retried
+from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress, retried
 from nsq_ha.spark.plan.metadata import available_snapshot
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
-    from nsq_ha.spark.plan.boundaries import PartitionLog
 
 _log: Final = logging.getLogger("nsq_ha.spark")
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, TopicNotFoundError
-from nsq_ha.spark.cluster import ROUTINE
+from nsq_ha.spark.cluster import ROUTINE, BlockingCluster
 from nsq_ha.spark.plan.boundaries import PartitionLog, retried
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import TopicMeta, TopicView
     from nsq_ha.spark.checkpoint import TopicPartition
-    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")

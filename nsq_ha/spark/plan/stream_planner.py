@@ -28,14 +28,13 @@ from nsq_ha.errors import NoLeaderError, NsqError
 from nsq_ha.spark.checkpoint import Mark, OffsetJson, Origin, TopicPartition, from_json, restarted_in, to_json
 from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.batch_planner import Bounds, Range, divide, goes_back, range_of
-from nsq_ha.spark.plan.boundaries import Unread, no_progress, retried
+from nsq_ha.spark.plan.boundaries import PartitionLog, Unread, no_progress, retried
 from nsq_ha.spark.plan.log_identity import LossPolicy
 from nsq_ha.spark.plan.metadata import Snapshots, available_snapshot
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
-    from nsq_ha.spark.plan.boundaries import PartitionLog
 
 log: Final = logging.getLogger("nsq_ha.spark")
 

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
-from nsq_ha.message import Message
+from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol.frames import FrameType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
-
-    from nsq_ha.message import MessageSource
 
     Numbers = NDArray[np.int64]
 

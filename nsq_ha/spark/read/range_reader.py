@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.spark.cluster import worker_cluster
+from nsq_ha.spark.cluster import BlockingCluster, Extent, worker_cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
 from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import BlockingCluster, Extent
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection

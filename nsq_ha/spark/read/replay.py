@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
-from nsq_ha.spark.cluster import temporary_channel
+from nsq_ha.spark.cluster import BlockingCluster, temporary_channel
 from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
 from nsq_ha.spark.read.frames import Frames, ReceiveBuffer, cut
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
 

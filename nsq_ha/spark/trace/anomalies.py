@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection
+from typing import Final
 
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from nsq_ha.spark.trace.lifecycle import PARTITION
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from pyspark.sql import DataFrame
 
 KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
 """Kinds of anomalies."""

@@ -12,16 +12,12 @@ Publishes have no channel, so the channels of their partition, which :func:`plac
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as f
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import Column, DataFrame, Row
 
 PARTITION: Final = ("side", "topic", "partition", "nsqd")
 """What names a partition in one of the logs."""

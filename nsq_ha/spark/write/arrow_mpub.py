@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nsq_ha.protocol.encoding import encode_mpub, encode_mpub_ext, encode_mpub_of, encode_mpub_trace
-from nsq_ha.spark.write.row_converter import as_binary, columns_of
+from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic, as_binary, columns_of
 
 if TYPE_CHECKING:
     from nsq_ha.spark.options import WriteOptions
-    from nsq_ha.spark.write.row_converter import OutgoingRow, TargetTopic
 
 _SIZE_BYTES: Final = 4
 

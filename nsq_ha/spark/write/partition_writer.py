@@ -27,13 +27,12 @@ from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
 from nsq_ha.spark.connection import BlockingConnection
-from nsq_ha.spark.write.arrow_mpub import Block, encode
+from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub, encode
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
     from nsq_ha.spark.options import WriteOptions
-    from nsq_ha.spark.write.arrow_mpub import EncodedMpub
     from nsq_ha.spark.write.row_converter import OutgoingRow, RowConverter
 
 _ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and header

@@ -25,11 +25,10 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY, TRACE_KEY
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
-from nsq_ha.spark.options import DEAD_LETTER, FAIL
+from nsq_ha.spark.options import DEAD_LETTER, FAIL, WriteOptions
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
-    from nsq_ha.spark.options import WriteOptions
 
 log: Final = logging.getLogger("nsq_ha.spark")
 

@@ -16,13 +16,12 @@ import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.gob import decode_uint, wrong
-from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES
+from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled
 from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nsq_ha.protocol.pull import Pulled
     from nsq_ha.spark.plan.batch_planner import Range
 
     Numbers = NDArray[np.int64]
