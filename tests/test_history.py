@@ -63,7 +63,7 @@ def test_what_comes_after_the_end_is_not_recorded(tmp_path: Path) -> None:
     with History(path, "orders", "ch", limit=5.0, ordered=True) as history:
         history.called("k", 0)
         history.stored("k", 0, Receipt("orders", 1, "n:1", internal_id=7, offset=70))
-        history.seen("k", 0, nsqd="n:1", partition=1, internal_id=7, offset=70)
+        history.seen("k", 0, at=1.0, nsqd="n:1", partition=1, internal_id=7, offset=70)
     history.called("k", 1)
     history.__exit__(None, None, None)
     checker = Checker()
@@ -111,6 +111,22 @@ BROKEN: Final[dict[str, tuple[list[Event], str]]] = {
     ),
     "a message of nobody": ([*GOOD, seen(9, 9.0)], "k:9 was seen, and nobody published it"),
     "no end": (GOOD[:-1], "the history has no end"),
+    "no beginning, so that no limit and no order counts": (GOOD[1:], "the history has no beginning"),
+    "nothing was done": ([BEGIN, END], "the history has no call"),
+    "an unknown event": ([*GOOD, {"event": "stores", "at": 7.0}], "the event 'stores' is unknown"),
+    "two calls": ([*GOOD, call(2, 6.0)], "the call for k:2 began twice"),
+    "two messages under one id": (
+        [*GOOD[:-1], call(3, 7.0), seen(3, 9.1, id=11), seen(1, 9.2), END],
+        "k:1 and k:3 were both seen at ('', 0, 11)",
+    ),
+    "the receipt of another one, before its own": (
+        [BEGIN, call(2, 3.0), stored(2, 3.5, id=11), *without("stored", 2)[1:]],
+        "the receipts of k:2 and k:1 both point to ('', 0, 11)",
+    ),
+    "a receipt of nothing": (
+        [*without("stored", 0), stored(0, 4.0, id=9)],
+        "nothing was seen at ('', 0, 9), where the receipt of k:0 points",
+    ),
 }
 
 
@@ -124,6 +140,13 @@ def test_ids_of_plain_nsqds_are_told_apart() -> None:
     same_id = [stored(0, 2.0, id=7), stored(1, 2.0, id=7, nsqd="n:2"), seen(1, 3.0, id=7, nsqd="n:2", offset=None)]
     assert wrong([*plain, *same_id, seen(0, 3.0, id=7, offset=None), END]) == []
     assert wrong([*plain, *same_id, seen(0, 3.0, id=7, nsqd="n:3", offset=None), finish(0, 4.0), END]) != []
+
+
+def test_what_another_process_saw_counts_by_its_own_time() -> None:
+    """Its lines are read later; what it saw first was in order, and what it saw last was not."""
+    assert wrong([*without("seen", 1)[:-1], seen(1, 8.5), END]) == []
+    early = [event for event in GOOD if event["event"] != "seen" or event["seq"] != 2]
+    assert wrong([*early[:-1], seen(2, 7.5), END]) == ["k:1 was seen for the first time after k:2"]
 
 
 def test_without_order_any_order_is_right() -> None:

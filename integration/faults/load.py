@@ -267,6 +267,7 @@ class Load:
             self._history.seen(
                 key,
                 delivery.seq,
+                at=delivery.at,
                 nsqd=delivery.nsqd,
                 partition=delivery.partition,
                 internal_id=delivery.internal_id,

@@ -6,10 +6,12 @@ rule                      broken by
 at least once             a message that was acknowledged and never seen
 order                     the first sight of a message after that of a later one of its key (ordered)
 "not stored" is true      a message that failed as *not stored*, and was seen
-receipts                  an id or offset of a receipt under which another message was seen
-limits                    a call that took longer than its limit, or never ended, or ended twice
+receipts                  an id or offset of a receipt under which another message was seen, or (ordered) none; one id
+                          in two receipts
+limits                    a call that took longer than its limit, or never ended, began twice or ended twice
 FIN                       a finish of a message that the program had not seen before
-distinct values           a message that nobody published
+distinct values           a message that nobody published; two messages under one id
+whole                     no beginning, no end, no call, or an event that is unknown here
 ========================  ==========================================================================
 """
 
@@ -47,7 +49,8 @@ class Checker:
         self._stored: set[Value] = set()
         self._denied: set[Value] = set()
         self._seen: set[Value] = set()
-        self._highest: dict[str, int] = {}
+        self._first: dict[str, dict[int, float]] = {}
+        self._passed: dict[tuple[str, int], int] = {}
         self._at: dict[Place, tuple[Value, int | None]] = {}
         self._receipts: dict[Place, tuple[Value, int]] = {}
 
@@ -56,9 +59,12 @@ class Checker:
         for line in lines:
             self._take(json.loads(line))
         self.counts["distinct"] = len(self._seen)
-        if not self.counts["end"]:
-            self.wrong.append("the history has no end")
+        for kind, name in (("begin", "beginning"), ("end", "end"), ("call", "call")):
+            if not self.counts[kind]:
+                self.wrong.append(f"the history has no {name}")
         self._compare()
+        if self._ordered:
+            self._judge_order()
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event["event"]
@@ -67,20 +73,27 @@ class Checker:
             case "begin":
                 self._limit, self._ordered, self._partitioned = event["limit"], event["ordered"], event["partitioned"]
             case "call":
+                if _value(event) in self._called:
+                    self.wrong.append(f"the call for {_name(_value(event))} began twice")
                 self._called[_value(event)] = event["at"]
             case "stored":
                 self._ends(event)
                 self._stored.add(_value(event))
                 if event["id"]:  # a publish that is not traced has no receipt of the server
-                    self._receipts[self._place(event)] = _value(event), event["offset"]
+                    self._receives(event)
             case "failed":
                 self._ends(event)
                 if event["maybe_stored"] is False:
                     self._denied.add(_value(event))
             case "seen":
                 self._sees(event)
-            case "finish" if self._place(event) not in self._at:
-                self.wrong.append(f"the message at {self._place(event)} was finished, and the program had not seen it")
+            case "finish":
+                if (place := self._place(event)) not in self._at:
+                    self.wrong.append(f"the message at {place} was finished, and the program had not seen it")
+            case "end":
+                pass
+            case _:
+                self.wrong.append(f"the event {kind!r} is unknown")
 
     def _compare(self) -> None:
         for value in sorted(self._stored - self._seen):
@@ -90,6 +103,8 @@ class Checker:
         for value in sorted(self._called.keys() - self._ended):
             self.wrong.append(f"the call for {_name(value)} never ended")
         for place, (value, offset) in sorted(self._receipts.items()):
+            if place not in self._at and self._ordered and place[2] < self._passed.get(place[:2], -1):
+                self.wrong.append(f"nothing was seen at {place}, where the receipt of {_name(value)} points")
             found, at = self._at.get(place, (value, offset))
             if found != value:
                 self.wrong.append(f"{_name(found)} was seen at {place}, where the receipt of {_name(value)} points")
@@ -110,18 +125,38 @@ class Checker:
         elif (took := event["at"] - self._called[value]) > self._limit + LIMIT_GRACE:
             self.wrong.append(f"the call for {_name(value)} took {took:.2f} s, its limit is {self._limit:g} s")
 
+    def _receives(self, event: dict[str, Any]) -> None:
+        value, place = _value(event), self._place(event)
+        other, _ = self._receipts.setdefault(place, (value, event["offset"]))
+        if other != value:
+            self.wrong.append(f"the receipts of {_name(other)} and {_name(value)} both point to {place}")
+
     def _sees(self, event: dict[str, Any]) -> None:
-        value = key, seq = _value(event)
-        self._at[self._place(event)] = value, event["offset"]
-        if value in self._seen or not key:  # a probe has no key
+        value, place, at = _value(event), self._place(event), event["at"]
+        key, seq = value
+        before, _ = self._at.get(place, (value, None))
+        if before != value:
+            self.wrong.append(f"{_name(before)} and {_name(value)} were both seen at {place}")
+        self._at[place] = value, event["offset"]
+        self._passed[place[:2]] = max(place[2], self._passed.get(place[:2], -1))
+        if not key:  # a probe has no key
+            return
+        # What another process sees is written later than what happened meanwhile.
+        first = self._first.setdefault(key, {})
+        first[seq] = min(at, first.get(seq, at))
+        if value in self._seen:
             return
         self._seen.add(value)
         if value not in self._called:
             self.wrong.append(f"{_name(value)} was seen, and nobody published it")
-        highest = self._highest.get(key, -1)
-        if self._ordered and seq < highest:
-            self.wrong.append(f"{_name(value)} was seen for the first time after {_name((key, highest))}")
-        self._highest[key] = max(highest, seq)
+
+    def _judge_order(self) -> None:
+        for key, first in sorted(self._first.items()):
+            highest = -1
+            for seq in sorted(first, key=first.__getitem__):
+                if seq < highest:
+                    self.wrong.append(f"{_name((key, seq))} was seen for the first time after {_name((key, highest))}")
+                highest = max(highest, seq)
 
 
 def _value(event: dict[str, Any]) -> Value:

@@ -78,9 +78,11 @@ class History(logging.Handler):
         """Record that it failed; None for an error that does not tell."""
         self._write("failed", key=key, seq=seq, maybe_stored=maybe_stored)
 
-    def seen(self, key: str, seq: int, *, nsqd: str, partition: int, internal_id: int, offset: int | None) -> None:
-        """Record that a program got a message."""
-        self._write("seen", key=key, seq=seq, id=internal_id, offset=offset, nsqd=nsqd, partition=partition)
+    def seen(
+        self, key: str, seq: int, *, at: float, nsqd: str, partition: int, internal_id: int, offset: int | None
+    ) -> None:
+        """Record that a program got a message, at a time of the monotonic clock."""
+        self._write("seen", at, key=key, seq=seq, id=internal_id, offset=offset, nsqd=nsqd, partition=partition)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record a FIN."""
@@ -88,7 +90,8 @@ class History(logging.Handler):
         if line["event"] == "finish" and (line["topic"], line["channel"]) == (self._topic, self._channel):
             self._write("finish", nsqd=line["nsqd"], partition=line["partition"], id=line["internal_id"])
 
-    def _write(self, event: str, **facts: object) -> None:
+    def _write(self, event: str, at: float | None = None, **facts: object) -> None:
         if self._file.closed:  # a call that a closed load has left behind
             return
-        self._file.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")
+        at = time.monotonic() if at is None else at
+        self._file.write(json.dumps({"event": event, "at": at, **facts}) + "\n")
