@@ -6,8 +6,8 @@ embedded cluster). While messages flow at a steady rate, one in a hundred is req
 requeued with a delay, one in a hundred is touched and held beyond its timeout, and a few are never answered (on ordered
 topics: one in a thousand each).
 
-A run fails if an acknowledged message is not delivered, if a publish fails, if a message is delivered again for another
-reason, or if an ordered topic is out of order. Features that a cluster lacks are named and skipped.
+A run fails if an acknowledged message is not delivered, if one that was requeued or ignored does not come again, if a
+publish fails, if a message is delivered again for another reason, or if an ordered topic is out of order. Features that a cluster lacks are named and skipped.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Figures:
     acknowledged: int = 0
     delivered: int = 0
     lost: int = 0
+    not_again: int = 0
     unexplained_repeats: int = 0
     repeated_fates: dict[str, int] = dataclasses.field(default_factory=dict)
     explained_repeats: int = 0
@@ -132,8 +133,11 @@ class Figures:
             spread = 2.5 * self.acknowledged**0.5
             if abs(self.delivered - self.acknowledged * SAMPLED / 100) > spread:
                 found.append(f"sampled {self.delivered} of {self.acknowledged}")
-        elif self.lost:
-            found.append(f"{self.lost} acknowledged and not delivered")
+        else:
+            if self.lost:
+                found.append(f"{self.lost} acknowledged and not delivered")
+            if self.not_again:
+                found.append(f"{self.not_again} requeued or ignored and not delivered again")
         return found
 
 
@@ -266,8 +270,10 @@ class Run:
         for number, count in seen.items():
             fate = self._fate_of(number)
             repeats = count - 1
-            explained = min(repeats, int(fate not in (Fate.FINISH, Fate.TOUCH)))
+            due = int(fate not in (Fate.FINISH, Fate.TOUCH))
+            explained = min(repeats, due)
             figures.explained_repeats += explained
+            figures.not_again += due - explained
             if repeats > explained:
                 figures.unexplained_repeats += repeats - explained
                 figures.repeated_fates[fate.name] = figures.repeated_fates.get(fate.name, 0) + repeats - explained

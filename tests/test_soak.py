@@ -7,7 +7,9 @@ from integration.embedded import EmbeddedCluster
 
 
 def test_every_failure_is_named() -> None:
-    figures = soak.Figures("plain", acknowledged=100, delivered=99, lost=1, unexplained_repeats=2, out_of_order=3)
+    figures = soak.Figures(
+        "plain", acknowledged=100, delivered=99, lost=1, not_again=4, unexplained_repeats=2, out_of_order=3
+    )
     figures.errors.append("PublishError")
     figures.repeated_fates["FINISH"] = 2
     assert figures.broken(sampled=False) == [
@@ -15,7 +17,18 @@ def test_every_failure_is_named() -> None:
         "2 repeats without a reason (2 of fate FINISH)",
         "3 out of order",
         "1 acknowledged and not delivered",
+        "4 requeued or ignored and not delivered again",
     ]
+
+
+async def test_what_was_requeued_and_did_not_come_again_is_lost() -> None:
+    run = soak.Run(soak.Feature(name="plain"), "orders", ["http://127.0.0.1:1"], 50.0)
+    for number, deliveries in {1: 1, 17: 1, 37: 2, 57: 1, 77: 1}.items():
+        run._acknowledged.add(number)
+        run._deliveries[number] = deliveries
+    run._count()
+    # 1 was finished, 57 touched; 17 was requeued and 77 ignored, and neither came again.
+    assert run.figures.broken(sampled=False) == ["2 requeued or ignored and not delivered again"]
 
 
 @pytest.mark.parametrize(("delivered", "is_broken"), [(450, False), (550, False), (300, True), (1000, True)])
