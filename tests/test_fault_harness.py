@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import random
@@ -10,6 +11,7 @@ import socket
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -24,12 +26,13 @@ from integration.faults.plain import Plain
 from integration.faults.probes import longest_gap_span
 from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
-from integration.faults.scenarios import ALL, soak
+from integration.faults.scenarios import ALL, chaos, soak
 from integration.faults.scenarios.chaos import Chaos
 from integration.faults.slim import SlimAudit
 from integration.faults.table import each_run, load, long_runs, table
 from integration.faults.threads import ThreadedLoad
 from integration.faults.waiting import beat
+from nsq_ha import NsqError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -259,6 +262,44 @@ async def test_the_clients_of_one_scenario_are_not_those_of_the_next(monkeypatch
     with pytest.raises(NotReadyError):
         await scenario.play(bench, scenario)
     assert (seen, bench.make_load) == ([ThreadedLoad], Load)
+
+
+class Unmet(Chaos):
+    """Chaos whose faults meet nobody."""
+
+    async def killed_for_long(self, port: int) -> None:
+        del port
+
+    def pause(self) -> float:
+        return 0.0
+
+    async def once(self) -> None:
+        raise NsqError("no node")
+
+
+async def test_chaos_counts_the_faults_that_were_done_and_finds_clients_that_stand_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer that never publishes again, or a consumer that never reads again, loses nothing."""
+    bench = Bench(Cluster(("http://127.0.0.1:1",), (), 0), verbose=False)
+    bench.pace = dataclasses.replace(REAL, cluster=0.01, keys=2)
+    messages = bench.load("a", ordered=True, channel="ch", lookupds=bench.cluster.lookupds)
+    stage = mock.AsyncMock(bench=bench, cluster=bench.cluster, since=0.0, loads={"ordered": messages})
+    stage.fault, stage.recovered.return_value = mock.Mock(), False
+    monkeypatch.setattr(bench, "ready", mock.AsyncMock(return_value={"ordered": "a"}))
+    monkeypatch.setattr(bench, "stage", lambda *_, **__: contextlib.nullcontext(stage))
+    row = await chaos.run(bench, chaos.SCENARIO, 0.001, 1, Unmet, kinds=("ordered",))
+    assert row.faults == 1
+    assert row.broken == ["ordered: 2 keys stand still at the end, such as k00"]
+
+
+async def test_a_key_stands_still_when_nothing_of_it_is_acknowledged_or_nothing_delivered() -> None:
+    pace = dataclasses.replace(REAL, keys=4)
+    messages = Load("a", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=pace)
+    for key, acked, delivered in (("k00", 2.0, 2.1), ("k01", 2.0, 0.9), ("k02", 0.9, 2.0)):
+        messages.audit.acked(key, Ack(acked, 0, 0, "n", 1), 0.0)
+        messages.audit.delivered(key, Delivered(delivered, 0, 0, 0, "n"))
+    assert messages.standing_still(1.0) == ["k01", "k02", "k03"]
 
 
 class Led(Cluster):

@@ -267,10 +267,10 @@ class Stage:
         self.since, self.faults = 0.0, 0
         self.fault(text)
 
-    async def recovered(self, limit: float = 90.0, hold: float = SETTLED) -> None:
+    async def recovered(self, limit: float = 90.0, hold: float = SETTLED) -> bool:
         """Wait until cluster, publishing and consuming have been well for ``hold`` seconds, at most ``limit``.
 
-        Both by a real cluster's clock.
+        Both by a real cluster's clock. Returns whether they have.
         """
         pace = self.bench.pace
         limit, hold = max(limit * pace.cluster, self.bench.pace.patience), hold * pace.cluster
@@ -287,8 +287,9 @@ class Stage:
 
         if await until(is_well_for_long, limit):
             self.bench.say(f"well since {well_since[0] - self.bench.zero:.3f}")
-        else:
-            self.bench.say(f"not well within {limit:g} s")
+            return True
+        self.bench.say(f"not well within {limit:g} s")
+        return False
 
     async def finish(self, row: Row, *, drain: float = 75.0) -> Row:
         """Stop publishing, drain for ``drain`` seconds at most (by a real cluster's clock), and fill in the row."""

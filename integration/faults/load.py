@@ -188,6 +188,15 @@ class Load:
                 return False
         return now - since > 1.0
 
+    def standing_still(self, since: float) -> list[str]:
+        """Return the keys of which nothing was acknowledged, or nothing delivered, after ``since``."""
+        acks, deliveries = self.audit.acks, self.audit.deliveries
+        return [
+            key
+            for key in self.audit.keys
+            if not all(of and of[-1].at > since for of in (acks[key], deliveries[key]))
+        ]
+
     async def _publish(self) -> None:
         began = time.monotonic()
         rate = self.pace.rate_of(ordered=self.ordered)

@@ -179,13 +179,18 @@ async def run(
                 await chaos.once()
             except (NsqError, IndexError) as error:
                 bench.say(f"no fault this time: {error!r}")
-            faults += 1
+            else:
+                faults += 1
             waiting = [len(load.audit.missing) for load in _loads(stage)]
             now = _used_beside_books(stage)
             memory.append(now["memory MiB"])
             bench.say(f"memory and descriptors: {now}; not delivered yet: {waiting}")
         await chaos.aclose()
-        await stage.recovered(limit=SETTLED)
+        healed = time.monotonic()
+        if not await stage.recovered(limit=SETTLED):
+            for kind, load in stage.loads.items():
+                if still := load.standing_still(healed):
+                    row.broken.append(f"{kind}: {len(still)} keys stand still at the end, such as {still[0]}")
         for load in _loads(stage):
             await load.end_publishing()
         for load in _loads(stage):
