@@ -8,6 +8,7 @@ import dataclasses
 import json
 import random
 import socket
+import sys
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from integration.faults.proxy import Link, Network, TcpProxy
 from integration.faults.rows import Row, Target
 from integration.faults.scenarios import ALL, chaos, soak
 from integration.faults.scenarios.chaos import Chaos
+from integration.faults.scenarios.consumers import Neighbour
 from integration.faults.slim import SlimAudit
 from integration.faults.table import each_run, load, long_runs, table
 from integration.faults.threads import ThreadedLoad
@@ -300,6 +302,38 @@ async def test_a_key_stands_still_when_nothing_of_it_is_acknowledged_or_nothing_
         messages.audit.acked(key, Ack(acked, 0, 0, "n", 1), 0.0)
         messages.audit.delivered(key, Delivered(delivered, 0, 0, 0, "n"))
     assert messages.standing_still(1.0) == ["k01", "k02", "k03"]
+
+
+@pytest.mark.parametrize(
+    ("program", "leaves", "trouble"),
+    [
+        ("import time; print('{\"subscribed\": true}', flush=True); time.sleep(60)", False, ""),
+        ("raise SystemExit(3)", False, "ended by itself with exit code 3"),
+        ("raise SystemExit(3)", True, "ended by itself with exit code 3"),
+        (
+            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(4));"
+            "print('{\"subscribed\": true}', flush=True); time.sleep(60)",
+            True,
+            "left with exit code 4",
+        ),
+    ],
+    ids=["killed", "died", "died before it was to leave", "failed while it left"],
+)
+async def test_a_second_consumer_that_dies_is_told(program: str, *, leaves: bool, trouble: str) -> None:
+    neighbour = Neighbour(Load("a", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=REAL))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    neighbour._process, neighbour._reading = process, asyncio.create_task(neighbour._read(process))
+    if "SystemExit" in program:
+        await process.wait()
+    else:
+        await neighbour._subscribed.wait()
+    await (neighbour.leave() if leaves else neighbour.stop())
+    assert neighbour.trouble == trouble
+    stage: Any = SimpleNamespace(bench=Bench(Cluster((), (), 0), verbose=False), cluster=None)
+    soaking = soak.Soak(stage, random.Random(1))
+    soaking._neighbours["ordered"] = neighbour
+    await soaking.aclose()
+    assert soaking.broken == ([f"ordered: a second consumer {trouble}"] if trouble else [])
 
 
 class Led(Cluster):

@@ -43,9 +43,14 @@ QUIET: Final = 10.0
 
 
 class Chaos:
-    """Chooses and does the faults; one node at a time is in trouble, since more would leave no majority."""
+    """Chooses and does the faults; one node at a time is in trouble, since more would leave no majority.
+
+    Attributes:
+        broken: What must not have happened meanwhile.
+    """
 
     def __init__(self, stage: Stage, chance: random.Random) -> None:
+        self.broken: list[str] = []
         self.bench = stage.bench
         self.say = stage.bench.say
         self._stage = stage
@@ -186,6 +191,7 @@ async def run(
             memory.append(now["memory MiB"])
             bench.say(f"memory and descriptors: {now}; not delivered yet: {waiting}")
         await chaos.aclose()
+        row.broken += chaos.broken
         healed = time.monotonic()
         if not await stage.recovered(limit=SETTLED):
             for kind, load in stage.loads.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import signal
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from integration.faults.audit import Delivered
 from integration.faults.bench import ORDERED, Bench, Scenario
+from integration.faults.cluster import NotReadyError
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
@@ -32,11 +32,17 @@ LEFT = 15.0
 
 
 class Neighbour:
-    """The second consumer's process; its deliveries go into the load's audit."""
+    """The second consumer's process; its deliveries go into the load's audit.
+
+    Attributes:
+        trouble: How it ended otherwise than it was told to. Empty if it did not.
+    """
 
     def __init__(self, load: Load) -> None:
         self.load = load
         self.deliveries = 0
+        self.trouble = ""
+        self._is_told = False
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self._subscribed = asyncio.Event()
@@ -59,18 +65,29 @@ class Neighbour:
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
-        if self._process is not None and self._process.returncode is None:
+        if self._process is None:
+            return
+        if self._process.returncode is None:
             self._process.send_signal(number)
+        elif not self._is_told:
+            self.trouble = f"ended by itself with exit code {self._process.returncode}"
+        self._is_told = True
 
     async def leave(self) -> int | None:
         """Have it close its consumer and end; return its exit code."""
         self.signal(signal.SIGTERM)
-        if self._process is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEFT):
-                    await self._process.wait()
+        if self._process is None:
+            return None
+        try:
+            async with asyncio.timeout(LEFT):
+                await self._process.wait()
+        except TimeoutError:
+            self.trouble = f"did not leave within {LEFT:g} s"
         await self.stop()
-        return None if self._process is None else self._process.returncode
+        code = self._process.returncode
+        if code not in (0, -signal.SIGTERM):  # it may not listen yet
+            self.trouble = self.trouble or f"left with exit code {code}"
+        return code
 
     async def stop(self) -> None:
         """End it in any state."""
@@ -106,6 +123,8 @@ def _neighbour(number: signal.Signals) -> Callable[[Bench, Scenario], Awaitable[
             try:
                 await neighbour.start()
                 await until(lambda: neighbour.deliveries >= ENOUGH * bench.pace.cluster, STARTED)
+                if not neighbour.deliveries:
+                    raise NotReadyError("the second consumer gets no message, so that its fault would meet nobody")
                 stage.fault(f"{number.name} of the second consumer, after {neighbour.deliveries} deliveries to it")
                 neighbour.signal(number)
                 await stage.recovered()
@@ -114,6 +133,8 @@ def _neighbour(number: signal.Signals) -> Callable[[Bench, Scenario], Awaitable[
                 await stage.finish(row)
             finally:
                 await neighbour.stop()
+        if neighbour.trouble:
+            row.broken.append(f"the second consumer {neighbour.trouble}")
         row.notes.append(f"the second consumer had {neighbour.deliveries} deliveries")
         return row
 

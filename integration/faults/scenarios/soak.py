@@ -87,6 +87,7 @@ class Soak(Chaos):
         if (neighbour := self._neighbours.pop(kind, None)) is not None:
             self.say(f"the second consumer of {kind} ends after {neighbour.deliveries} deliveries")
             await (neighbour.leave() if self._chance.random() < 0.5 else neighbour.stop())
+            self._judge(kind, neighbour)
             return
         self._neighbours[kind] = neighbour = Neighbour(self._stage.loads[kind])
         self.say(f"a second consumer of {kind}")
@@ -97,9 +98,14 @@ class Soak(Chaos):
 
     async def aclose(self) -> None:
         """End all second consumers."""
-        for neighbour in self._neighbours.values():
+        for kind, neighbour in self._neighbours.items():
             await neighbour.stop()
+            self._judge(kind, neighbour)
         self._neighbours.clear()
+
+    def _judge(self, kind: str, neighbour: Neighbour) -> None:
+        if neighbour.trouble:
+            self.broken.append(f"{kind}: a second consumer {neighbour.trouble}")
 
 
 class PlainSoak(Soak):
