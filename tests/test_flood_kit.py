@@ -9,15 +9,16 @@ from dataclasses import replace
 
 import pytest
 
-from integration.floods import spark
+from integration.floods import running, spark
 from integration.floods.case import Case, Moment, Then
 from integration.floods.kit import CASES
-from integration.floods.running import CLIENTS, HOSTILE, Result, applies, run
+from integration.floods.running import CLIENTS, HOSTILE, Result, Scene, applies, run
 from integration.floods.table import rows
 from integration.floods.tools import COMMANDS, run_commands, show_pages
-from nsq_ha.protocol import Layout
+from nsq_ha import PublishError
+from nsq_ha.protocol import Command, Finish, Layout
 from tests.support.full import FULL
-from tests.support.nsqd import OK
+from tests.support.nsqd import OK, Peer
 
 SHORT = 3.0
 """Seconds, of the virtual clock, for which a peer is hostile here."""
@@ -137,6 +138,54 @@ def test_the_kit_sees_what_is_wrong() -> None:
         "seconds until it works again",
         "seconds to close",
     ]
+
+
+GOOD = Case(group="some", name="good")
+
+
+async def crashes(*_: object) -> None:
+    raise ValueError("no")
+
+
+async def refuses(*_: object, **__: object) -> None:
+    raise PublishError("no", topic="orders", partition=None, attempts=1, maybe_stored=False)
+
+
+def closes(peer: Peer, command: Command) -> None:
+    if isinstance(command, Finish):
+        peer.close()
+
+
+def attack_the_well(scene: Scene) -> None:
+    scene.met.add(Peer.__new__(Peer))
+    scene.well.script = closes
+
+
+@pytest.mark.parametrize(
+    ("client", "place", "instead", "said"),
+    [
+        ("consumer", "nsq_ha.Consumer.run", crashes, "the client ended: ValueError('no')"),
+        ("consumer", "integration.floods.running.Scene.attack", attack_the_well, "the connection to the well peer ended"),
+        ("consumer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
+        ("plain producer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
+        ("plain producer", "nsq_ha.Producer.publish", refuses, "nothing was published while the peer was hostile"),
+    ],
+    ids=["a crash", "others that are disturbed", "a case that meets no consumer", "nor a producer", "no publish"],
+)
+def test_the_kit_sees(
+    client: str, place: str, instead: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, instead)
+    assert said in run(GOOD, client, hostile=SHORT).broken
+
+
+def test_a_busy_machine_excuses_a_turn_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, worse = "CPU of a turn: 0.2 above 0.05", "left behind: a task"
+    runs = iter([[slow, worse], [slow], [worse], [slow], []])
+    monkeypatch.setattr(running, "_run", lambda case, client, *_: Result(case, client, next(runs)))
+    assert run(GOOD, "consumer").broken == [slow, worse]
+    assert run(GOOD, "consumer").broken == [worse]
+    assert run(GOOD, "consumer").broken == []
 
 
 def test_the_table_shows_the_worst_of_each_group() -> None:

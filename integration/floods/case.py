@@ -90,10 +90,10 @@ class Case:
         """Whether an nsqlookupd is hostile, and no nsqd."""
         return self.answer is not None or self.behave is not None
 
-    def script(self, layout: Layout) -> Script:
-        """Return what a hostile nsqd does."""
+    def script(self, layout: Layout, met: set[Peer] | None = None) -> Script:
+        """Return what a hostile nsqd does; ``met`` gets the connections on which it was done."""
         data = self.data if isinstance(self.data, bytes) else self.data(layout)
-        done: set[Peer] = set()
+        done: set[Peer] = set() if met is None else met
 
         def script(peer: Peer, command: Command) -> bool:
             if not _is_moment(self.moment, command) or (peer in done and self.moment is Moment.WORK):

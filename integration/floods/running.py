@@ -135,6 +135,8 @@ class Scene:
         lasts: Seconds for which it lasts.
         hostile: The nsqd that leads all partitions but the last one.
         well: The nsqd that leads the last one.
+        met: Connections on which the hostile nsqd was hostile.
+        published: Publishes that succeeded so far.
     """
 
     def __init__(self, case: Case, partitions: int, result: Result) -> None:
@@ -146,6 +148,10 @@ class Scene:
         self.began = now()
         self.is_plain = result.client.startswith("plain")
         self.layout = Layout.PLAIN if self.is_plain else Layout((case.extended, True))
+        self.met: set[Peer] = set()
+        self.published = 0
+        self._server: Fake | None = None
+        self._asked = 0
 
     @property
     def hostile(self) -> FakeNsqd:
@@ -170,9 +176,20 @@ class Scene:
         leaders = dict.fromkeys(range(self.partitions - 1), self.hostile) | {self.partitions - 1: self.well}
         self.stage.lead(leaders, extended=self.case.extended)
 
+    def watch(self, server: Fake) -> None:
+        """Count the questions to a server of HTTP that is hostile from now on."""
+        self._server, self._asked = server, len(server.requests)
+
+    @property
+    def has_met(self) -> bool:
+        """Whether the case met the client."""
+        return bool(self.met) or (self._server is not None and len(self._server.requests) > self._asked)
+
     def attack(self) -> None:
         """Turn hostile."""
         lookupd, case = self.stage.lookupd, self.case
+        if case.is_lookup:
+            self.watch(lookupd)
         if case.answer is not None:
             lookupd.answer("/lookup", *case.answer)
             if self.is_plain:
@@ -180,7 +197,7 @@ class Scene:
         elif case.behave is not None:
             lookupd.behave = case.behave
         else:
-            self.hostile.script = case.script(self.layout)
+            self.hostile.script = case.script(self.layout, self.met)
 
     def heal(self) -> None:
         """Be well again, as after a restart."""
@@ -258,6 +275,8 @@ async def consume(scene: Scene) -> None:
         reason = None if running.cancelled() else running.exception()
         if isinstance(reason, NsqError):
             scene.refused(reason)
+        elif reason is not None:
+            result.broken.append(f"the client ended: {reason!r}")
 
 
 async def _reads_on(scene: Scene, running: asyncio.Task[None]) -> None:
@@ -274,6 +293,8 @@ async def _reads_on(scene: Scene, running: asyncio.Task[None]) -> None:
         number += 1
         await timed(result, "a well peer's message", WELL, deliver(well, number, scene.layout))
         await asyncio.sleep(0.5)
+    if well.has_gone and not running.done():
+        result.broken.append("the connection to the well peer ended")
     scene.count(first)
 
 
@@ -287,6 +308,8 @@ async def _reads_again(scene: Scene, known: int) -> None:
     await scene.hostile.until(lambda: any(peer.ready and peer.is_open for peer in peers or scene.hostile.peers[known:]))
     peer = next(peer for peer in peers or scene.hostile.peers[known:] if peer.ready and peer.is_open)
     await deliver(peer, 5000, scene.layout)
+    if peer.has_gone:
+        scene.result.broken.append("the connection ended again when all was well")
 
 
 async def produce(scene: Scene) -> None:
@@ -309,6 +332,8 @@ async def produce(scene: Scene) -> None:
                 except NsqError as error:
                     if is_well:
                         result.broken.append(f"a publish to the well peer failed: {error}")
+                else:
+                    scene.published += 1
 
             await timed(result, "a publish", WELL if is_well else PUBLISH, one())
             await asyncio.sleep(0.25)
@@ -323,6 +348,8 @@ async def produce(scene: Scene) -> None:
             scene.began = now()
         publishing += [asyncio.create_task(publish(partition)) for partition in range(scene.partitions)]
         await asyncio.sleep(scene.lasts)
+        if not scene.published:
+            result.broken.append("nothing was published while the peer was hostile")
         scene.count(scene.crowd)
         await _stats(producer)
         scene.heal()
@@ -359,6 +386,7 @@ async def administer(scene: Scene) -> None:
         hostile = nsqd if scene.result.client == "admin of an nsqd" else lookupd
         admin = await stack.enter_async_context(AdminClient(lookupd.url, question_timeout=QUESTION))
         hostile.behave = behave
+        scene.watch(hostile)
         await ask_all(scene, admin, timed, MOST_TEXT)
         hostile.behave = None
         scene.result.recovery = await timed(scene.result, "recovery", RECOVERY, admin.topics())
@@ -418,6 +446,8 @@ async def play(case: Case, client: str, partitions: int, hostile: float) -> Resu
         scene.assign()
         with _measured(result):
             await CLIENTS[client](scene)
+    if not scene.has_met:
+        result.broken.append("the case met nobody")
     await asyncio.sleep(0.1)  # virtual: sockets close, and the peers' tasks see it
     result.broken += [f"left behind: {task}" for task in asyncio.all_tasks() - {asyncio.current_task()}]
     result.judge()
@@ -427,10 +457,14 @@ async def play(case: Case, client: str, partitions: int, hostile: float) -> Resu
 def run(case: Case, client: str, *, partitions: int = 3, hostile: float = HOSTILE) -> Result:
     """Run a case in a loop of its own; if a turn takes too long, once more, since a busy machine only adds to it."""
     result = _run(case, client, partitions, hostile)
-    if any(text.startswith("CPU") for text in result.broken):
-        again = _run(case, client, partitions, hostile)
-        return min(result, again, key=lambda each: (len(each.broken), each.turn))
-    return result
+    if not _is_only_slow(result):
+        return result
+    again = _run(case, client, partitions, hostile)
+    return min(result, again, key=lambda each: each.turn) if _is_only_slow(again) else again
+
+
+def _is_only_slow(result: Result) -> bool:
+    return bool(result.broken) and all(text.startswith("CPU of a turn") for text in result.broken)
 
 
 def _run(case: Case, client: str, partitions: int, hostile: float) -> Result:
