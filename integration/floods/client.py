@@ -56,6 +56,8 @@ async def _consume(
         await over.wait()
         running.cancel()
         await asyncio.wait({running})
+        if not running.cancelled():
+            running.result()  # a flood must not end it
 
 
 async def handle(_: Message) -> None:

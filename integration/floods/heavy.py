@@ -44,11 +44,13 @@ class Row:
         above_idle: Bytes of the client's peak above what it had before.
         sent: Bytes that the peer sent.
         closed_after: Seconds from the first byte of the flood. None if the connection was still open at the end.
+        has_died: The client did not end as it was told to.
     """
 
     above_idle: int = 0
     sent: int = 0
     closed_after: float | None = None
+    has_died: bool = False
 
 
 class Nsqd:
@@ -303,6 +305,14 @@ class Child:
         self._process.stdin.close()
         return await self.figure("peak")
 
+    async def has_died(self) -> bool:
+        """Wait until it has closed; tell whether it failed, or has not ended."""
+        try:
+            async with asyncio.timeout(60.0):
+                return await self._process.wait() != 0
+        except TimeoutError:
+            return True
+
     async def end(self) -> None:
         """End it."""
         if self._process.returncode is None:
@@ -329,6 +339,7 @@ async def _flood_nsqd(flood: Flood, play: Play) -> Row:
             await play(nsqd)
             await nsqd.until_closed()
             nsqd.row.above_idle = await child.peak() - idle
+            nsqd.row.has_died = await child.has_died()
         finally:
             await child.end()
         return nsqd.row
@@ -347,7 +358,7 @@ async def _flood_http(flood: Flood) -> Row:
     try:
         idle = await child.figure("idle")
         errors = await child.figure("errors")
-        return Row(await child.peak() - idle, errors * len(content))
+        return Row(await child.peak() - idle, errors * len(content), has_died=await child.has_died())
     finally:
         await child.end()
         await fake.stop()
@@ -358,6 +369,7 @@ def line_of(flood: Flood, row: Row) -> tuple[str, bool]:
     closed = "" if row.closed_after is None else f"{row.closed_after:.2f}"
     is_late = flood.closes and (row.closed_after is None or row.closed_after > GOAL_SECONDS)
     verdict = "COSTS TOO MUCH" if row.above_idle > flood.allowed else "OPEN TOO LONG" if is_late else "ok"
+    verdict = "DIED" if row.has_died else verdict
     bound = f" (within {flood.bound})" if flood.bound else ""
     figures = f"{row.above_idle / MEBI:9.1f} {row.sent / MEBI:9.1f} {closed:>9}"
     return f"{flood.name:36} {figures}  {verdict}{bound}", verdict == "ok"
