@@ -24,9 +24,9 @@ from integration.faults.holdups import TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.plain import Plain
-from integration.faults.probes import longest_gap_span
+from integration.faults.probes import Probes, longest_gap_span
 from integration.faults.proxy import Link, Network, TcpProxy
-from integration.faults.rows import Row, Target
+from integration.faults.rows import Row, Target, figures_of
 from integration.faults.scenarios import ALL, chaos, soak
 from integration.faults.scenarios.chaos import Chaos
 from integration.faults.scenarios.consumers import Neighbour
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from nsq_ha import Receipt
 
+ONE_KEY = dataclasses.replace(REAL, keys=1)
 FIGURES = {
     "publish_held": 0.0,
     "consume_held": 0.0,
@@ -65,6 +66,22 @@ FIGURES = {
 def test_the_longest_gap_is_found_with_its_ends(times: list[float], expected: tuple[float, float]) -> None:
     """The gap under way at the start counts from its own beginning, the last one to the end."""
     assert longest_gap_span(times, 10.0, 20.0) == expected
+
+
+def test_an_outage_excuses_a_stall_of_its_own_time_only() -> None:
+    """A client that is well again with the cluster, and later stands still by itself, does not reach its target."""
+    messages = Load("a", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=ONE_KEY)
+    probes = Probes(print, str)
+    times = [number / 10 for number in range(600)]
+    probes.taken["a", 0] = [at for at in times if not 10 < at < 30]
+    for seq, at in enumerate(at for at in times if not 10 < at < 30.5 and not 40 < at < 58):
+        messages.audit.acked("k00", Ack(at, seq, 0, "n", 1), at)
+        messages.audit.delivered("k00", Delivered(at, seq, 0, seq, "n"))
+    figures = figures_of(messages, probes, 1.0, 59.9)
+    assert figures.outage == pytest.approx(20.0)
+    assert figures.publish_added == pytest.approx(17.9)
+    assert figures.consume_added == pytest.approx(17.9)
+    assert figures_of(messages, probes, 1.0, 39.9).publish_added == pytest.approx(0.5)
 
 
 def test_a_hold_up_is_split_into_the_machines_share_and_our_own() -> None:

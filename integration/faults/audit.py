@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-from integration.faults.probes import longest_gap_span
+from integration.faults.probes import gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,13 +95,13 @@ class Audit:
         """Called *not stored*, and delivered."""
         return [one for one in self.failures if one.maybe_stored is False and (one.key, one.seq) in self._seen]
 
-    def publish_stall(self, key: str, since: float, until: float) -> tuple[float, float]:
-        """Return beginning and end of the longest time between two acknowledgements of a key."""
-        return longest_gap_span((ack.at for ack in self.acks[key]), since, until)
+    def publish_gaps(self, key: str, since: float, until: float) -> Iterator[tuple[float, float]]:
+        """Yield beginning and end of each time between two acknowledgements of a key."""
+        return gaps((ack.at for ack in self.acks[key]), since, until)
 
-    def consume_stall(self, key: str, since: float, until: float) -> tuple[float, float]:
-        """Return beginning and end of the longest time between two first deliveries of a key."""
-        return longest_gap_span((one.at for one in self._first(key)), since, until)
+    def consume_gaps(self, key: str, since: float, until: float) -> Iterator[tuple[float, float]]:
+        """Yield beginning and end of each time between two first deliveries of a key."""
+        return gaps((one.at for one in self._first(key)), since, until)
 
     def partition_of(self, key: str, since: float) -> int | None:
         """Return the partition that took the key first after ``since``."""

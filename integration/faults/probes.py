@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 PARTITION = tuple[str, int]
 
@@ -91,6 +92,13 @@ class Probes:
         """Return the longest time between ``since`` and ``until`` in which the partition took nothing."""
         return 0.0 if self.is_idle else longest_gap(self.taken.get((topic, partition), []), since, until)
 
+    def outage_within(self, topic: str, partition: int, began: float, ended: float) -> float:
+        """Return the longest part of a time in which the partition took nothing."""
+        if self.is_idle:
+            return 0.0
+        times = self.taken.get((topic, partition), [])
+        return longest_gap(times[bisect_right(times, began) : bisect_right(times, ended)], began, ended)
+
     def of(self, topic: str) -> list[PARTITION]:
         """Return the topic's partitions."""
         return [partition for partition in self.taken if partition[0] == topic]
@@ -107,14 +115,18 @@ def longest_gap(times: Iterable[float], since: float, until: float) -> float:
 
 def longest_gap_span(times: Iterable[float], since: float, until: float) -> tuple[float, float]:
     """Return when that gap began and ended."""
-    before = began = ended = since
+    return max(gaps(times, since, until), key=lambda gap: gap[1] - gap[0])
+
+
+def gaps(times: Iterable[float], since: float, until: float) -> Iterator[tuple[float, float]]:
+    """Yield when each gap began and ended."""
+    before = since
     for time in times:
         if time <= since:
             before = time
             continue
         if time > until:
             break
-        if time - before > ended - began:
-            began, ended = before, time
+        yield before, time
         before = time
-    return (before, until) if until - before > ended - began else (began, ended)
+    yield before, until

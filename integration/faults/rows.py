@@ -126,8 +126,8 @@ def figures_of(load: Load, probes: Probes, since: float, until: float) -> Figure
         topic="ordered" if load.ordered else "ordinary",
         publish_added=published.added,
         consume_added=consumed.added,
-        publish_held=published.held,
-        consume_held=consumed.held,
+        publish_held=load.hold_ups.machine_between(*published.span),
+        consume_held=load.hold_ups.machine_between(*consumed.span),
         publish_stall=published.stall,
         consume_stall=consumed.stall,
         outage=max(published.outage, consumed.outage),
@@ -148,31 +148,35 @@ def figures_of(load: Load, probes: Probes, since: float, until: float) -> Figure
 
 
 class _Stall(NamedTuple):
-    """One key's: they compare by what was added."""
+    """One of a key's: they compare by what was added."""
 
     added: float
     stall: float
     outage: float
-    held: float
+    span: tuple[float, float]
 
 
 def _worst(load: Load, probes: Probes, since: float, until: float) -> tuple[_Stall, _Stall]:
-    """Return the worst key's stall, for publishing and for consuming."""
+    """Return the worst key's stall, for publishing and for consuming.
 
-    def stalled(span: tuple[float, float], outage: float) -> _Stall:
-        stall = span[1] - span[0]
-        return _Stall(max(stall - outage, 0.0), stall, outage, load.hold_ups.machine_between(*span))
+    A stall is excused by what the cluster took of that time, and not by an outage at another one.
+    """
+    audit, published, consumed = load.audit, list[_Stall](), list[_Stall]()
+    for key in audit.keys:
+        partition = audit.partition_of(key, 0.0)
+        # Without a key any partition may have been meant to take it: the slowest one counts, as for a key.
+        meant = [(load.topic, partition)] if load.ordered and partition is not None else probes.of(load.topic)
+        outage = max(probes.outage(*each, since, until) for each in meant)
 
-    published, consumed = [], []
-    for key in load.audit.keys:
-        partition = load.audit.partition_of(key, 0.0)
-        if load.ordered and partition is not None:
-            outage = probes.outage(load.topic, partition, since, until)
-        else:
-            # Any partition may have been meant to take it: the slowest one counts, as for a key.
-            outage = max(probes.outage(*partition, since, until) for partition in probes.of(load.topic))
-        published.append(stalled(load.audit.publish_stall(key, since, until), outage))
-        consumed.append(stalled(load.audit.consume_stall(key, since, until), outage))
+        def stalled(
+            span: tuple[float, float], meant: list[tuple[str, int]] = meant, outage: float = outage
+        ) -> _Stall:
+            stall = span[1] - span[0]
+            excused = max(probes.outage_within(*each, *span) for each in meant)
+            return _Stall(max(stall - excused, 0.0), stall, outage, span)
+
+        published += map(stalled, audit.publish_gaps(key, since, until))
+        consumed += map(stalled, audit.consume_gaps(key, since, until))
     return max(published), max(consumed)
 
 

@@ -172,7 +172,7 @@ async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
     late = [one - plan for one, plan in zip(waited, planned, strict=False)]
     row.extra["later than planned"] = max(late) if len(waited) == FAILURES else float("inf")
     others = [key for key in load.audit.keys if load.audit.partition_of(key, 0.0) != 0]
-    spans = [load.audit.consume_stall(key, stage.since, ended) for key in others]
+    spans = [span for key in others for span in load.audit.consume_gaps(key, stage.since, ended)]
     row.extra["stall of the other partition"] = max(end - begin for begin, end in spans)
     return row
 
