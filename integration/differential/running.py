@@ -6,11 +6,11 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from integration.differential.commands import Move
-from integration.differential.comparing import Difference, compare, described, lasting
+from integration.differential.commands import Move, Wait
+from integration.differential.comparing import TOLERANCES, Difference, compare, described, lasting
 from integration.differential.performing import Performer
 from integration.differential.plain import PlainPerformer, PlainSide
 from integration.differential.side import Side, UnstableError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHORTENINGS: Final = 14
 """Maximum number of runs to shorten one case."""
+_LATE: Final = Wait(max(TOLERANCES.values()))
 
 
 @dataclass
@@ -141,13 +142,15 @@ class Runner:
         time.sleep(pause)  # the subject: where the flush clocks stand when the case begins
         performers = [PlainPerformer(side) if isinstance(side, PlainSide) else Performer(side) for side in self._sides]
         observed: tuple[list[Observation], list[Observation]] = ([], [])
-        for command in commands:
+        # What the last command caused on one side only shows once it is late.
+        for command in (*commands, _LATE):
             self.tally.commands += 1
             if isinstance(command, Move):
                 list(self._pool.map(Side.wait_stable, self._sides))
             both = list(self._pool.map(Performer.perform, performers, (command, command)))
             for seen, mine in zip(both, observed, strict=True):
                 mine.append(seen)
-            if compare(*observed):
-                break  # what comes later may follow from it
-        return compare(*observed)
+            if found := compare(*observed):
+                # What comes later may follow from it.
+                return [replace(each, step=min(each.step, len(commands))) for each in found]
+        return []
