@@ -14,7 +14,7 @@ from integration.faults.proxy import Network
 from integration.faults.rows import Target
 from integration.faults.scenarios.stopping import TARGET, during
 from integration.faults.waiting import lasts
-from nsq_ha.errors import NsqError
+from nsq_ha.errors import NsqError, PublishError
 from tests.faults.test_rows import EXACT
 
 if TYPE_CHECKING:
@@ -145,3 +145,28 @@ async def test_a_publish_that_does_not_end_with_its_producer_is_told(bench: Benc
     bench.make_load = Abandoned
     row = await closed_in(bench, follower_hangs)
     assert [line.partition(" ")[2] for line in row.broken] == ["publishes did not end with their producer"]
+
+
+class Lying(Load):
+    """A load whose publishes are called not stored, and are, once the fault began."""
+
+    lies = False
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        receipt = await super()._send(body, key)
+        if self.lies:
+            raise PublishError("no", topic=self.topic, partition=None, attempts=1, maybe_stored=False)
+        return receipt
+
+
+async def test_what_is_called_not_stored_while_closing_and_is_comes_to_light(bench: Bench) -> None:
+    """Nobody handles it before the consumer is closed."""
+    bench.make_load = Lying
+
+    async def begin(stage: Stage) -> None:
+        for load in stage.loads.values():
+            assert isinstance(load, Lying)
+            load.fails, load.lies = lambda _: True, True
+
+    row = await closed_in(bench, begin)
+    assert [line.partition(" ")[2] for line in row.broken] == ["'not stored' delivered"]

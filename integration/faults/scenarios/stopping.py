@@ -11,18 +11,21 @@ from integration.faults.bench import PARTITIONS, Bench, Scenario
 from integration.faults.pace import REAL
 from integration.faults.proxy import TASK
 from integration.faults.rows import Row, Target
-from integration.faults.waiting import settles, until_true
+from integration.faults.waiting import QUESTION, settles, until_true
+from nsq_ha import Consumer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from integration.faults.bench import Stage
+    from integration.faults.load import Load
 
 GRACE = 0.5
 LOOKS = 20
 """Looks at what is left: a second, on a machine that lets the loop run."""
 INTO_THE_FAULT = 3.0
 ELECTION = 60.0
+REST = 5.0
 
 
 def _during(sig: str, whom: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
@@ -78,12 +81,40 @@ def during(
                 await afterwards(stage)
         for name, count in zip(("tasks", "threads", "sockets"), left, strict=True):
             row.extra[f"{name} left"] = float(count)
+        for kind, load in stage.loads.items():
+            await _read_the_rest(bench, load, row, kind)
         denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
         if denied:
             row.broken.append(f"{denied} 'not stored' delivered")
         return row
 
     return play
+
+
+async def _read_the_rest(bench: Bench, load: Load, row: Row, kind: str) -> None:
+    """Read what closing left in the channel: only that tells what became of the publishes under way."""
+    cluster, pace = bench.cluster, bench.pace
+
+    async def is_led() -> bool:
+        return bool(await cluster.partitions(load.topic))
+
+    if not await until_true(is_led, ELECTION * pace.cluster, QUESTION * pace.cluster):
+        row.notes.append(f"{kind}: nobody leads the topic, so that the rest could not be read")
+        return
+    async with Consumer(load.topic, load.channel, lookupd=cluster.lookupds, **pace.consumer_options) as consumer:
+
+        async def read() -> None:
+            async for message in consumer:
+                load.take(message)
+                message.finish()
+
+        reading = asyncio.create_task(read())
+        await load.drain(max(ELECTION * pace.cluster, pace.patience))
+        await bench.lasts(REST, for_clients=True)  # what must not come has its chance
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    if load.audit.missing:
+        row.broken.append(f"{kind}: {len(load.audit.missing)} acknowledged lost")
 
 
 async def _names(stage: Stage, whom: str) -> list[str]:
