@@ -134,6 +134,13 @@ def test_old_messages_of_an_extended_topic_have_no_header() -> None:
     check(Written([*old.entries, *new.entries], [*old.messages, *new.messages]))
 
 
+def test_an_offset_of_63_bits_is_what_the_plain_decoder_reads() -> None:
+    answer = pulled([entry(stored(), offset=2**62 + 1)])
+    found = cut(answer, ASKED)
+    assert found is not None
+    assert found.offsets.tolist() == [each.offset for each in entries_of(answer)] == [2**62 + 1]
+
+
 def entry(*messages: bytes, offset: int = 0) -> StoredEntry:
     return StoredEntry(BASE + 2, BASE + 2, offset, 0, len(messages), b"".join(messages))
 

@@ -257,8 +257,8 @@ def _places(data: Data, starts: Numbers, fields: tuple[str, ...]) -> tuple[Numbe
         for number, name in wanted.items():
             having = left[field[left] == number]
             if len(having):
-                # The last bit is the sign.
-                found[name][having] = _numbers(data, at[having] + 1) >> 1
+                # The last bit is the sign; all 64 are used.
+                found[name][having] = _numbers(data, at[having] + 1).view(np.uint64) >> 1
         at[left] += 1 + _WIDTHS[data[at[left] + 1]]
     return found["MsgOffset"], found["MsgSize"]
 
