@@ -76,7 +76,7 @@ def fuzz(name: str, seconds: int, folder: Path) -> Run:
     run.executions = statistics.get("number_of_executed_units", 0)
     run.new_units = statistics.get("new_units_added", 0)
     run.findings = json.loads(found.read_text("utf-8")) if found.exists() else {}
-    if done.returncode:
+    if done.returncode or not run.executions:
         inputs = [path for path in folder.iterdir() if path.name.startswith(("crash-", "timeout-", "oom-"))]
         latest = max(inputs, key=lambda path: path.stat().st_mtime, default=None)
         hexed = latest.read_bytes().hex() if latest is not None else ""

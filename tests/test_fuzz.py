@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import coverage
 import pytest
 
 import fuzz.__main__ as program
@@ -44,6 +46,31 @@ def test_changed_seeds_have_no_finding(target: Target) -> None:
             target.run(data)
         except Exception as error:
             raise AssertionError(f"input {data.hex()}") from error
+
+
+def test_the_seeds_reach_each_assertion_of_the_targets() -> None:
+    """A seed that is refused at the first look tests nothing behind it."""
+    measured = coverage.Coverage(data_file=None, config_file=False, include=["*/fuzz/targets/*"])
+    with measured.collect():
+        for target in TARGETS.values():
+            for data in start(target):
+                target.run(data)
+    missed: list[str] = []
+    for module in sorted({target.run.__module__ for target in TARGETS.values()}):
+        file = Path(str(sys.modules[module].__file__))
+        lines = file.read_text("utf-8").splitlines()
+        unreached = [lines[number - 1].strip() for number in measured.analysis2(str(file))[3]]
+        missed += [f"{file.name}: {line}" for line in unreached if line.startswith("assert ")]
+    assert missed == []
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "stat::number_of_executed_units: 0"), (1, ""), (0, "")])
+def test_a_run_that_executes_nothing_is_a_finding(
+    code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = SimpleNamespace(returncode=code, stderr=said)
+    monkeypatch.setattr(program, "subprocess", SimpleNamespace(run=lambda *_, **__: done, DEVNULL=0, PIPE=0))
+    assert list(program.fuzz("frames", 1, tmp_path / "frames").findings) == ["the process ended"]
 
 
 @each_target

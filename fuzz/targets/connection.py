@@ -6,11 +6,12 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fuzz import seeds
 from fuzz.target import Target, pieces
 from nsq_ha.errors import AuthError, ConnectError, NotInFlightError, RemoteProtocolError, ServerError
+from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol import ClientProtocol, Close, Handshake, Layout, Offer, Send, StartCodec, Sub, decode_traced
@@ -173,7 +174,9 @@ def run_frames(data: bytes) -> None:
     text = WireText(LARGEST)
     assert all(line.isprintable() for piece in pieces(stream, cut) for line in text.received(piece))
     frames, is_refused = split(pieces(stream, cut))
-    assert split([stream])[1] is is_refused
+    at_once, is_refused_at_once = split([stream])
+    assert is_refused_at_once is is_refused
+    assert at_once == frames or is_refused  # what came together with a bad frame is lost with it
     if how % len(_STATES) < len(LAYOUTS):
         _compare(whole, frames, is_refused, LAYOUTS[how % len(_STATES)])
 
@@ -341,11 +344,15 @@ def run_traced(data: bytes) -> None:
     except RemoteProtocolError:
         return
     assert encode_traced(traced) == data
-    for partition in (traced.internal_id >> 53, 3):
+    partition, size = traced.internal_id >> PARTITION_SHIFT, traced.raw_size
+    right: dict[str, Any] = {"trace_id": traced.trace_id, "partition": partition, "sizes": (30, size)}
+    check_traced(traced, **right)
+    for name, other in (("trace_id", traced.trace_id ^ 1), ("partition", partition ^ 8), ("sizes", (size ^ 1,))):
         try:
-            check_traced(traced, trace_id=traced.trace_id, partition=partition, sizes=(30, traced.raw_size))
+            check_traced(traced, **right | {name: other})
         except RemoteProtocolError:
             continue
+        raise AssertionError(f"the answer to another publish is taken: {name} {other}")
 
 
 def seeds_of_traced() -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from fuzz.target import Target, pieces
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.protocol.gob import Decoder, decode_uint, encode_message
 from nsq_ha.protocol.pull import ANSWER, Answers, Pull, Pulled, Requests, encode_stored, entries_of
 from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
@@ -107,7 +108,7 @@ def _again(calls: list[Called]) -> None:
     requests = Requests()
     for call in calls:
         pull = call.pull
-        if pull is None or not (0 < pull.partition < 2**40 and 0 < pull.entry < 2**40 and 0 < pull.count < 2**40):
+        if pull is None or not all(0 <= number < 2**40 for number in (pull.partition, pull.entry, pull.count)):
             return
         if pull.topic.isascii():
             [(read,), is_refused] = _called([Requests().encode(pull)])
@@ -124,7 +125,7 @@ def run_log(data: bytes) -> None:
 
 
 def _entry(number: int, *bodies: bytes, ext: bytes | None = None) -> StoredEntry:
-    first = (_PARTITION << 53) + number
+    first = (_PARTITION << PARTITION_SHIFT) + number
     stored = [
         encode_stored(2**60, first + each, 0, body, ext, extended=ext is not None) for each, body in enumerate(bodies)
     ]
