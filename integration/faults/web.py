@@ -36,10 +36,13 @@ class Web:
 
     Args:
         answer: The function. It may take its time.
+
+    Attributes:
+        asked: Number of questions.
     """
 
     def __init__(self, answer: Callable[[str], Awaitable[Answer]]) -> None:
-        self.port = 0
+        self.port = self.asked = 0
         self._answer = answer
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,6 +93,7 @@ class Web:
             writer.transport.abort()
 
     async def _exchange(self, head: bytes, writer: asyncio.StreamWriter) -> bool:
+        self.asked += 1
         answer = await self._answer(head.split(b" ")[1].decode("ascii", "replace"))
         if answer is None:
             return False

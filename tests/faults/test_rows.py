@@ -16,6 +16,8 @@ from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
 from integration.faults.scenarios.consumers import Neighbour
+from integration.faults.scenarios.lookupds import beside
+from integration.faults.web import Web, hanging
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
 if TYPE_CHECKING:
@@ -167,6 +169,19 @@ async def test_a_row_whose_probes_ended_is_broken(bench: Bench) -> None:
     scenario = Scenario("probes", "", Target(), staged(fault, ORDERED))
     row = await scenario.play(bench, scenario)
     assert row.broken == ["the probes ended"]
+
+
+async def test_a_row_whose_rude_nsqlookupd_is_asked_nothing_is_broken(bench: Bench) -> None:
+    """It would reach every target."""
+
+    class Unasked(Web):
+        @property
+        def url(self) -> str:
+            return bench.cluster.lookupds[1]
+
+    scenario = Scenario("rude", "", Target(), beside(lambda: Unasked(hanging()._answer)))
+    row = await scenario.play(bench, scenario)
+    assert row.broken == ["the rude nsqlookupd was asked nothing"]
 
 
 async def test_a_second_consumer_can_leave(bench: Bench) -> None:

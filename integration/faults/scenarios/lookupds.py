@@ -85,7 +85,7 @@ async def all_hang(stage: Stage) -> None:
     await stage.bench.lasts(BACK)  # late answers to old questions are part of the fault
 
 
-def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
+def beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Row]]:
     """Make a ``play`` in which the first configured nsqlookupd is a rude one."""
 
     async def play(bench: Bench, scenario: Scenario) -> Row:
@@ -96,9 +96,12 @@ def _beside(make: Callable[[], Web]) -> Callable[[Bench, Scenario], Awaitable[Ro
         lookupds = (rude.url, *bench.cluster.lookupds)
         try:
             row.extra["start-up"] = await _start_up(topics[ORDERED], bench.fresh("ch"), lookupds)
+            before = rude.asked
             async with bench.stage(topics, lookupds=lookupds) as stage:
                 stage.fault("a rude nsqlookupd is the first one")
                 await bench.lasts(FAULT, for_clients=True)  # the fault
+                if rude.asked == before:
+                    row.broken.append("the rude nsqlookupd was asked nothing")
                 await stage.finish(row)
         finally:
             await rude.stop()
@@ -157,13 +160,13 @@ SCENARIOS = (
     Scenario("lookupds-dead", "all nsqlookupds dead 20 s", Target(_STALL, _STALL), _during(all_dead)),
     Scenario("lookupds-hang", "all nsqlookupds hang", Target(_STALL, _STALL), _during(all_hang)),
     Scenario(
-        "lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), _beside(hanging)
+        "lookupd-hangs", "first nsqlookupd hangs", Target(_STALL, _STALL, extra={"start-up": 2.0}), beside(hanging)
     ),
     Scenario(
         "lookupd-nonsense",
         "first nsqlookupd answers nonsense",
         Target(_STALL, _STALL, extra={"start-up": 2.0}),
-        _beside(nonsense),
+        beside(nonsense),
     ),
     Scenario(
         "leader-lost-no-lookupd",
