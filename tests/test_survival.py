@@ -109,8 +109,8 @@ async def test_a_producer_survives_it(
     edge: tuple[Any, str], error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with nothing_left(), Stage() as stage:
+        flaky = Flaky(monkeypatch, edge, error, times=2)  # names are resolved when a producer is entered
         async with stage.producer(lookup_interval=0.2, heartbeat_interval=1.0, backoff=QUICK) as producer:
-            flaky = Flaky(monkeypatch, edge, error, times=2)
             for number in range(3):
                 async with asyncio.timeout(LIMIT):
                     receipt = await producer.publish(TOPIC, b"%d" % number, key="k", timeout=LIMIT)
@@ -119,6 +119,7 @@ async def test_a_producer_survives_it(
                     for peer in stage.nsqd.open_peers:
                         peer.abort()
             await _all_alive(producer)
+        assert flaky.raised
         assert caplog.text.count("Traceback") <= 1 + flaky.raised
     assert "died" not in caplog.text
 
@@ -145,7 +146,7 @@ async def test_a_consumer_survives_it(
 ) -> None:
     async with nothing_left(), Stage() as stage:
         stage.nsqd.script = Giving()
-        Flaky(monkeypatch, edge, error, times=2)
+        flaky = Flaky(monkeypatch, edge, error, times=2)
         async with stage.consumer(lookup_interval=0.2, heartbeat_interval=1.0, backoff=QUICK) as consumer:
             for _ in range(2):
                 async with asyncio.timeout(LIMIT):
@@ -155,6 +156,7 @@ async def test_a_consumer_survives_it(
                     peer.abort()
             assert consumer._supervisor is not None
             assert not consumer._supervisor.done()
+    assert flaky.raised
     assert "died" not in caplog.text
 
 
