@@ -225,6 +225,23 @@ class Hanging(Load):
         raise AssertionError
 
 
+class Crashing(Load):
+    """A load whose publishes end with an error that is not the library's."""
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        raise KeyError(key)
+
+
+async def test_an_error_that_is_not_the_librarys_is_told() -> None:
+    """Where publishes may fail, as in chaos and while a client is closed, it would be one of many errors."""
+    messages = Crashing("a", ordered=True, channel="ch", lookupds=("http://127.0.0.1:1",), pace=ONE_KEY)
+    for seq in range(9):
+        messages.begin("k00", seq)
+    await messages.end_publishing()
+    assert messages.foreign == ["a publish to a ended with KeyError('k00')"] * 5
+    assert len(messages.audit.failures) == 9
+
+
 async def test_a_call_that_never_ends_counts_as_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "OVER", 0.6)
     pace = dataclasses.replace(REAL, limit=0.1)

@@ -305,7 +305,7 @@ class Stage:
             figures = figures_of(load, self.probes, self.since, ended)
             row.figures.append(figures)
             row.faults = self.faults
-            row.broken += broken_by(figures, load.audit.limit)
+            row.broken += broken_by(figures, load.audit.limit) + load.foreign
             if figures.lost:
                 row.notes += [f"{figures.topic}: {line}" for line in await self._story_of_missing(load)]
             if (error := load.why_consuming_ended()) is not None:

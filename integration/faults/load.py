@@ -15,7 +15,7 @@ from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.waiting import beat, lasts, until
 from integration.history.recording import History
-from nsq_ha import Consumer, Producer, PublishError
+from nsq_ha import Consumer, NsqError, Producer, PublishError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MOST_CALLS: Final = 20_000
 """Publishes under way at most, as in a service that bounds its work: a machine that cannot keep up would otherwise
 spend its time on those that fail."""
+MOST_FOREIGN: Final = 5
 OVER: Final = 5.0
 """Seconds beyond its limit for which a call is waited for."""
 
@@ -49,6 +50,9 @@ class Load:
         handled: Read by :meth:`~nsq_ha.Consumer.run` with a handler, which fails where ``fails`` says so.
         history: The file for the load's history. None for none.
         partitioned: The cluster has partitions, so that an id names a message wherever it is delivered.
+
+    Attributes:
+        foreign: Some of the errors that no publish may end with: those that are not the library's.
     """
 
     def __init__(
@@ -81,6 +85,7 @@ class Load:
         self.unreadable = 0
         self.most_calls = self.left_out = 0
         self.notes: list[str] = []
+        self.foreign: list[str] = []
         self._handled = handled
         # When each began that is under way.
         self._calls: dict[asyncio.Task[None], float] = {}
@@ -228,6 +233,8 @@ class Load:
             if history is not None:
                 history.failed(key, seq, maybe_stored=error.maybe_stored)
         except Exception as error:  # noqa: BLE001 - it counts as an error of the library, whatever it is
+            if not isinstance(error, NsqError) and len(self.foreign) < MOST_FOREIGN:
+                self.foreign.append(f"a publish to {self.topic} ended with {error!r}")
             audit.failed(Failure(time.monotonic(), key, seq, None, repr(error)), began)
             if history is not None:
                 history.failed(key, seq, maybe_stored=None)

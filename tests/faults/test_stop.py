@@ -141,6 +141,23 @@ class Abandoned(Load):
             raise
 
 
+class Crashing(Load):
+    """A load whose publishes end with an error that is not the library's when their producer is closed."""
+
+    async def _send(self, body: bytes, key: str | None) -> Receipt:
+        try:
+            return await super()._send(body, key)
+        except NsqError as error:
+            raise KeyError(key) from error
+
+
+async def test_a_publish_that_ends_with_a_foreign_error_while_closing_is_told(bench: Bench) -> None:
+    bench.make_load = Crashing
+    row = await closed_in(bench, follower_hangs)
+    assert row.broken
+    assert all(" ended with KeyError(" in line for line in row.broken)
+
+
 async def test_a_publish_that_does_not_end_with_its_producer_is_told(bench: Bench) -> None:
     bench.make_load = Abandoned
     row = await closed_in(bench, follower_hangs)

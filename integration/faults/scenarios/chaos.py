@@ -260,7 +260,7 @@ def _judge(kind: str, load: Load, row: Row) -> None:
     if kind == ORDERED:
         row.notes += [f"out of order: {text}" for text in audit.examples]
     row.broken += [f"{kind}: {count} {what}" for what, count in broken.items() if count]
-    row.broken += [f"{kind}: {text}" for text in load.overdue()]
+    row.broken += [f"{kind}: {text}" for text in load.overdue() + load.foreign]
 
 
 async def _look_for_lost(load: Load, row: Row, since: float, *, is_plain: bool) -> None:

@@ -82,6 +82,7 @@ def during(
         for name, count in zip(("tasks", "threads", "sockets"), left, strict=True):
             row.extra[f"{name} left"] = float(count)
         for kind, load in stage.loads.items():
+            row.broken += load.foreign
             await _read_the_rest(bench, load, row, kind)
         denied = sum(len(load.audit.false_denials) for load in stage.loads.values())
         if denied:

@@ -57,7 +57,7 @@ def _grown(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             # Keys change their partition: order holds within each partition.
             figures.out_of_order = load.audit.out_of_order_within_partitions() if load.ordered else 0
             row.figures.append(figures)
-            row.broken += broken_by(figures, load.audit.limit)
+            row.broken += broken_by(figures, load.audit.limit) + load.foreign
             row.notes += load.notes
         finally:
             await load.close()
@@ -124,7 +124,7 @@ def _recreated(kind: str) -> Callable[[Bench, Scenario], Awaitable[Row]]:
             await load.drain(10.0 * bench.pace.cluster)
         if load.audit.false_denials:
             row.broken.append(f"{len(load.audit.false_denials)} 'not stored' delivered")
-        row.broken += load.overdue()
+        row.broken += load.overdue() + load.foreign
         row.notes.append(f"{len(load.audit.failures)} errors, slowest call {load.audit.slowest:.2f} s")
         row.notes += sorted({one.text for one in load.audit.failures})[:3]
         del bench.topics[f"re-created {kind}"]
