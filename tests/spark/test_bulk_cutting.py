@@ -214,6 +214,16 @@ def test_an_answer_that_does_not_fit_together_is_refused(data: bytes, problem: s
         cut(Pulled(memoryview(data), FIELDS), ASKED)
 
 
+def test_a_number_that_is_too_long_is_refused_in_every_field() -> None:
+    """Both readers of an answer agree, whichever field they need."""
+    one = ONE[:-1] + b"\x01\xf0" + bytes(16) + b"\0"
+    answer = Pulled(memoryview(one + b"\x01\x01\x1e" + stored(b"") + b"\0"), (*FIELDS, "Epoch"))
+    with pytest.raises(RemoteProtocolError, match="a number of 16 bytes"):
+        entries_of(answer)
+    with pytest.raises(RemoteProtocolError, match="a number of 16 bytes"):
+        cut(answer, ASKED)
+
+
 REAL_FIELDS = tuple(name for name, _ in ENTRY.fields)
 ANSWER = bytes(pulled(write([[(bytes(40), None)]] * 40 + [[(b"x" * 9, None)] * 70], extended=False).entries).data)
 

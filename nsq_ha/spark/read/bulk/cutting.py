@@ -259,7 +259,10 @@ def _places(data: Data, starts: Numbers, fields: tuple[str, ...]) -> tuple[Numbe
             if len(having):
                 # The last bit is the sign; all 64 are used.
                 found[name][having] = _numbers(data, at[having] + 1).view(np.uint64) >> 1
-        at[left] += 1 + _WIDTHS[data[at[left] + 1]]
+        widths = _WIDTHS[data[at[left] + 1]]
+        if (widths > 1 + _MAX_WIDTH).any():
+            raise wrong(f"a number of {widths.max() - 1} bytes")
+        at[left] += 1 + widths
     return found["MsgOffset"], found["MsgSize"]
 
 
