@@ -256,6 +256,7 @@ class Answers:
                 and isinstance(data, Slice)
                 and data.element == BYTES
                 and all(of == INT for _, of in entry.fields)
+                and len(dict(entry.fields)) == len(entry.fields)
             ):
                 return tuple(name for name, _ in entry.fields)
         raise wrong("an answer of another version of nsqd")

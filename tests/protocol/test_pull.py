@@ -140,6 +140,7 @@ def changed(old: bytes, new: bytes) -> bytes:
         changed(b"\x08DataList\x01\xff\x8a", b"\x08DataList\x01\xff\x84"),
         changed(b"[][]uint8\x01\xff\x8a\x00\x01\n", b"[][]uint8\x01\xff\x8a\x00\x01\x0c"),
         changed(b"\x07MsgSize\x01\x04", b"\x07MsgSize\x01\x06"),
+        changed(b"\x06MsgCnt", b"\x06MsgNum"),
         changed(b"CommitLogData\x01\xff\x88\0\x01\xff\x86", b"CommitLogData\x01\xff\x88\0\x01\xff\x8a"),
     ],
 )
