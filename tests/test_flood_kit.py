@@ -179,6 +179,11 @@ def test_the_kit_sees(
     assert said in run(GOOD, client, hostile=SHORT).broken
 
 
+def test_a_case_that_meets_no_reader_of_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("integration.floods.case._is_moment", lambda *_: False)
+    assert spark.read_case(GOOD, monkeypatch) == ["good: the case met nobody"]
+
+
 def test_a_busy_machine_excuses_a_turn_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, worse = "CPU of a turn: 0.2 above 0.05", "left behind: a task"
     runs = iter([[slow, worse], [slow], [worse], [slow], []])
