@@ -209,7 +209,7 @@ class BulkCopy:
             number += got.entries
             size = int(got.sizes.sum()) // got.entries
             rows = self._following(got.rows, following)
-            following = rows.end if len(rows) else following
+            following = rows.end
             if following < end:
                 # The server works on the next answer, while this one becomes rows.
                 count = self._count(size, end - following)
@@ -232,8 +232,6 @@ class BulkCopy:
             DamagedLogError: No message begins at ``position``, or the end lies inside one.
         """
         first = int(np.searchsorted(rows.offsets, position))
-        if first == len(rows) and rows.end <= position:
-            return rows.part(0, 0)
         if first == len(rows) or int(rows.offsets[first]) != position:
             raise DamagedLogError(f"no message begins at offset {position}")
         part = rows.part(first, int(np.searchsorted(rows.offsets, self._asked.end)))
