@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from nsq_ha.tracelog import switch
 
@@ -35,6 +35,10 @@ class History(logging.Handler):
         partitioned: The cluster has partitions, so that an id names a message wherever it is delivered.
     """
 
+    _recording: ClassVar[set[History]] = set()
+    _level: ClassVar[int] = logging.NOTSET
+    """The log's own, while some record."""
+
     def __init__(
         self, path: Path, topic: str, channel: str, *, limit: float, ordered: bool, partitioned: bool = True
     ) -> None:
@@ -42,13 +46,14 @@ class History(logging.Handler):
         self._file = path.open("w")
         self._topic = topic
         self._channel = channel
-        self._level = logging.NOTSET
         self._write("begin", topic=topic, channel=channel, limit=limit, ordered=ordered, partitioned=partitioned)
 
     def __enter__(self) -> Self:
         switch.enable(self._topic)
+        if not History._recording:
+            History._level = _trace.level
+        History._recording.add(self)
         _trace.addHandler(self)
-        self._level = _trace.level
         _trace.setLevel(logging.INFO)
         _trace.propagate = False
         return self
@@ -59,8 +64,10 @@ class History(logging.Handler):
         if self._file.closed:
             return
         _trace.removeHandler(self)
-        _trace.setLevel(self._level)
-        _trace.propagate = True
+        History._recording.discard(self)
+        if not History._recording:
+            _trace.setLevel(History._level)
+            _trace.propagate = True
         switch.disable(self._topic)
         self._write("end")
         self._file.close()
