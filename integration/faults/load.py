@@ -73,7 +73,9 @@ class Load:
         self.lookupds = lookupds
         self.pace = pace
         self.audit = Audit([f"k{number:02}" for number in range(pace.keys)], pace.limit)
-        self.producer = Producer(lookupd=lookupds, **pace.producer_options)
+        # Only a traced publish has a receipt that a history can be compared with.
+        traced = {"trace": True} if history is not None and partitioned else {}
+        self.producer = Producer(lookupd=lookupds, **pace.producer_options | traced)
         self.consumer = Consumer(topic, channel, lookupd=lookupds, **pace.consumer_options)
         self._history: History | None = None
         if history is not None:

@@ -35,7 +35,7 @@ class Checker:
     """Reads the lines of one history.
 
     Attributes:
-        counts: Events by name, and the distinct messages seen as ``distinct``.
+        counts: Events by name, the distinct messages seen as ``distinct``, and the publishes with an id as ``receipts``.
         wrong: What broke a rule, in words.
     """
 
@@ -58,7 +58,7 @@ class Checker:
         """Read all lines, then check what only the end shows."""
         for line in lines:
             self._take(json.loads(line))
-        self.counts["distinct"] = len(self._seen)
+        self.counts["distinct"], self.counts["receipts"] = len(self._seen), len(self._receipts)
         for kind, name in (("begin", "beginning"), ("end", "end"), ("call", "call")):
             if not self.counts[kind]:
                 self.wrong.append(f"the history has no {name}")

@@ -18,10 +18,12 @@ from integration.faults.scenarios import ALL
 from integration.faults.scenarios.consumers import Neighbour
 from integration.faults.scenarios.lookupds import beside
 from integration.faults.web import Web, hanging
+from integration.history.checking import Checker
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from integration.faults.audit import Ack, Delivered
     from integration.faults.bench import Bench, Stage
@@ -63,6 +65,9 @@ SAME_LEADER: Final = {
 """Where nothing may go elsewhere, since no leader changes."""
 FOLLOWER: Final = {"follower-killed", "follower-frozen"}
 """Where partition 0 of the first topic keeps its leader; the node may lead others."""
+
+RECORDED: Final = {"leader-sigkill", "follower-killed", "consumer-frozen", "handler-fails"}
+"""Of which the history is checked, too. To write it takes some of the processor, which proxies need."""
 
 EVERY_CONNECTION: Final = ("stream-cut", "stream-silent", "bit-flipped", "answers-lost")
 """Where the connection to each partition is lost, and not all of them in the same moment."""
@@ -116,8 +121,9 @@ def ceiling(scenario: Scenario) -> Target:
     "stop-leader-frozen",
 )
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
-async def test_row(bench: Bench, name: str) -> None:
+async def test_row(bench: Bench, name: str, tmp_path: Path) -> None:
     scenario = next(scenario for scenario in ALL if scenario.name == name)
+    bench._histories = tmp_path if name in RECORDED else None
     row = await scenario.play(bench, dataclasses.replace(scenario, target=ceiling(scenario)))
     print(row)  # noqa: T201 - shown when it fails
     assert not row.broken
@@ -126,6 +132,20 @@ async def test_row(bench: Bench, name: str) -> None:
         assert load.audit.started > PACE.keys
         assert_repeats_are_few(load, max(row.faults, 1), every_connection=name in EVERY_CONNECTION)
     assert_leaders(name, bench.loads)
+    if name in RECORDED:
+        assert_histories(tmp_path)
+
+
+def assert_histories(folder: Path) -> None:
+    """The checker knows nothing of the books, and compares ids, offsets and finishes, too."""
+    for file in folder.iterdir():
+        checker = Checker()
+        with file.open() as lines:
+            checker.read(lines)
+        # How long a call may take is judged with the books, which know what the machine took.
+        assert [text for text in checker.wrong if " took " not in text] == [], file
+        assert checker.counts["finish"] > PACE.keys
+        assert checker.counts["receipts"] > PACE.keys
 
 
 def assert_leaders(name: str, loads: list[Load]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from integration.faults.bench import ORDERED, Bench, Scenario
 from integration.faults.cluster import NotReadyError
+from integration.faults.probing import MARK
 from integration.faults.proxy import Network
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until_true
@@ -114,7 +115,7 @@ async def _start_up(topic: str, channel: str, lookupds: tuple[str, ...]) -> floa
     """Return the seconds until a consumer is subscribed, and a producer has published."""
     began = time.monotonic()
     async with Consumer(topic, channel, lookupd=lookupds), Producer(lookupd=lookupds) as producer:
-        await producer.publish(topic, b"k00:-1", key="k00")
+        await producer.publish(topic, MARK, key="k00")  # a channel that is made now may get it
         return time.monotonic() - began
 
 
