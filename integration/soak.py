@@ -7,7 +7,8 @@ requeued with a delay, one in a hundred is touched and held beyond its timeout, 
 topics: one in a thousand each).
 
 A run fails if an acknowledged message is not delivered, if one that was requeued or ignored does not come again, if a
-publish fails, if a message is delivered again for another reason, or if an ordered topic is out of order. Features that a cluster lacks are named and skipped.
+publish fails, if a message is delivered again for another reason, or if an ordered topic is out of order. Features that
+a cluster lacks are named and skipped.
 """
 
 from __future__ import annotations

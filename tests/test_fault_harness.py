@@ -338,15 +338,17 @@ async def test_a_key_stands_still_when_nothing_of_it_is_acknowledged_or_nothing_
     assert messages.standing_still(1.0) == ["k01", "k02", "k03"]
 
 
+SUBSCRIBED = "import time; print('{\"subscribed\": true}', flush=True); time.sleep(60)"
+
+
 @pytest.mark.parametrize(
     ("program", "leaves", "trouble"),
     [
-        ("import time; print('{\"subscribed\": true}', flush=True); time.sleep(60)", False, ""),
+        (SUBSCRIBED, False, ""),
         ("raise SystemExit(3)", False, "ended by itself with exit code 3"),
         ("raise SystemExit(3)", True, "ended by itself with exit code 3"),
         (
-            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(4));"
-            "print('{\"subscribed\": true}', flush=True); time.sleep(60)",
+            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + SUBSCRIBED,
             True,
             "left with exit code 4",
         ),

@@ -165,16 +165,19 @@ def attack_the_well(scene: Scene) -> None:
     ("client", "place", "instead", "said"),
     [
         ("consumer", "nsq_ha.Consumer.run", crashes, "the client ended: ValueError('no')"),
-        ("consumer", "integration.floods.running.Scene.attack", attack_the_well, "the connection to the well peer ended"),
+        (
+            "consumer",
+            "integration.floods.running.Scene.attack",
+            attack_the_well,
+            "the connection to the well peer ended",
+        ),
         ("consumer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
         ("plain producer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
         ("plain producer", "nsq_ha.Producer.publish", refuses, "nothing was published while the peer was hostile"),
     ],
     ids=["a crash", "others that are disturbed", "a case that meets no consumer", "nor a producer", "no publish"],
 )
-def test_the_kit_sees(
-    client: str, place: str, instead: object, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_kit_sees(client: str, place: str, instead: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place, instead)
     assert said in run(GOOD, client, hostile=SHORT).broken
 

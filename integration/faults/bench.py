@@ -72,7 +72,7 @@ class Bench:
 
     def __init__(self, cluster: Cluster, *, verbose: bool, histories: Path | None = None) -> None:
         self.cluster = cluster
-        self._histories = histories
+        self.histories = histories
         self.pace = cluster.pace
         self.verbose = verbose
         self.loads: list[Load] = []
@@ -103,7 +103,7 @@ class Bench:
     ) -> Load:
         """Return a load at the cluster's pace."""
         self._loaded += 1
-        history = None if self._histories is None else self._histories / f"{topic}-{self._loaded:03}.jsonl"
+        history = None if self.histories is None else self.histories / f"{topic}-{self._loaded:03}.jsonl"
         load = self.make_load(
             topic,
             ordered=ordered,

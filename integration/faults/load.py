@@ -199,9 +199,7 @@ class Load:
         """Return the keys of which nothing was acknowledged, or nothing delivered, after ``since``."""
         acks, deliveries = self.audit.acks, self.audit.deliveries
         return [
-            key
-            for key in self.audit.keys
-            if not all(of and of[-1].at > since for of in (acks[key], deliveries[key]))
+            key for key in self.audit.keys if not all(of and of[-1].at > since for of in (acks[key], deliveries[key]))
         ]
 
     async def _publish(self) -> None:

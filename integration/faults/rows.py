@@ -168,9 +168,7 @@ def _worst(load: Load, probes: Probes, since: float, until: float) -> tuple[_Sta
         meant = [(load.topic, partition)] if load.ordered and partition is not None else probes.of(load.topic)
         outage = max(probes.outage(*each, since, until) for each in meant)
 
-        def stalled(
-            span: tuple[float, float], meant: list[tuple[str, int]] = meant, outage: float = outage
-        ) -> _Stall:
+        def stalled(span: tuple[float, float], meant: list[tuple[str, int]] = meant, outage: float = outage) -> _Stall:
             stall = span[1] - span[0]
             excused = max(probes.outage_within(*each, *span) for each in meant)
             return _Stall(max(stall - excused, 0.0), stall, outage, span)

@@ -136,7 +136,7 @@ class Scene:
         hostile: The nsqd that leads all partitions but the last one.
         well: The nsqd that leads the last one.
         met: Connections on which the hostile nsqd was hostile.
-        published: Publishes that succeeded so far.
+        published: Publishes that succeeded while it was.
     """
 
     def __init__(self, case: Case, partitions: int, result: Result) -> None:
@@ -184,6 +184,11 @@ class Scene:
     def has_met(self) -> bool:
         """Whether the case met the client."""
         return bool(self.met) or (self._server is not None and len(self._server.requests) > self._asked)
+
+    async def publish(self, producer: Producer, **to: int) -> None:
+        """Publish while the peer is hostile."""
+        await producer.publish(TOPIC, b"body", **to)  # type: ignore[arg-type]
+        self.published += 1
 
     def attack(self) -> None:
         """Turn hostile."""
@@ -328,12 +333,10 @@ async def produce(scene: Scene) -> None:
 
             async def one(to: dict[str, int] = to, *, is_well: bool = is_well) -> None:
                 try:
-                    await producer.publish(TOPIC, b"body", **to)  # type: ignore[arg-type]
+                    await scene.publish(producer, **to)
                 except NsqError as error:
                     if is_well:
                         result.broken.append(f"a publish to the well peer failed: {error}")
-                else:
-                    scene.published += 1
 
             await timed(result, "a publish", WELL if is_well else PUBLISH, one())
             await asyncio.sleep(0.25)
@@ -348,8 +351,6 @@ async def produce(scene: Scene) -> None:
             scene.began = now()
         publishing += [asyncio.create_task(publish(partition)) for partition in range(scene.partitions)]
         await asyncio.sleep(scene.lasts)
-        if not scene.published:
-            result.broken.append("nothing was published while the peer was hostile")
         scene.count(scene.crowd)
         await _stats(producer)
         scene.heal()
@@ -448,6 +449,8 @@ async def play(case: Case, client: str, partitions: int, hostile: float) -> Resu
             await CLIENTS[client](scene)
     if not scene.has_met:
         result.broken.append("the case met nobody")
+    if client.endswith("producer") and not scene.published:
+        result.broken.append("nothing was published while the peer was hostile")
     await asyncio.sleep(0.1)  # virtual: sockets close, and the peers' tasks see it
     result.broken += [f"left behind: {task}" for task in asyncio.all_tasks() - {asyncio.current_task()}]
     result.judge()

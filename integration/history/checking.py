@@ -35,7 +35,7 @@ class Checker:
     """Reads the lines of one history.
 
     Attributes:
-        counts: Events by name, the distinct messages seen as ``distinct``, and the publishes with an id as ``receipts``.
+        counts: Events by name, the distinct messages seen as ``distinct``, and publishes with an id as ``receipts``.
         wrong: What broke a rule, in words.
     """
 
@@ -73,9 +73,7 @@ class Checker:
             case "begin":
                 self._limit, self._ordered, self._partitioned = event["limit"], event["ordered"], event["partitioned"]
             case "call":
-                if _value(event) in self._called:
-                    self.wrong.append(f"the call for {_name(_value(event))} began twice")
-                self._called[_value(event)] = event["at"]
+                self._begins(event)
             case "stored":
                 self._ends(event)
                 self._stored.add(_value(event))
@@ -88,8 +86,7 @@ class Checker:
             case "seen":
                 self._sees(event)
             case "finish":
-                if (place := self._place(event)) not in self._at:
-                    self.wrong.append(f"the message at {place} was finished, and the program had not seen it")
+                self._finishes(event)
             case "end":
                 pass
             case _:
@@ -115,6 +112,16 @@ class Checker:
         """Return what names a message: an id of a partition is unique in the cluster, one of a plain nsqd is not."""
         return "" if self._partitioned else event["nsqd"], event["partition"], event["id"]
 
+    def _begins(self, event: dict[str, Any]) -> None:
+        value = _value(event)
+        if value in self._called:
+            self.wrong.append(f"the call for {_name(value)} began twice")
+        self._called[value] = event["at"]
+
+    def _finishes(self, event: dict[str, Any]) -> None:
+        if (place := self._place(event)) not in self._at:
+            self.wrong.append(f"the message at {place} was finished, and the program had not seen it")
+
     def _ends(self, event: dict[str, Any]) -> None:
         value = _value(event)
         if value in self._ended:
@@ -127,7 +134,8 @@ class Checker:
 
     def _receives(self, event: dict[str, Any]) -> None:
         value, place = _value(event), self._place(event)
-        other, _ = self._receipts.setdefault(place, (value, event["offset"]))
+        other, _ = self._receipts.get(place, (value, None))
+        self._receipts[place] = value, event["offset"]
         if other != value:
             self.wrong.append(f"the receipts of {_name(other)} and {_name(value)} both point to {place}")
 

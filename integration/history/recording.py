@@ -89,7 +89,7 @@ class History(logging.Handler):
         self, key: str, seq: int, *, at: float, nsqd: str, partition: int, internal_id: int, offset: int | None
     ) -> None:
         """Record that a program got a message, at a time of the monotonic clock."""
-        self._write("seen", at, key=key, seq=seq, id=internal_id, offset=offset, nsqd=nsqd, partition=partition)
+        self._write("seen", at=at, key=key, seq=seq, id=internal_id, offset=offset, nsqd=nsqd, partition=partition)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Record a FIN."""
@@ -97,8 +97,7 @@ class History(logging.Handler):
         if line["event"] == "finish" and (line["topic"], line["channel"]) == (self._topic, self._channel):
             self._write("finish", nsqd=line["nsqd"], partition=line["partition"], id=line["internal_id"])
 
-    def _write(self, event: str, at: float | None = None, **facts: object) -> None:
+    def _write(self, event: str, **facts: object) -> None:
         if self._file.closed:  # a call that a closed load has left behind
             return
-        at = time.monotonic() if at is None else at
-        self._file.write(json.dumps({"event": event, "at": at, **facts}) + "\n")
+        self._file.write(json.dumps({"event": event, "at": time.monotonic(), **facts}) + "\n")

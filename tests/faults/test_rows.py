@@ -17,7 +17,7 @@ from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
 from integration.faults.scenarios.consumers import Neighbour
 from integration.faults.scenarios.lookupds import beside
-from integration.faults.web import Web, hanging
+from integration.faults.web import Answer, Web
 from integration.history.checking import Checker
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
@@ -123,7 +123,7 @@ def ceiling(scenario: Scenario) -> Target:
 @pytest.mark.parametrize("name", [scenario.name for scenario in ALL])
 async def test_row(bench: Bench, name: str, tmp_path: Path) -> None:
     scenario = next(scenario for scenario in ALL if scenario.name == name)
-    bench._histories = tmp_path if name in RECORDED else None
+    bench.histories = tmp_path if name in RECORDED else None
     row = await scenario.play(bench, dataclasses.replace(scenario, target=ceiling(scenario)))
     print(row)  # noqa: T201 - shown when it fails
     assert not row.broken
@@ -199,7 +199,10 @@ async def test_a_row_whose_rude_nsqlookupd_is_asked_nothing_is_broken(bench: Ben
         def url(self) -> str:
             return bench.cluster.lookupds[1]
 
-    scenario = Scenario("rude", "", Target(), beside(lambda: Unasked(hanging()._answer)))
+    async def answer(_: str) -> Answer:
+        return None
+
+    scenario = Scenario("rude", "", Target(), beside(lambda: Unasked(answer)))
     row = await scenario.play(bench, scenario)
     assert row.broken == ["the rude nsqlookupd was asked nothing"]
 

@@ -191,12 +191,7 @@ async def run(
             memory.append(now["memory MiB"])
             bench.say(f"memory and descriptors: {now}; not delivered yet: {waiting}")
         await chaos.aclose()
-        row.broken += chaos.broken
-        healed = time.monotonic()
-        if not await stage.recovered(limit=SETTLED):
-            for kind, load in stage.loads.items():
-                if still := load.standing_still(healed):
-                    row.broken.append(f"{kind}: {len(still)} keys stand still at the end, such as {still[0]}")
+        row.broken += chaos.broken + await _stand_still(stage)
         for load in _loads(stage):
             await load.end_publishing()
         for load in _loads(stage):
@@ -215,6 +210,18 @@ async def run(
             _judge(kind, load, row)
             await _look_for_lost(load, row, stage.since, is_plain=stage.cluster.is_plain)
     return row
+
+
+async def _stand_still(stage: Stage) -> list[str]:
+    """Wait until all is well, and say where nothing goes on."""
+    healed = time.monotonic()
+    if await stage.recovered(limit=SETTLED):
+        return []
+    return [
+        f"{kind}: {len(still)} keys stand still at the end, such as {still[0]}"
+        for kind, load in stage.loads.items()
+        if (still := load.standing_still(healed))
+    ]
 
 
 def _halves(samples: list[float]) -> tuple[float, float]:
