@@ -163,6 +163,12 @@ def test_what_another_process_saw_counts_by_its_own_time() -> None:
     assert wrong([*early[:-1], seen(2, 7.5), END]) == ["k:1 was seen for the first time after k:2"]
 
 
+def test_a_publish_in_doubt_may_come_late() -> None:
+    failed = {"event": "failed", "at": 5.0, "key": "k", "seq": 1, "maybe_stored": True}
+    late = [event for event in GOOD if event.get("seq") != 1 or event["event"] == "call"]
+    assert wrong([*late[:-1], failed, seen(1, 10.0), END]) == []
+
+
 def test_without_order_any_order_is_right() -> None:
     events = [BEGIN | {"ordered": False}, *without("seen", 1)[1:-1], seen(1, 10.0), END]
     assert wrong(events) == []

@@ -48,6 +48,7 @@ class Checker:
         self._ended: set[Value] = set()
         self._stored: set[Value] = set()
         self._denied: set[Value] = set()
+        self._doubted: set[Value] = set()
         self._seen: set[Value] = set()
         self._first: dict[str, dict[int, float]] = {}
         self._passed: dict[tuple[str, int], int] = {}
@@ -81,8 +82,7 @@ class Checker:
                     self._receives(event)
             case "failed":
                 self._ends(event)
-                if event["maybe_stored"] is False:
-                    self._denied.add(_value(event))
+                (self._denied if event["maybe_stored"] is False else self._doubted).add(_value(event))
             case "seen":
                 self._sees(event)
             case "finish":
@@ -162,7 +162,8 @@ class Checker:
         for key, first in sorted(self._first.items()):
             highest = -1
             for seq in sorted(first, key=first.__getitem__):
-                if seq < highest:
+                # What failed in doubt may lie with an nsqd that stands still, and be stored after all that followed it.
+                if seq < highest and (key, seq) not in self._doubted:
                     self.wrong.append(f"{_name((key, seq))} was seen for the first time after {_name((key, highest))}")
                 highest = max(highest, seq)
 
