@@ -301,7 +301,7 @@ class Case:
         self.busy: dict[asyncio.Task[object], Message] = {}
         owner: Any = self.owner
         inbox: Any = SimpleNamespace(
-            messages=lambda: Messages(queue_of(self.queue, 5), owner, lambda: None),
+            iterations=SimpleNamespace(new=lambda: Messages(queue_of(self.queue, 5), owner, lambda: None)),
             pace=self.desk,
             ledger=SimpleNamespace(handled=self.busy, take_back=self.desk.take_back, took_long=self.desk.took_long),
             giving_up=self.attempts,
