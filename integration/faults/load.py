@@ -265,8 +265,8 @@ class Load:
 
         await self.consumer.run(handler, concurrency=8)
 
-    def take(self, message: Message) -> None:
-        """Enter a delivery; probes are only counted.
+    def take(self, message: Message, at: float | None = None) -> None:
+        """Enter a delivery of now, or of the time ``at``; probes are only counted.
 
         Raises:
             ValueError: Its body is not one that was published.
@@ -274,7 +274,8 @@ class Load:
         key, seq = "", "0"
         if message.body != MARK:
             key, _, seq = message.body.decode().partition(":")
-        delivery = Delivered(time.monotonic(), int(seq), message.partition, message.internal_id, message.nsqd)
+        at = time.monotonic() if at is None else at
+        delivery = Delivered(at, int(seq), message.partition, message.internal_id, message.nsqd)
         self.enter(key, delivery, message.offset)
 
     def enter(self, key: str, delivery: Delivered, offset: int | None = None) -> None:

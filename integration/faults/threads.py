@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from typing import TYPE_CHECKING, Any
 
 from integration.faults.load import Load
@@ -45,5 +46,6 @@ class ThreadedLoad(Load):
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         for message in self._reader:
-            loop.call_soon_threadsafe(functools.partial(self.take, message))
+            # The time of the thread: once finished, the next message may reach another process before the loop turns.
+            loop.call_soon_threadsafe(functools.partial(self.take, message, time.monotonic()))
             message.finish()
