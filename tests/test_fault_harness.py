@@ -338,7 +338,7 @@ async def test_a_key_stands_still_when_nothing_of_it_is_acknowledged_or_nothing_
     assert messages.standing_still(1.0) == ["k01", "k02", "k03"]
 
 
-SUBSCRIBED = "import time; print('{\"subscribed\": true}', flush=True); time.sleep(60)"
+SUBSCRIBED = "import signal; print('{\"subscribed\": true}', flush=True); signal.pause()"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ SUBSCRIBED = "import time; print('{\"subscribed\": true}', flush=True); time.sle
         ("raise SystemExit(3)", False, "ended by itself with exit code 3"),
         ("raise SystemExit(3)", True, "ended by itself with exit code 3"),
         (
-            "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + SUBSCRIBED,
+            "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(4))\n" + SUBSCRIBED,
             True,
             "left with exit code 4",
         ),

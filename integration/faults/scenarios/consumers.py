@@ -35,7 +35,7 @@ class Neighbour:
     """The second consumer's process; its deliveries go into the load's audit.
 
     Attributes:
-        trouble: How it ended otherwise than it was told to. Empty if it did not.
+        trouble: What went wrong with the process. Empty if it ended when it was told to.
     """
 
     def __init__(self, load: Load) -> None:
