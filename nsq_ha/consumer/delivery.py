@@ -13,6 +13,7 @@ import asyncio
 import logging
 import sys
 from contextvars import ContextVar
+from copy import copy as copied
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -277,6 +278,11 @@ class Delivery:
         self.may_repeat = False
         self._first = None
 
+    def replaced(self, message: Message, again: Message) -> None:
+        """Record that ``again`` will be answered in the place of ``message``."""
+        if self._first is message:
+            self._first = again
+
     def follows(self, messages: list[Message]) -> None:
         """Record that messages of an ordered channel arrived: another message proves the FIN before it."""
         self.arrived_at = now = monotonic()
@@ -530,6 +536,15 @@ def give_back(message: Message, why: str) -> None:
     message.source = Returned(source, why)
     if isinstance(source, Delivery):
         source.give_back(message)
+
+
+def reopened(message: Message) -> Message:
+    """Return an unanswered copy of a message, for its answer later on."""
+    again = copied(message)
+    again.answered = False
+    if (delivery := delivery_of(message)) is not None:
+        delivery.replaced(message, again)
+    return again
 
 
 def leave_to_end(message: Message) -> None:

@@ -8,13 +8,12 @@ producer and the dead-letter topic when it is entered, headers when the topic is
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.consumer.delivery import delivery_of, facts, give_back, source_of, take_cause
+from nsq_ha.consumer.delivery import delivery_of, facts, give_back, reopened, source_of, take_cause
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -368,8 +367,7 @@ class GivingUp:
             self._remember(message, why)
             return False
         # A copy, since the end of the caller's block must not finish this one while it is given up.
-        again = copy.copy(message)
-        again.answered = False
+        again = reopened(message)
         self._log_last(message)
         task = asyncio.create_task(self._give_up_apart(again, why), name=f"nsq_ha gives up {message!r}")
         self._tasks.add(task)

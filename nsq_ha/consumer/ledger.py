@@ -16,7 +16,6 @@ The invariants:
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -29,6 +28,7 @@ from nsq_ha.consumer.delivery import (
     finish_copy,
     give_back,
     leave_to_end,
+    reopened,
     source_of,
     warn_of_no_effect,
 )
@@ -521,7 +521,7 @@ def _add_copy(watch: Watch, copy: Message) -> None:
 
 def _reopened(message: Message, why: str) -> Message:
     """Return an unanswered copy, so that late answers to the original have no effect."""
-    again = copy.copy(message)
+    again = reopened(message)
     message.answered = True
     message.source = Returned(source_of(message), why)
     return again

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from nsq_ha import ConfigError, ConsumerConfig, Message
+from nsq_ha import Backoff, ConfigError, ConsumerConfig, Message
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.inside import inbox_of
-from tests.support.nsqd import message_id
+from tests.support.nsqd import Peer, message_id, response
 from tests.support.stage import Stage
 from tests.support.waiting import eventually, turn
 
@@ -69,6 +69,58 @@ async def test_a_timed_out_message_is_no_copy(stage: Stage, attempts: int) -> No
         first.finish()
         peer.message(b"y", message_id(3))
         (await second).requeue(0)
+
+
+async def all_is_answered(stage: Stage, peer: Peer) -> None:
+    """Wait until the client has read, and answered, all that was sent to it."""
+    before = peer.nops
+    peer.write(response(b"_heartbeat_"))
+    await stage.nsqd.until(lambda: peer.nops > before)
+
+
+async def test_a_copy_of_a_message_that_waits_again_is_not_finished(stage: Stage) -> None:
+    """The handler that got it first was cancelled. If the consumer closed now, nobody would ever get it."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    began = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with stage.consumer() as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        await began.wait()
+        running.cancel()
+        await asyncio.wait({running})
+        peer.message(b"x", message_id(2))
+        await all_is_answered(stage, peer)
+        assert peer.of(Finish) == []
+        (await anext(consumer)).finish()
+        await stage.nsqd.until(lambda: peer.of(Finish))
+        await all_is_answered(stage, peer)
+    assert len(peer.of(Finish)) == 1
+
+
+async def test_nor_is_one_of_a_message_that_is_being_given_up(stage: Stage) -> None:
+    """If that fails, nsqd must deliver it again."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    may_fail = asyncio.Event()
+
+    async def give_up(_: Message) -> None:
+        await may_fail.wait()
+        raise OSError("not now")
+
+    async with stage.consumer(max_attempts=1, on_give_up=give_up, requeue_backoff=Backoff(0.01, 0.01)) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        (await anext(consumer)).requeue()
+        peer.message(b"x", message_id(2))
+        await all_is_answered(stage, peer)
+        may_fail.set()
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+    assert peer.of(Finish) == []
 
 
 # ------------------------------------------------------------ options that do not fit the topic
