@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.engine.loops import TO_READ
 from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.timing import delay_after
 
@@ -101,13 +103,16 @@ class Silence:
             self._handle.cancel()
             self._handle, self.is_watching = None, False
 
-    def _check(self) -> None:
+    def _check(self, *, has_read: bool = False) -> None:
         self._handle = None
         deadline = self._deadline()
         if deadline is None:
             self.is_watching = False
             return
         left = deadline - self._loop.time()
+        if left <= 0 and not has_read:
+            self._handle = self._loop.call_later(TO_READ, partial(self._check, has_read=True))
+            return
         self._handle = self._loop.call_later(left if left > 0 else _REPEAT_AFTER, self._check)
         if left <= 0:
             self._on_stall()

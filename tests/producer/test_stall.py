@@ -11,7 +11,7 @@ from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import STALLED_AFTER
 from tests.support.nsqd import LIMIT, Holding, error
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, stop_process
 
 AMPLE = 4 * STALLED_AFTER
 """Seconds within which a machine that is not too busy has done what takes ``STALLED_AFTER``."""
@@ -77,6 +77,16 @@ async def test_a_refusal_of_what_went_elsewhere_is_nobodys(stage: Stage, holding
         assert (await task).partition == 1
         holding.held[0][0].write(error("E_BAD_MESSAGE too big"))
         assert (await producer.publish(TOPIC, b"x")).partition in (0, 1)
+
+
+@pytest.mark.real_time
+async def test_an_answer_that_came_while_the_process_was_stopped_counts(stage: Stage, holding: Holding) -> None:
+    """The publish would be stored by another leader, too."""
+    async with stage.producer() as producer:
+        task = await until_one_is_held(producer, holding)
+        stop_process(2 * STALLED_AFTER, holding.release)
+        receipt = await task
+    assert (receipt.partition, receipt.attempts) == (0, 1)
 
 
 async def test_a_key_waits_for_its_leader(stage: Stage, holding: Holding) -> None:

@@ -50,3 +50,26 @@ def block(seconds: float) -> None:
         loop.advance(seconds)
     else:
         time.sleep(seconds)  # what the test is about: nothing else runs meanwhile
+
+
+def stop_process(seconds: float, meanwhile: Callable[[], object]) -> None:
+    """Let the process stand still in its next wait for events, as SIGSTOP and SIGCONT do; a real loop's only.
+
+    The system ends such a wait early. Python takes it for one that ran out, and reports nothing of what came meanwhile.
+
+    Args:
+        seconds: How long it stands still.
+        meanwhile: What peers do.
+    """
+    selector = asyncio.get_running_loop()._selector  # type: ignore[attr-defined]  # noqa: SLF001
+    wait = selector.select
+
+    def select(timeout: float | None = None) -> object:
+        if timeout is not None and timeout <= 0:
+            return wait(timeout)
+        del selector.select
+        meanwhile()
+        block(seconds)
+        return []
+
+    selector.select = select
