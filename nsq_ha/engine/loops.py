@@ -68,7 +68,11 @@ class Looks:
     def _plan(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_at(when, self._look, when)
+        self._timer = asyncio.get_running_loop().call_at(when, self._read, when)
+
+    def _read(self, when: float) -> None:
+        """Look when the sockets have been read."""
+        self._timer = asyncio.get_running_loop().call_later(TO_READ, self._look, when)
 
     def _look(self, when: float) -> None:
         now = max(asyncio.get_running_loop().time(), when)  # timers may fire a tick of the clock early

@@ -19,7 +19,7 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from tests.support.nsqd import OK, FakeNsqd, error, message_data, message_id, response
 from tests.support.recorder import Link, linked, subscribed
 from tests.support.turns import TURN, turns
-from tests.support.waiting import dawdle, turn
+from tests.support.waiting import dawdle, stop_process, turn
 
 
 def frame(size: int, kind: int, data: bytes = b"") -> bytes:
@@ -163,6 +163,14 @@ async def test_a_loop_that_was_held_up_does_not_call_its_peer_silent(nsqd: FakeN
         assert link.connection.is_open
         link.connection.look(asyncio.get_running_loop().time())
         assert isinstance(await link.lost(), ResponseTimeoutError)
+
+
+@pytest.mark.real_time
+async def test_a_heartbeat_that_came_while_the_process_was_stopped_counts(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        stop_process(2.2, lambda: link.peer.write(response(b"_heartbeat_")))
+        await nsqd.until(lambda: link.peer.nops)
+        assert link.connection.is_open
 
 
 async def test_heartbeats_that_were_late_are_answered_together(nsqd: FakeNsqd) -> None:
