@@ -31,8 +31,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.engine.loops import LATE, TO_READ
 from nsq_ha.policy.lane import Entry
 
 if TYPE_CHECKING:
@@ -241,10 +243,14 @@ class PendingPublishes:
         self._check_at = when
         self._check = self.loop.call_at(when, self._check_usual)
 
-    def _check_usual(self) -> None:
+    def _check_usual(self, *, has_read: bool = False) -> None:
         """Expire those whose time is over."""
+        now = self._clock()
+        if now - self._check_at > LATE and not has_read:
+            self._check = self.loop.call_later(TO_READ, partial(self._check_usual, has_read=True))
+            return
         self._check = None
-        now = max(self._clock(), self._check_at)  # timers may fire a tick of the clock early
+        now = max(now, self._check_at)  # timers may fire a tick of the clock early
         expired: list[PendingPublish] = []
         for request in self.usual:
             if request.deadline > now or len(expired) == EXPIRED_AT_ONCE:
@@ -256,7 +262,11 @@ class PendingPublishes:
             _expire(request)
 
 
-def _expire(request: PendingPublish) -> None:
+def _expire(request: PendingPublish, *, has_read: bool = False) -> None:
+    timer = request.timer
+    if timer is not None and not has_read and (loop := request.future.get_loop()).time() - timer.when() > LATE:
+        request.timer = loop.call_later(TO_READ, partial(_expire, request, has_read=True))
+        return
     if request.buffer is not None and not request.future.done():
         request.buffer.expire(request)  # without a buffer it waits in its topic's queue, which checks the limit itself
 

@@ -89,6 +89,16 @@ async def test_an_answer_that_came_while_the_process_was_stopped_counts(stage: S
     assert (receipt.partition, receipt.attempts) == (0, 1)
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("limit_of_call", [1.0, None])
+async def test_such_an_answer_is_in_time(stage: Stage, holding: Holding, limit_of_call: float | None) -> None:
+    async with stage.producer(publish_timeout=1.0 if limit_of_call is None else LIMIT) as producer:
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, timeout=limit_of_call))
+        await eventually(lambda: holding.has(1))
+        stop_process(2.0, holding.release)
+        assert (await task).attempts == 1
+
+
 async def test_a_key_waits_for_its_leader(stage: Stage, holding: Holding) -> None:
     async with stage.producer() as producer:
         with pytest.raises(PublishError) as caught:
