@@ -254,10 +254,7 @@ class Ledger:
     def finished(self, message: Message, watch: Watch, delivery: Delivery) -> None:
         """Record that a watched message is finished; its FIN follows."""
         now = monotonic()
-        self._warn_if_late(message, watch, now)
-        if now > watch.deadline or not delivery.is_alive or self._clock.blocked_for(now):
-            for copy_of_it in self._queue.remove(message.is_copy_of):
-                _add_copy(watch, copy_of_it)
+        if self._takes_copies(message, watch, now):
             self._finished.remember(message.identity, now)
             if not delivery.is_alive:
                 self._pace.be_careful(now + _AFTER_LOSS)
@@ -267,12 +264,21 @@ class Ledger:
 
     def requeued(self, message: Message, delay: float | None) -> bool:
         """Record that a message is requeued, with the delay that was given; return whether it is given up instead."""
-        self._warn_if_late(message, message.watch, monotonic())
+        if message.watch is not None:  # nsqd takes the REQ for the copy that it has sent
+            self._takes_copies(message, message.watch, monotonic())
         if self._giving_up.has(message):  # the application's on_give_up requeues it, or failed
             self._backoff.taken_back(message)
             return False
         self._backoff.requeued(message, delay)
         return self._giving_up.gives_up(message)
+
+    def _takes_copies(self, message: Message, watch: Watch, now: float) -> bool:
+        """Return whether the server may have sent a message again; let its answer answer copies in the queue, too."""
+        self._warn_if_late(message, watch, now)
+        is_late = now > watch.deadline or not source_of(message).is_alive or bool(self._clock.blocked_for(now))
+        for copy_of_it in self._queue.remove(message.is_copy_of) if is_late else ():
+            _add_copy(watch, copy_of_it)
+        return is_late
 
     def given_back(self, message: Message) -> None:
         """Record that a message that has not failed goes back to the server."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from nsq_ha import Message
-from nsq_ha.protocol import Command, Finish, Identity
+from nsq_ha.protocol import Command, Finish, Identity, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
@@ -133,6 +133,26 @@ async def test_what_is_finished_late_is_not_handled_again(stage: Stage, *, is_re
         calls.append((await anext(consumer)).body)
         assert inbox_of(consumer).pace.flow.in_flight == 2
     assert calls == [b"y", b"z"]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+async def test_what_fails_late_comes_again_after_its_delay(stage: Stage, *, is_lost: bool) -> None:
+    """nsqd takes the REQ for the copy that it has sent meanwhile: handled at once, it would be handled twice."""
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x")
+        message = await anext(consumer)
+        await dawdle(TIMEOUT * 1.1)
+        if is_lost:
+            peer.close()
+            peer = await stage.nsqd.subscriber(1)
+        peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
+        await eventually(lambda: inbox_of(consumer).waiting)
+        message.requeue(60.0)
+        peer.message(b"y", message_id(3))
+        assert (await anext(consumer)).body == b"y"
+        await stage.nsqd.until(lambda: peer.of(Requeue))
+        assert inbox_of(consumer).pace.flow.in_flight == 1
+    assert peer.of(Requeue) == [Requeue(message_id(2), 60_000)]
 
 
 async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
