@@ -381,14 +381,15 @@ class Delivery:
         if get_ident() != self._thread:
             self._in_loop("touch", self.touch, message)
             return
-        if message.watch is not None:
-            message.watch.deadline = monotonic() + self.msg_timeout
+        now, watch = monotonic(), message.watch
+        if watch is not None and now <= watch.deadline:  # else nsqd may have sent a copy, and the TOUCH is for that
+            watch.deadline = now + self.msg_timeout
         if self._connection is None:
             self._ledger.late(message, "touch")
         else:
-            self.touched_at = monotonic()
+            self.touched_at = now
             self._connection.write(encode_touch(message.id))
-        for copy in self.open_copies(message.watch):
+        for copy in self.open_copies(watch):
             copy.touch()
 
     def interrupted(self, message: Message) -> bool:

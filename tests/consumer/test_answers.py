@@ -408,13 +408,16 @@ async def test_answers_to_watched_messages_from_a_thread_go_through_the_loop() -
     assert case.wire.later == [req(second, 2_000), b"TOUCH " + third.id + b"\n"]
 
 
-async def test_a_touch_moves_the_deadline() -> None:
-    case = Case()
+async def test_a_touch_in_time_moves_the_deadline() -> None:
+    case, now = Case(), asyncio.get_running_loop().time
     (message,) = case.messages(1)
     watched = watch(message)
     message.touch()
-    assert watched.deadline == pytest.approx(asyncio.get_running_loop().time() + 4.0, abs=0.1)
-    assert case.wire.later == [b"TOUCH " + message.id + b"\n"]
+    assert watched.deadline == 9.0
+    watched.deadline = now() + 1.0
+    message.touch()
+    assert watched.deadline == pytest.approx(now() + 4.0, abs=0.1)
+    assert case.wire.later == [b"TOUCH " + message.id + b"\n"] * 2
 
 
 # ---------------------------------------------------------------- messages that were given back

@@ -155,6 +155,20 @@ async def test_what_fails_late_comes_again_after_its_delay(stage: Stage, *, is_l
     assert peer.of(Requeue) == [Requeue(message_id(2), 60_000)]
 
 
+async def test_a_message_that_is_touched_late_is_late(stage: Stage) -> None:
+    """nsqd takes the TOUCH, and the FIN after it, for the copy that it has sent meanwhile."""
+    async with stage.consumer() as consumer:
+        peer = await subscriber(stage, b"x")
+        message = await anext(consumer)
+        await dawdle(TIMEOUT * 1.1)
+        peer.message(b"x", message_id(2), attempts=2, timestamp_ns=0)
+        await eventually(lambda: inbox_of(consumer).waiting)
+        message.touch()
+        message.finish()
+        peer.message(b"y", message_id(3))
+        assert (await anext(consumer)).body == b"y"
+
+
 async def test_a_touched_message_is_not_late(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     stage.nsqd.identity = Identity(version="fake", msg_timeout=2000)  # a busy machine touches late
