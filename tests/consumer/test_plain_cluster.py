@@ -16,7 +16,7 @@ from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
 from tests.support.nsqd import LIMIT, Subscribe, message_id
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, turn
 
 pytestmark = pytest.mark.usefixtures("any_may_wait")
 
@@ -116,6 +116,28 @@ async def test_what_was_unanswered_at_an_nsqd_that_has_gone_is_not_counted_as_fi
         stats = consumer.stats()
         assert (stats.delivered, stats.finished, stats.returned, stats.in_flight) == (1, 0, 1, 0)
         message.finish()
+
+
+async def test_what_goes_back_to_an_nsqd_that_has_gone_is_not_handed_out(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another consumer gets it."""
+    monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
+    stage.list_plain(*stage.nsqds[:2])
+    stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
+    async with stage.consumer(lookup_interval=1.0) as consumer:
+        inbox_of(consumer).pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
+        peer = await stage.nsqds[0].subscriber()
+        for number in range(3):
+            peer.message(b"x", message_id(number), layout=Layout.PLAIN)
+        await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
+        stage.list_plain(stage.nsqds[1])
+        await stage.nsqds[0].until(lambda: len(peer.of(Requeue)) == 3)
+        taking = asyncio.create_task(anext(consumer))
+        await turn(3)
+        assert not taking.done()
+        taking.cancel()
+        await asyncio.wait({taking})
 
 
 async def test_an_nsqd_that_comes_back_is_read_again(stage: Stage) -> None:
