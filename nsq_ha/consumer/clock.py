@@ -10,11 +10,12 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic, thread_time
 from typing import Final
 
-from nsq_ha.engine.loops import PerLoop
+from nsq_ha.engine.loops import TO_READ, PerLoop
 from nsq_ha.events import LoopBlocked
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.liveness import Blocks
@@ -80,9 +81,11 @@ class LoopClock:
             by_others: Seconds for which it has waited for a CPU since then (NaN if unknown).
         """
         blocked = self.blocked_for(now)
-        self._ticked = self._turned = now
+        self._ticked = now
         suspect, self.suspect = self.suspect, None
-        if blocked:
+        if not blocked:
+            self._turned = now  # else others must run before what was read is handed out
+        else:
             self._on_blocked(blocked, suspect, 0.0 if by_code > _MOST * blocked else min(by_others, blocked))
 
     def blocked_for(self, now: float) -> float:
@@ -141,7 +144,11 @@ class _Ticks:
     def _plan(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
 
-    def _tick(self) -> None:
+    def _tick(self, *, has_read: bool = False) -> None:
+        loop, timer = asyncio.get_running_loop(), self._timer
+        if timer is not None and not has_read and loop.time() - timer.when() > TICK:
+            self._timer = loop.call_later(TO_READ, partial(self._tick, has_read=True))
+            return
         now, before, self._times = monotonic(), self._times, cpu_times()
         self._plan()
         by_code, by_others = (time - earlier for time, earlier in zip(self._times, before, strict=True))

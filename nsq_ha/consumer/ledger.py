@@ -140,7 +140,10 @@ class Ledger:
         queue.unseen.extend(messages)
         for message in expired:
             drop(message)
-        return sent_at != now
+        is_blocked = sent_at != now
+        if is_blocked:  # their nsqds may have closed the connections meanwhile, and deliver them again
+            self._pace.be_careful(now + QUICK)
+        return is_blocked
 
     def _expired(self, now: float) -> list[Message]:
         """Take the messages whose time has passed from the head: the server delivers them again, perhaps just now."""

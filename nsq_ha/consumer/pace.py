@@ -422,8 +422,8 @@ class ConsumerPace:
         self._queue.fine_below = 0
 
     def be_careful(self, until: float) -> None:
-        """Check each message until then."""
-        self._careful_until = until
+        """Check each message until then, or for as long as was asked before; 0 ends that."""
+        self._careful_until = max(until, self._careful_until) if until else 0.0
         self.review()
 
     def share(self) -> None:

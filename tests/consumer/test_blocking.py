@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import socket
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
 from tests.support.nsqd import LIMIT, Peer, error, message_id, response
 from tests.support.stage import Stage
-from tests.support.waiting import block, eventually, turn
+from tests.support.waiting import block, eventually, stop_process, turn
 from tests.support.work import work
 
 pytestmark = pytest.mark.real_time  # a blocked loop is about real time
@@ -59,6 +60,39 @@ async def test_each_message_is_handled_once(caplog: pytest.LogCaptureFixture, *,
     assert ("test_each_message_is_handled_once.<locals>.handle" in warnings[0]) is not iterates
     assert ("the body of a loop over messages" in warnings[0]) is iterates
     assert ("handler" in warnings[0]) is not iterates
+
+
+@pytest.mark.parametrize("iterates", [True, False])
+async def test_what_came_while_other_code_blocked_is_handled_once(*, iterates: bool) -> None:
+    """The server has closed the connection meanwhile, so it delivers the message again."""
+    handled: Counter[bytes] = Counter()
+
+    async def handle(message: Message) -> None:
+        handled[message.body] += 1
+
+    async def publish(*bodies: bytes) -> None:
+        async with Producer(lookupd=cluster.lookupd) as producer:
+            for body in bodies:
+                await producer.publish("jobs", body)
+
+    def publish_apart(*bodies: bytes) -> None:
+        asyncio.run(publish(*bodies))
+
+    with DevCluster(nsqlookupds=1, nsqds=1) as cluster:
+        await asyncio.to_thread(cluster.create_topic, "jobs", 1, 1)
+        async with Consumer("jobs", "work", lookupd=cluster.lookupd, heartbeat_interval=HEARTBEAT) as consumer:
+            running = asyncio.create_task(work(consumer, handle, iterates=iterates))
+            await publish(*[b"quick"] * 50)
+            await eventually(lambda: handled[b"quick"] == 50)
+            publishing = asyncio.get_running_loop().run_in_executor(None, publish_apart, b"x")
+            block(BLOCK)
+            await publishing
+            await eventually(lambda: handled[b"x"], limit=60.0)
+            # Nothing is left: a redelivered message would arrive before this one.
+            await publish(b"last")
+            await eventually(lambda: handled[b"last"], limit=60.0)
+        await running
+    assert handled == {b"quick": 50, b"x": 1, b"last": 1}
 
 
 async def test_many_short_blocks_let_the_loop_turn(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -138,6 +172,21 @@ async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:
     assert suspect == "handle"
     assert waited < seconds
     assert clock.blocked_for(time.monotonic()) == 0.0
+
+
+async def test_what_is_read_after_a_stop_of_the_process_may_be_as_old_as_the_stop() -> None:
+    ours, theirs = socket.socketpair()
+    loop, seen = asyncio.get_running_loop(), list[float]()
+    clock = LoopClock(lambda *_: None)
+    with ours, theirs:
+        loop.add_reader(ours, lambda: seen.append(clock.arrival(time.monotonic())))
+        clock.start()
+        began = time.monotonic()
+        stop_process(3 * TICK, lambda: theirs.send(b"x"))
+        await eventually(lambda: seen)
+        loop.remove_reader(ours)
+    clock.stop()
+    assert seen[0] <= began
 
 
 async def test_after_a_block_the_loop_turns_before_what_was_read_is_handled(
