@@ -33,6 +33,12 @@ MAX_DEPTH: Final = 8
 MAX_TYPES: Final = 64
 """Types that a stream may define."""
 
+MAX_VALUES: Final = 4096
+"""Fields and elements of one value that are decoded. Each may be one byte, and becomes an object; calls have a few."""
+
+MAX_TEXT: Final = 1024 * 1024
+"""Bytes of a text that is decoded. The stack of a panic takes far less."""
+
 _MAX_FIELDS: Final = 64
 _MAX_NAME: Final = 256
 _LARGEST_DIGIT: Final = 128
@@ -170,6 +176,7 @@ class Decoder:
         self._raw = frozenset(raw)
         self._data = memoryview(b"")
         self._at = 0
+        self._left = MAX_VALUES
 
     def read(self) -> dict[str, Any]:
         """Return the fields of the next value of the stream; fields that are zero are missing.
@@ -178,6 +185,7 @@ class Decoder:
             RemoteProtocolError: It is not what this module knows, or is cut, or exceeds a limit. The stream cannot be
                 used any longer.
         """
+        self._left = MAX_VALUES
         kind = self._kind(inside=False)
         fields = self._struct(kind, 0)
         if self._at != len(self._data):
@@ -247,13 +255,18 @@ class Decoder:
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:  # noqa: ANN401 - any value of Go's
+        self._left -= 1
+        if self._left < 0:
+            raise wrong(f"more than {MAX_VALUES} values in one")
         if kind == INT:
             return self._int()
         if kind in (UINT, BOOL):
             number = self._uint()
             return bool(number) if kind == BOOL else number
         if kind in (BYTES, TEXT):
-            data = bytes(self._chunk())
+            data = bytes(self._chunk()[: MAX_TEXT + 1])
+            if len(data) > MAX_TEXT:
+                raise wrong(f"a text of more than {MAX_TEXT} bytes")
             return data.decode("utf-8", "replace") if kind == TEXT else data
         if kind == INTERFACE:
             return self._interface(depth + 1)

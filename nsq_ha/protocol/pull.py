@@ -49,7 +49,7 @@ PREFACE: Final = b"\0"
 """The first byte of a connection: no compression in either direction."""
 
 MAX_ENTRIES: Final = 10_000
-"""Entries that a replica asks for at once."""
+"""Entries that a replica asks for at once, and that an answer has at most."""
 
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of messages that an answer has at most."""
@@ -273,6 +273,8 @@ def entries_of(pulled: Pulled) -> list[LogEntry]:
     places: list[tuple[int, int]] = []
     if step == 1:
         count, at = decode_uint(data, at)
+        if count > MAX_ENTRIES:
+            raise wrong(f"{count} entries")
         for _ in range(count):
             numbers, at = _numbers(data, at, len(pulled.fields))
             named = dict(zip(pulled.fields, numbers, strict=True))

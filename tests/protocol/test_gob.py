@@ -14,7 +14,9 @@ from nsq_ha.protocol.gob import (
     BYTES,
     INT,
     INTERFACE,
+    MAX_TEXT,
     MAX_TYPES,
+    MAX_VALUES,
     TEXT,
     UINT,
     Boxed,
@@ -158,6 +160,29 @@ DEFINED = define(A, "t", ("n", UINT), ("m", A), ("i", INTERFACE), ("l", B)), enc
 def test_what_is_not_understood_is_refused(parts: tuple[bytes, ...], problem: str) -> None:
     with pytest.raises(RemoteProtocolError, match=problem):
         read_all(decoder(*parts))
+
+
+LIST = define(A, "t", ("l", B), ("s", TEXT)), encode_definition(B, Slice("[]u", C)), define(C, "u")
+
+
+def test_a_message_of_many_small_values_is_refused() -> None:
+    """An empty struct is one byte, and a dict here: a message of 64 MiB would take gigabytes."""
+
+    def of(count: int) -> bytes:
+        return value(A, (0, encode_uint(count) + bytes(count)))
+
+    most = MAX_VALUES - 1  # the list is one, too
+    read = decoder(*LIST, of(most), of(most), of(most + 1))
+    assert [len(read.read()["l"]) for _ in range(2)] == [most, most]
+    with pytest.raises(RemoteProtocolError, match=f"more than {MAX_VALUES} values in one"):
+        read.read()
+
+
+def test_a_long_text_is_refused() -> None:
+    read = decoder(*LIST, *(value(A, (1, encode_bytes(b"x" * size))) for size in (MAX_TEXT, MAX_TEXT + 1)))
+    assert len(read.read()["s"]) == MAX_TEXT
+    with pytest.raises(RemoteProtocolError, match=f"a text of more than {MAX_TEXT} bytes"):
+        read.read()
 
 
 def test_a_struct_may_have_no_fields() -> None:

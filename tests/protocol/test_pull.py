@@ -16,6 +16,7 @@ from nsq_ha.protocol.gob import (
     encode_int,
     encode_message,
     encode_text,
+    encode_uint,
 )
 from nsq_ha.protocol.pull import Answers, LogEntry, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
 from nsq_ha.protocol.server.pull import (
@@ -178,6 +179,7 @@ FIELDS = ("MsgOffset", "MsgSize")
         (b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0\0", "entries that are cut"),
         (b"\x01\x01\x03\x02\0\0", "an entry with more fields than its type"),
         (b"\x02\x01\x02ab\0", "0 entries, but the messages of 1"),
+        (b"\x01" + encode_uint(10_001) + bytes(20_000), "10001 entries"),
     ],
 )
 def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str) -> None:

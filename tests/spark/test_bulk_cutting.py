@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
-from nsq_ha.protocol.gob import decode_uint
+from nsq_ha.protocol.gob import decode_uint, encode_uint
 from nsq_ha.protocol.pull import ENTRY, EXT_MARK, Answers, Pulled, encode_stored, entries_of
 from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
 from nsq_ha.spark.plan.batch_planner import Range
@@ -207,6 +207,7 @@ ONE = b"\x01\x01\x01\x02\x01\x3c\0"  # an entry of 30 bytes at offset 1
         (ONE.replace(b"\x3c", b"\xfe\x07\xd0") + b"\x01\x01\x1e" + bytes(31), "larger than the answer"),
         (b"\x01\x01\x03\x02\0" + bytes(50), "more fields than its type"),
         (b"\x01\x01\x01\xf0" + bytes(50), "a number of 16 bytes"),
+        (b"\x01" + encode_uint(10_001) + bytes(20_000), "10001 entries"),
     ],
 )
 def test_an_answer_that_does_not_fit_together_is_refused(data: bytes, problem: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol.gob import decode_uint, wrong
-from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled
+from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES, MAX_ENTRIES, Pulled
 from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
@@ -178,6 +178,8 @@ def cut(pulled: Pulled, asked: Range) -> Cut | None:
     count, at = decode_uint(view, at)
     if step != 1 or not 0 < count < len(view):
         raise wrong("an answer without entries")
+    if count > MAX_ENTRIES:  # looking for entries that are alike takes time with each kind of them
+        raise wrong(f"{count} entries")
     starts, end = _entries(view, data, at, count)
     offsets, sizes = _places(data, starts, pulled.fields)
     if (sizes <= 0).any() or (offsets[1:] != (offsets + sizes)[:-1]).any():
