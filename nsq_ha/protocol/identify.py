@@ -51,6 +51,7 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 _LARGEST = 2**63 - 1  # of nsqd's integers; a float takes it, too
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_Text = Annotated[str, msgspec.Meta(max_length=256)]  # each connection keeps it, and tls_limits each version of an nsqd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         desired_tag: Dispatch tag; empty for no tag.
     """
 
-    version: str = ""
+    version: _Text = ""
     max_rdy_count: _Positive = 2500
     max_msg_timeout: _Positive = 900_000
     msg_timeout: _Positive = 60_000
@@ -190,7 +191,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     auth_required: bool = False
     output_buffer_size: _Natural = 0
     output_buffer_timeout: _Natural = 0
-    desired_tag: str = ""
+    desired_tag: _Text = ""
 
 
 class Authorization(msgspec.Struct, frozen=True, kw_only=True):

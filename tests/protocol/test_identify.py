@@ -159,8 +159,10 @@ def test_unknown_fields_are_ignored_and_missing_ones_have_defaults() -> None:
         b'{"snappy":true,"deflate":true}',
         b'{"version":7}',
         b'{"msg_timeout":1' + b"0" * 400 + b"}",
+        b'{"version":"' + b"x" * 257 + b'"}',
+        b'{"desired_tag":"' + b"x" * 257 + b'"}',
     ],
-    ids=range(22),
+    ids=range(24),
 )
 def test_what_makes_no_sense_is_no_identity(data: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="answer to IDENTIFY"):
