@@ -4,9 +4,9 @@ A plain topic has no partitions: each nsqd that has it holds messages of its own
 number, a *slot*, in the place of a partition's number, so that producers and consumers treat both kinds of cluster
 alike. ``policy.topology`` has the rules for the partitioned kind.
 
-The invariant: an nsqd keeps its slot while it is listed and for ``FORGET_ROUNDS`` rounds after, so the number of slots
-is bounded by the nsqds that are listed in that time. Independent nsqlookupds know different nsqds, so the union of
-their answers counts. The last answer of one that is silent counts for as many rounds.
+The invariant: an nsqd keeps its slot while it is listed and for ``FORGET_ROUNDS`` rounds after, unless there are more
+than ``MOST_SLOTS``: nsqlookupds that name other nsqds each time cost no more than that. Independent nsqlookupds know
+different nsqds, so the union of their answers counts. The last answer of one that is silent counts for as many rounds.
 
 Source: upstream nsqlookupd's ``/lookup`` and ``/nodes``.
 """
@@ -25,6 +25,9 @@ FORGET_ROUNDS: Final = 120
 """Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take a
 minute while callers wait for news, and up to two hours while nothing changes (``max_lookup_interval``). Until then an
 unlisted nsqd only keeps its slot."""
+
+MOST_SLOTS: Final = 2048
+"""Maximum number of slots: twice as many as there are nsqds in one answer. Each costs a consumer a subscription."""
 
 
 class LastAnswer(msgspec.Struct, frozen=True):
@@ -143,9 +146,10 @@ def _assign(slots: Mapping[int, Slot], listed: Sequence[Node]) -> dict[int, Slot
     """Return the slots after a round that listed these nsqds."""
     numbers = {slot.node.address: number for number, slot in slots.items()}
     known = {numbers[node.address]: Slot(node) for node in listed if node.address in numbers}
-    unlisted = {number: Slot(slot.node, slot.age + 1) for number, slot in slots.items() if number not in known}
-    assigned = known | {number: slot for number, slot in unlisted.items() if slot.age <= FORGET_ROUNDS}
-    new = [node for node in listed if node.address not in numbers]
+    new = [node for node in listed if node.address not in numbers][: MOST_SLOTS - len(known)]
+    unlisted = [(number, Slot(slot.node, slot.age + 1)) for number, slot in slots.items() if number not in known]
+    kept = sorted((each for each in unlisted if each[1].age <= FORGET_ROUNDS), key=lambda each: each[1].age)
+    assigned = known | dict(kept[: MOST_SLOTS - len(known) - len(new)])
     free = [number for number in range(len(assigned) + len(new)) if number not in assigned]
     assigned |= {number: Slot(node) for number, node in zip(free, new, strict=False)}
     return dict(sorted(assigned.items()))
