@@ -521,8 +521,8 @@ def is_returned_at_end(message: Message) -> bool:
 
 
 def _add_copy(watch: Watch, copy: Message) -> None:
-    """Keep a copy until the answer; it replaces an earlier copy from the same connection."""
-    for older in [one for one in watch.copies if one.source is copy.source]:
+    """Keep a copy until the answer; it replaces those from the same connection, and from lost ones."""
+    for older in [one for one in watch.copies if one.source is copy.source or not source_of(one).is_alive]:
         watch.copies.remove(older)
         drop(older)
     watch.copies.append(copy)

@@ -375,6 +375,19 @@ async def test_a_message_that_is_being_handled_is_not_handed_out_again(caplog: p
     assert case.ledger.is_wanted(Message(original.id, b"x", 2, 0, source), now())
 
 
+async def test_copies_from_lost_connections_are_not_kept() -> None:
+    """A handler may run for hours, and each connection that is lost meanwhile brings its message once more."""
+    case = Case()
+    (original,) = case.arrive(1)
+    with case.used_by(1, original):
+        for _ in range(3):
+            source = case.source()
+            assert not case.ledger.is_wanted(Message(original.id, b"x", 2, 0, source), now())
+            assert original.watch is not None
+            assert [copy.source for copy in original.watch.copies] == [source]
+            source.is_alive = False
+
+
 async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     case = Case()
