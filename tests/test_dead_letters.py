@@ -367,6 +367,16 @@ def test_fields_of_later_versions_are_ignored() -> None:
     assert DeadLetter.of(arrived(more)) == DeadLetter.of(arrived(form))
 
 
+def test_a_header_may_be_nested_as_deep_as_python_reads() -> None:
+    """Its publisher chooses how deep. The envelope has one level more, and what has no form is never given up."""
+    for depth in range(500, 1000):
+        ext = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
+        for form in written(message(ext=ext), "envelope", takes_headers=False):
+            letter = DeadLetter.of(arrived(form))
+            assert letter.body == b"body"
+            assert (letter.ext == ext) is not bool(letter.headers)
+
+
 # ---------------------------------------------------------------- replay
 
 

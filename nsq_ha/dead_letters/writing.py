@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -27,6 +28,10 @@ MAGIC: Final = b"nsq-dead-letter/"
 
 _MAX_PREVIOUS: Final = 10
 """Earlier provenances that headers keep, so that a message that goes round and round does not grow without end."""
+
+
+_ROOM: Final = 50
+"""Levels of nesting that Python's JSON must allow around a header, here and where the letter is read."""
 
 
 class LetterForm(NamedTuple):
@@ -96,7 +101,8 @@ class _Own(NamedTuple):
             return cls({}, None, None)
         try:
             found = json.loads(message.ext, parse_constant=_refuse)
-            json.dumps(found, allow_nan=False)  # 1e999 is JSON, but becomes infinity
+            # 1e999 is JSON, but becomes infinity.
+            json.dumps(functools.reduce(lambda inner, _: [inner], range(_ROOM), found), allow_nan=False)
         except (ValueError, RecursionError):
             return cls({}, None, message.ext)
         if not isinstance(found, dict):
