@@ -33,6 +33,7 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple, Self, cast
 
 import msgspec
 
+from nsq_ha.checks import MAX_INT64
 from nsq_ha.cli.output import json_of
 from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
@@ -493,6 +494,8 @@ def _groups(messages: Iterable[Message]) -> Iterator[list[dict[str, Any]]]:
 
 def _row(message: Message) -> dict[str, Any]:
     entry = as_dict(message)
+    if (message.offset or 0) > MAX_INT64:  # from a damaged frame: no log is that long, and the column cannot hold it
+        entry["offset"] = None
     headers = entry["headers"]
     if headers is None:  # another program's, and not JSON: kept as it is
         text = None if message.ext is None else message.ext.decode("utf-8", "backslashreplace")

@@ -162,6 +162,18 @@ def test_a_header_that_python_reads_as_infinity_is_json_in_a_file(tmp_path: Path
         assert row["headers"] == '{"a": "Infinity"}'
 
 
+def test_an_offset_that_no_log_has_ends_no_file(tmp_path: Path) -> None:
+    """Its journal could not be completed, now or at any later start."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    damaged = message(1)
+    damaged.offset = 2**63
+    with contextlib.closing(Archive(tmp_path, "orders", "parquet", "none")) as archive:
+        archive.append([damaged, message(2)])
+        completed = archive.complete()
+    assert completed is not None
+    assert [row["offset"] for row in parquet.read_table(completed.path).to_pylist()] == [None, 20]
+
+
 def test_what_a_killed_process_left_is_completed(tmp_path: Path) -> None:
     killed = Archive(tmp_path, "orders", "json", "gzip")
     killed.append([message(1), message(2)])
