@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from nsq_ha.checks import is_valid_name
-from nsq_ha.engine.body import decode_json
+from nsq_ha.engine.body import Body, decode_json, decoded
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
     ConnectError,
@@ -189,7 +189,9 @@ class Siblings:
                 except NsqError as error:
                     known = str(error)
                     lasts = _SILENT if isinstance(error, ResponseTimeoutError) else _FRESH
-                self._answers[node] = self._loop.time() + lasts, known
+                until = self._loop.time() + lasts
+                self._answers[node] = until, known
+                self._loop.call_at(until, self._answers.pop, node, None)  # it may be megabytes
         if isinstance(known, str):
             raise TransportError(known)
         return known
@@ -367,7 +369,10 @@ class Siblings:
 
     async def _ask_held(self, node: Node) -> Mapping[int, LedPartition]:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
-        stats = decode_json(await self._ask("GET", node, "/stats", params), _Stats)
+        return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+
+    def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
+        stats = decode_json(body.data, _Stats)
         return {
             int(entry.topic_partition): LedPartition(
                 entry.message_count,

@@ -20,6 +20,7 @@ from nsq_ha.observe import Observer
 from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.engine.lookups.loopback import Fake, hang
+from tests.support.turns import TURN, turns
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -441,6 +442,17 @@ async def test_calls_within_a_second_share_an_answer(cluster: Cluster) -> None:
     cluster.nsqds[0].answer("/stats", b"{}")
     assert await siblings.held(cluster.nodes[0]) == {}
     assert cluster.nsqds[0].count("/stats") == 2
+
+
+async def test_an_answer_of_megabytes_holds_nobody_up_and_is_not_kept(cluster: Cluster) -> None:
+    cluster.has(0, partition(0, *(f"channel{number}" for number in range(120_000))))
+    siblings = cluster.siblings()
+    with turns() as measured:
+        held = await siblings.held(cluster.nodes[0])
+    assert len(held[0].paused) == 120_000
+    assert measured.longest < TURN, measured.what
+    del held
+    await eventually(lambda: not siblings._answers)  # noqa: SLF001
 
 
 async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
