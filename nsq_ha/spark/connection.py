@@ -61,6 +61,7 @@ FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, u
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
+_LONGEST_BLOCK: Final = 0.1  # seconds beyond a limit for the rest of a block that has begun
 _LEAST_WAIT: Final = 0.001  # 0 would be another mode of the socket, with other errors
 _ADVICE: Final = Advice(
     no_tls="turn TLS on at the nsqd, or set tls=false",
@@ -343,14 +344,15 @@ class BlockingConnection:
 
     def _read(self, wait: float) -> bytes:
         until = time.monotonic() + wait
-        while True:
-            if (piece := next(self._pieces, None)) is not None:
-                return piece
-            data = self._wire.receive(until - time.monotonic())
+        while (piece := next(self._pieces, None)) is None:
+            if (left := until - time.monotonic()) < -_LONGEST_BLOCK:
+                raise ResponseTimeoutError(f"{self._name} sent only parts of compressed data in time")
+            data = self._wire.receive(left)
             if self._codec is None:
                 return data
-            # A block may need more bytes before it yields any.
+            # A block may need more bytes before it yields any, and empty ones may come without end.
             self._pieces = self._codec.pieces(data)
+        return piece
 
 
 class BlockingSubscription:
