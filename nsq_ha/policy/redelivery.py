@@ -21,6 +21,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.policy.touching import LEAST_GAP
+
 if TYPE_CHECKING:
     from nsq_ha.identity import MessageIdentity
 
@@ -85,7 +87,7 @@ class OrderedRequeue:
     def __init__(
         self, now: float, delay: float, delivered_at: float, *, msg_timeout: float, max_msg_timeout: float
     ) -> None:
-        self._touch_interval = msg_timeout * TOUCH_SHARE
+        self._touch_interval = max(msg_timeout * TOUCH_SHARE, LEAST_GAP)
         # Leave time for the REQ to arrive, and for small clock differences.
         self.until: float = min(now + delay, delivered_at + max_msg_timeout - self._touch_interval)
 

@@ -23,6 +23,9 @@ SHARE: Final = 0.5
 LONGEST_SHARE: Final = 0.75
 """Largest share, if an interval is given."""
 
+LEAST_GAP: Final = 0.05
+"""Seconds between two looks at least: an nsqd may say that it keeps messages for a millisecond."""
+
 
 class Held(NamedTuple):
     """A message that is being worked on.
@@ -62,7 +65,7 @@ def interval(seconds: float | None, msg_timeout: float) -> float:
 
 def gap(seconds: float | None, msg_timeout: float) -> float:
     """Return the seconds between two looks. A message may be nearly as old when it is looked at for the first time."""
-    return interval(seconds, msg_timeout) / 2
+    return max(interval(seconds, msg_timeout) / 2, LEAST_GAP)
 
 
 class _Known:

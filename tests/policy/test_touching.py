@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.policy.touching import Held, Touches, gap, interval
+from nsq_ha.policy.touching import LEAST_GAP, Held, Touches, gap, interval
 
 
 @pytest.mark.parametrize(
@@ -15,6 +15,13 @@ from nsq_ha.policy.touching import Held, Touches, gap, interval
 def test_the_interval(seconds: float | None, msg_timeout: float, each: float) -> None:
     assert interval(seconds, msg_timeout) == each
     assert gap(seconds, msg_timeout) == each / 2
+
+
+def test_an_nsqd_that_keeps_messages_for_a_millisecond_makes_no_hurry() -> None:
+    assert gap(None, 0.001) == gap(5.0, 0.001) == LEAST_GAP
+    touches: Touches[str] = Touches(None)
+    held = {"a": Held(0.0, 0.001, 900.0)}
+    assert [touches.look(now, held).touched for now in (0.1, 0.15)] == [["a"], ["a"]]
 
 
 def test_a_message_is_touched_at_its_second_turn_and_every_other_one() -> None:
