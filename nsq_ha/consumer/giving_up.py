@@ -25,7 +25,7 @@ from nsq_ha.message import Message, as_stored
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.timing import FewLines, delay_after
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
@@ -308,6 +308,7 @@ class GivingUp:
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
         self._now: dict[int, Message] = {}  # by id(): the messages that are being given up
+        self._unreadable = FewLines()  # their publisher may send any number
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
         """Return whether ``task`` is giving up a message now."""
@@ -341,7 +342,8 @@ class GivingUp:
 
         Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
         """
-        log.warning("not handing out %r: %r", message, error, exc_info=error)
+        if (more := self._unreadable.take(time.monotonic())) is not None:
+            log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
         self._backoff.taken_back(message)
         await self._failed(message, error, delay_after(self._config.requeue_backoff, message.attempts, lambda: 0.0))
 

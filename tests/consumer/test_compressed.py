@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
+from nsq_ha.policy.timing import FEW_LINES
 from nsq_ha.protocol import Close, Finish, Layout, Ready, Requeue
 from nsq_ha.protocol.body_codec import PackedBody, compress_body
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -99,6 +100,21 @@ async def test_a_publisher_of_such_bodies_makes_no_consumer_pause(stage: Stage) 
     assert [message.body for message in handled] == [b"good"]
     assert Ready(0) not in peer.of(Ready)
     assert peer.of(Requeue)[0] == Requeue(message_id(3), 3000)
+
+
+async def test_a_publisher_of_such_bodies_fills_no_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """Each line has a traceback, and each message comes again and again."""
+    stage.lead({0: stage.nsqd}, extended=True)
+    async with stage.consumer() as consumer, asyncio.TaskGroup() as group:
+        running = group.create_task(consumer.run(lambda _: None))
+        peer = await stage.nsqd.subscriber()
+        for number in range(3 * FEW_LINES):
+            peer.message(GZIP[:-5], message_id(3 + number), layout=EXT, ext=HEADER)
+            await stage.nsqd.until(lambda: len(peer.of(Requeue)) == number + 1)  # noqa: B023 - awaited here
+        running.cancel()
+    lines = [record.getMessage() for record in caplog.records if "not handing out" in record.getMessage()]
+    assert len(lines) == FEW_LINES
+    assert lines[-1].endswith("(further ones are counted for 60 s)")
 
 
 LARGE = bytes(12_000_000)
