@@ -284,7 +284,8 @@ class Partitions:
         view = self._watch.view
         if view is None or not _is_plain(view):
             return numbered(numbers)
-        return ", ".join(f"nsqd {view.known[each].address}" if each in view.known else "an nsqd" for each in numbers)
+        known = view.known
+        return ", ".join(f"nsqd {known[each].address}" if each in known else "an nsqd" for each in numbers)
 
 
 def _by_cause(troubles: Mapping[int, str], named: Callable[[list[int]], str]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from types import SimpleNamespace
+import time
+from types import MappingProxyType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
@@ -41,6 +42,7 @@ from nsq_ha.protocol import Identity
 from nsq_ha.protocol.messages import DamagedMessage
 from tests.consumer.parts import Reports, delivery_for
 from tests.support.nsqd import message_id
+from tests.support.turns import TURN
 from tests.support.waiting import dawdle, turn
 
 if TYPE_CHECKING:
@@ -348,6 +350,19 @@ async def test_what_a_plain_consumer_lacks_is_named_by_its_nsqds(
     assert why() == f"cannot connect to {ONE.address}"
     case.partitions.warn_at_start(now())
     assert caplog.messages[-1].endswith(f"in the background: {why()}")
+
+
+async def test_naming_a_thousand_nsqds_takes_no_time(make: Callable[..., Case]) -> None:
+    nodes = [Node("127.0.0.1", 1 + number, 0, is_plain=True) for number in range(1024)]
+    leaders = MappingProxyType(dict(enumerate(nodes)))
+    view = TopicView(TOPIC, TopicMeta(1024, is_partitioned=False), leaders, complete=True, exists=True)
+    case = make()
+    case.follow(view)
+    for number, node in enumerate(nodes):
+        case.subscriptions[number].trouble = ConnectionLostError(f"cannot connect to {node.address}")
+    began = time.thread_time()
+    assert case.partitions.why_not().endswith("nsqd 127.0.0.1:1024)")
+    assert time.thread_time() - began < TURN
 
 
 async def test_a_topic_that_is_not_found_is_warned_about_until_it_is(
