@@ -263,8 +263,12 @@ def cookie_of(request: HTTPConnection) -> str:
 
 
 def session_of(request: HTTPConnection) -> str | None:
-    """Return the id of a session that a request's cookie names. None if it has none."""
-    return request.cookies.get(cookie_of(request))
+    """Return the id of a session that a request's cookie names. None if it has none.
+
+    ``request.cookies`` would unquote each value, which takes the square of its length before Python 3.12.6.
+    """
+    parts = (part.partition("=") for part in request.headers.get("cookie", "").split(";"))
+    return {name.strip(): value.strip() for name, _, value in parts}.get(cookie_of(request))
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import httpx
 import pytest
@@ -16,6 +17,7 @@ from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.redaction import redact
 from tests.dashboard.conftest import channel, node, partition, reading
+from tests.support.turns import TURN
 
 TOKEN = "correct horse battery"
 
@@ -79,6 +81,16 @@ def test_sessions_end_and_are_bounded() -> None:
     again = guard.sign_in(TOKEN)
     now = LIFETIME
     assert guard.session(again) is None
+
+
+@pytest.mark.parametrize("value", ['"' + '\\"' * 15_000 + '"', ";=" * 15_000])
+def test_no_cookie_takes_time(value: str) -> None:
+    """Whoever may connect may send it."""
+    cookie = f"a={value}; nsq_ha_dashboard=s"
+    request = HTTPConnection({"type": "http", "headers": [(b"host", b"localhost"), (b"cookie", cookie.encode())]})
+    began = time.thread_time()
+    assert session_of(request) == "s"
+    assert time.thread_time() - began < TURN
 
 
 def test_dashboards_on_other_ports_have_other_cookies() -> None:
