@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
-from nsq_ha.checks import MAX_INT64, check_channel, check_partition, check_topic, is_port
+from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, is_port
 from nsq_ha.engine.body import Body, Int64, decode_json, decoded
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
@@ -186,10 +186,11 @@ class NsqdHttp(HttpPeer):
             params["topic"] = check_topic(topic)
         if channel is not None:
             params["channel"] = check_channel(channel)
+        return await self._decoded("/stats", params, lambda body: read(decode_json(body.data, Stats)))
+
+    async def _decoded(self, path: str, params: dict[str, str], read: Callable[[Body], T]) -> T:
         try:
-            return await decoded(
-                Body(200, await self.request("GET", "/stats", params)), lambda body: read(decode_json(body.data, Stats))
-            )
+            return await decoded(Body(200, await self.request("GET", path, params)), read)
         except RemoteProtocolError as error:
             raise without_frames(error) from error.__cause__  # its frames hold the answer
 
@@ -222,12 +223,7 @@ class NsqdHttp(HttpPeer):
         params = {"topic": check_topic(topic)}
         if partition is not None:
             params["partition"] = str(check_partition(partition))
-        content = decode_json(await self.request("GET", "/coordinator/stats", params), _Coordination)
-        return [
-            (entry.partition, _names(entry.isr_stats), _names(entry.catchup_stats))
-            for entry in content.topic_coord_stats or []
-            if entry.name == topic
-        ]
+        return await self._decoded("/coordinator/stats", params, partial(_members_of, topic=topic))
 
     async def change_topic(self, action: TopicAction, topic: str) -> None:
         """Change a topic of a plain nsqd."""
@@ -369,6 +365,15 @@ class NsqdHttp(HttpPeer):
                 return refusal
         limit = self._timeout
         return await https.ask(self.url, refusal, method, path, timeout=limit, params=params, content=content)
+
+
+def _members_of(body: Body, topic: str) -> list[tuple[int, tuple[str, ...], tuple[str, ...]]]:
+    found = {
+        entry.partition: (entry.partition, _names(entry.isr_stats), _names(entry.catchup_stats))
+        for entry in decode_json(body.data, _Coordination).topic_coord_stats or []
+        if entry.name == topic and 0 <= entry.partition <= MAX_PARTITION_ID
+    }
+    return list(found.values())
 
 
 def _names(replicas: list[_Replica] | None) -> tuple[str, ...]:

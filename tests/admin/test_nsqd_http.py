@@ -135,6 +135,15 @@ async def test_no_topics_at_all(fake: Fake) -> None:
         assert await nsqd.stats() == ()
 
 
+async def test_replicas_of_many_partitions_hold_nobody_up(fake: Fake) -> None:
+    entries = [{"name": "t", "partition": number, "isr_stats": [{"node_id": "a"}]} for number in range(90_000)]
+    fake.answer("/coordinator/stats", {"topic_coord_stats": entries})
+    async with NsqdHttp(fake.url, timeout=10.0) as nsqd:
+        with turns() as measured:
+            assert len(await nsqd.members("t")) == 1024
+    assert measured.longest < TURN, measured.what
+
+
 async def test_statistics_of_many_channels_hold_nobody_up(fake: Fake) -> None:
     figures = dict.fromkeys(("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count"), 1)
     channels = [{"channel_name": f"c{number}", **figures} for number in range(40)]
