@@ -37,6 +37,7 @@ from nsq_ha.message import Message, Watch
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import QUICK
 from nsq_ha.policy.redelivery import Finished
+from nsq_ha.policy.timing import FewLines
 from nsq_ha.policy.touching import Held, Touches, gap
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Ledger:
         self._clock = clock
         self._observer = observer
         self._finished = Finished()
+        self._finished_again = FewLines()  # after a connection is lost, there may be a thousand
         self._expiry_check_at = 0.0
         self._warned: frozenset[str] = frozenset()
         # By id(): messages whose block was just cancelled, with the timers that requeue them.
@@ -188,7 +190,10 @@ class Ledger:
         return True
 
     def _finish_again(self, copy: Message) -> None:
-        log.info("%r was handled before, but its FIN was without effect: finishing this copy unhandled", copy)
+        if (more := self._finished_again.take(monotonic())) is not None:
+            log.info(
+                "%r was handled before, but its FIN was without effect: finishing this copy unhandled%s", copy, more
+            )
         self._observer.event(FinishedAgain(**facts(copy)))
         finish_copy(copy)
 

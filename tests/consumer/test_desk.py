@@ -21,6 +21,7 @@ from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
 from nsq_ha.policy.ready import FEW, LOOK_INTERVAL, Seen
+from nsq_ha.policy.timing import FEW_LINES
 from tests.consumer.parts import Source
 from tests.support.nsqd import message_id
 from tests.support.waiting import block, dawdle, eventually, turn
@@ -405,6 +406,21 @@ async def test_what_was_finished_late_is_finished_again_unhandled(caplog: pytest
     assert caplog.messages[1:] == [
         f"{copy!r} was handled before, but its FIN was without effect: finishing this copy unhandled"
     ]
+
+
+async def test_few_of_those_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    case = Case()
+    source = case.source()
+    messages = case.arrive(FEW_LINES + 5, source)  # more would show that handling is quick
+    for _ in messages:
+        case.hand_out()
+    await dawdle(9.0)
+    for message in messages:
+        message.finish()
+    for message in messages:
+        assert not case.ledger.is_wanted(Message(message.id, b"x", 2, message.timestamp_ns, source), now())
+    assert sum("finishing this copy unhandled" in line for line in caplog.messages) == FEW_LINES
 
 
 @pytest.mark.parametrize("why", ["late", "lost", "blocked", "in time"])
