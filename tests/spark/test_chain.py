@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
+from nsq_ha.spark.read import chain as chain_module
 from nsq_ha.spark.read.chain import Chain, WrongPartitionError
 from tests.spark.logs import PARTITION, log_of, message
 
@@ -65,6 +66,23 @@ def test_a_gap_never_completes(raw_sizes: list[int], data: st.DataObject) -> Non
         assert not chain.is_complete
     assert got == log[: log.index(missing)]
     assert chain.stashed == len(log) - len(got) - 1
+
+
+def test_a_flood_after_a_gap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nsqd that ignores RDY filled the memory of a task within its patience."""
+    monkeypatch.setattr(chain_module, "MOST_STASHED", 5000)
+    log = log_of([40] * 100)
+    chain = Chain(0, 4000, PARTITION)
+    for _ in range(100):
+        chain.take(log[1:10], [])  # the same again and again is no flood
+    chain.take(log[:10], [])
+    assert (chain.position, chain.stashed) == (400, 0)
+    chain.take(log[11:25], [])
+    with pytest.raises(RemoteProtocolError, match=r"nsqd ignores RDY: .* messages arrived after a gap at offset 400"):
+        chain.take(log[25:], [])
+    assert 14 < chain.stashed < 25
+    chain.reopened()
+    chain.take(log[11:25], [])
 
 
 @given(st.permutations(log_of([40] * 8)))

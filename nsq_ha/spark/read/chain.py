@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from nsq_ha.spark.read.frames import Frames
 
 
+MOST_STASHED: Final = 512 * 1024 * 1024
+"""Bytes of later messages that may wait for a gap to be filled: as many as an nsqd may have in flight that delivers
+the largest messages at first. One that ignores RDY would send any number."""
+
+_ROOM: Final = 256  # approximate bytes of a message besides its body
+
+
 class WrongPartitionError(RemoteProtocolError):
     """The channel serves another partition than it was opened for: close it and open another.
 
@@ -52,7 +59,7 @@ class Chain:
         ConfigError: Not ``0 <= start <= end``.
     """
 
-    __slots__ = ("_stash", "end", "ignored", "partition", "position", "start")
+    __slots__ = ("_stash", "_stashed", "end", "ignored", "partition", "position", "start")
 
     def __init__(self, start: int, end: int, partition: int) -> None:
         if not 0 <= start <= end:
@@ -63,6 +70,7 @@ class Chain:
         self.position: int = start
         self.ignored: int = 0
         self._stash: dict[int, Message] = {}
+        self._stashed = 0  # bytes
 
     @property
     def is_complete(self) -> bool:
@@ -86,6 +94,7 @@ class Chain:
         on a connection that does not hold them.
         """
         self._stash.clear()
+        self._stashed = 0
 
     def take(self, messages: Iterable[Message], accepted: list[Message]) -> list[Message]:
         """Decide about ``messages`` in their order of arrival.
@@ -108,7 +117,8 @@ class Chain:
         Raises:
             WrongPartitionError: Close the connection, open another at ``position``.
             RemoteProtocolError: A message has no offset (the subscription is
-                of the wrong kind) or an impossible size. As above.
+                of the wrong kind) or an impossible size, or too many came after
+                a gap. As above.
             DataLossError: ``end`` cuts a message in two, so the log is not the
                 one that the range was planned on. Retries do not help.
         """
@@ -162,11 +172,19 @@ class Chain:
         if offset == self.position < self.end:
             self._accept(message, offset, accepted, finish)
             while self._stash and (follower := self._stash.pop(self.position, None)) is not None:
+                self._stashed -= len(follower.body) + _ROOM
                 self._accept(follower, self.position, accepted, finish)
         elif offset < self.position:
             finish.append(message)
         elif offset < self.end:
+            if (earlier := self._stash.pop(offset, None)) is not None:
+                self._stashed -= len(earlier.body) + _ROOM
             self._stash[offset] = message
+            self._stashed += len(message.body) + _ROOM
+            if self._stashed > MOST_STASHED:
+                raise RemoteProtocolError(
+                    f"nsqd ignores RDY: {len(self._stash)} messages arrived after a gap at offset {self.position}"
+                )
         else:
             self.ignored += 1
 
