@@ -87,6 +87,9 @@ def excerpt(data: bytes, most: int = 64) -> str:
     """
     shown = data[:most]
     if _secrets:
+        # At least one character is left of each secret, and none is longer: what follows is not shown, however it ends.
+        longest = max(len(form) for forms in _secrets.values() for form in forms.values())
+        data = data[: (most + 1) * 4 * longest]
         shown = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")[:most]
     return repr(shown)
 

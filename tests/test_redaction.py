@@ -13,6 +13,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nsq_ha import ConsumerConfig, Producer, PublishError, redaction, unexpected
 from nsq_ha.consumer.closing import supervisor_ended
@@ -159,6 +161,25 @@ def test_an_error_of_thousands_of_publishes_is_searched_once() -> None:
 def test_letters_with_several_cases_are_found(secret: str) -> None:
     redaction.conceal(secret)
     assert redaction.redact(f"it is {secret}") == "it is ***"
+
+
+def test_an_excerpt_of_a_large_frame_takes_no_time() -> None:
+    redaction.conceal(SECRET)
+    data = b"\xff" * 2**24
+    began = time.thread_time()
+    assert redaction.excerpt(data, 2) == r"b'\xff\xff'"
+    assert time.thread_time() - began < TURN
+
+
+PARTS: Final = [DATA, DATA[:-1], DATA[1:], quote(SECRET, safe="").encode(), b"x", b"\xff"]
+
+
+@given(st.lists(st.sampled_from(PARTS), min_size=30, max_size=60))
+def test_an_excerpt_is_that_of_all_data(parts: list[bytes]) -> None:
+    redaction.conceal(SECRET)
+    data = b"".join(30 * parts)
+    whole = redaction.redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")
+    assert redaction.excerpt(data, 9) == repr(whole[:9])
 
 
 def test_secrets_that_change_all_the_time_cost_little() -> None:
