@@ -34,7 +34,7 @@ from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.timing import Rarely, delay_after
 from nsq_ha.policy.topology import LookupAnswer, Node, Round
 from nsq_ha.redaction import redact
 from nsq_ha.threads import in_thread
@@ -107,6 +107,8 @@ class Server:
         # server.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
         self.is_plain = False  # by its last answer
+        self.is_logged = False  # that it fails
+        self.lines: Rarely = Rarely()
         self.listing: Listing | None = None
         self.listed: asyncio.Task[Listing] | None = None
 
@@ -499,18 +501,23 @@ class Servers:
 
     def _failed(self, server: Server, error: NsqError) -> None:
         server.failures += 1
-        server.probe_at = self._loop.time() + delay_after(_PROBES, server.failures, random.random)
-        if server.failures == 1:
-            reason = _reason_of(error)
+        now, reason = self._loop.time(), _reason_of(error)
+        server.probe_at = now + delay_after(_PROBES, server.failures, random.random)
+        # One may fail at every other lookup, as one that cannot answer for one of many topics.
+        if not server.is_logged and server.lines.take(now) is not None:
+            server.is_logged = True
             others = "asking the others" if len(self._servers) > 1 else "retrying; leaders known so far stay in use"
             text = "nsqlookupd %s gave no usable answer: %s; %s"
             _log.log(self._level, text, server.url, reason, others, extra={"lookupd": server.url})
+        if server.failures == 1:
             self._report(LookupdFailed(lookupd=server.url, reason=reason))
             self._list_wanted.set()
 
     def _succeeded(self, server: Server) -> None:
         if server.failures:
-            _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
+            if server.is_logged:
+                _log.info("nsqlookupd %s answers again", server.url, extra={"lookupd": server.url})
+            server.is_logged = False
             self._report(LookupdRecovered(lookupd=server.url))
             self._list_wanted.set()
         server.failures = 0

@@ -132,6 +132,24 @@ async def test_a_failing_one_is_asked_again_after_growing_pauses(make: Callable[
     assert stage.servers._servers[0].failures == 1
 
 
+async def test_one_that_fails_every_other_time_fills_no_log(
+    make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    stage = make(A)
+    for number in range(80):
+        stage[A].error = DOWN if number % 2 else None
+        await stage.servers.look_up("orders", "w")
+        await dawdle(0.1)
+    assert 2 < len(caplog.records) < 6
+    caplog.clear()
+    stage[A].error = DOWN
+    for _ in range(200):  # what lasts is said in any case
+        await stage.servers.look_up("orders", "w")
+        await dawdle(0.1)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 @pytest.mark.parametrize(("takes", "asked"), [(0.2, 2), (0.3, 1)])
 async def test_only_a_quick_failure_is_tried_again_at_once(
     make: Callable[..., Stage], takes: float, asked: int
