@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +16,7 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.gob import encode_uint
 from nsq_ha.protocol.pull import Pull, Pulled, PullRefused, entries_of
 from nsq_ha.protocol.server.pull import AnswerWriter, CallReader, StoredEntry
+from nsq_ha.spark.read.bulk import link as link_module
 from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 
 PULL = Pull("flights", 0, 0, 1)
@@ -126,6 +129,23 @@ def test_silence_is_not_waited_for_long() -> None:
         with pytest.raises(ResponseTimeoutError, match=f"nsqd 127.0.0.1:4150, port {address[1]} sent nothing in time"):
             link.answer(0.01)
         done.set()
+
+
+def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one began the patience again, so an answer of megabytes could take years."""
+    now = itertools.count(0.0, 0.5)
+    link = linked(("127.0.0.1", 1))
+    link._buffer = memoryview(encode_uint(1_000_000))  # noqa: SLF001
+
+    def receive_into(_part: memoryview, wait: float) -> int:
+        assert 0 < wait <= 10.0
+        assert next(now) < 100.0
+        return 1
+
+    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: next(now)), raising=False)
+    monkeypatch.setattr(link._wire, "receive_into", receive_into)  # noqa: SLF001
+    with pytest.raises(ResponseTimeoutError, match="sent only a part of an answer in time"):
+        link.answer(10.0)
 
 
 def test_a_reset_is_a_lost_connection() -> None:

@@ -8,11 +8,13 @@ neither TLS nor AUTH.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.errors import RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.policy.liveness import SLOW_LINK
 from nsq_ha.protocol.gob import decode_uint
 from nsq_ha.protocol.pull import MAX_BYTES, Answers, Pull, Pulled, PullRefused, Requests
 from nsq_ha.spark.connection import Wire
@@ -53,7 +55,7 @@ class BulkLink:
         self._requests = Requests()
         self._answers = Answers(self._message)
         self._buffer = memoryview(b"")
-        self._patience = 0.0
+        self._patience = self._until = 0.0
 
     def connect(self) -> None:
         """Connect.
@@ -79,14 +81,14 @@ class BulkLink:
         """Wait for the next answer.
 
         Args:
-            patience: Seconds without a byte after which to give up.
+            patience: Seconds without a byte after which to give up; also if it comes slower than on a slow link.
 
         Raises:
             ResponseTimeoutError: There was none for so long.
             ConnectionLostError: The connection was lost.
             RemoteProtocolError: The answer is not understood.
         """
-        self._patience = patience
+        self._patience, self._until = patience, time.monotonic() + patience
         number, answer = self._answers.read()
         self.answered += 1
         if number != self.answered:
@@ -96,10 +98,11 @@ class BulkLink:
     def _message(self) -> memoryview:
         """Receive a message of the gob stream; nothing is copied but what arrived with its length."""
         while (start := self._length_ends()) is None:
-            self._buffer = memoryview(bytes(self._buffer) + self._wire.receive(self._patience))
+            self._buffer = memoryview(bytes(self._buffer) + self._wire.receive(self._wait()))
         size, _ = decode_uint(self._buffer, 0)
         if size > LARGEST:
             raise RemoteProtocolError(f"{self._where} sent a message of {size} bytes")
+        self._until += size / SLOW_LINK
         arrived = self._buffer[start : start + size]
         self._buffer = self._buffer[start + size :]
         # From a pool: numpy would get these megabytes as new pages, and clearing them costs as much as the rest.
@@ -107,8 +110,14 @@ class BulkLink:
         message[: len(arrived)] = arrived
         at = len(arrived)
         while at < size:
-            at += self._wire.receive_into(message[at:], self._patience)
+            at += self._wire.receive_into(message[at:], self._wait())
         return message
+
+    def _wait(self) -> float:
+        """Return how many seconds to wait for the next bytes."""
+        if (left := self._until - time.monotonic()) <= 0:
+            raise ResponseTimeoutError(f"{self._where} sent only a part of an answer in time")
+        return min(left, self._patience)
 
     def _length_ends(self) -> int | None:
         """Return where the length of the next message ends. None if it did not arrive yet."""
