@@ -57,6 +57,9 @@ CONNECT_TIMEOUT: Final = 2.0
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Limit of unfinished messages in bytes; RDY follows from it and the largest message so far."""
 
+CATCH_UP: Final = 0.25
+"""Seconds for which what arrived on an idle connection is read: heartbeats may come without end."""
+
 FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full

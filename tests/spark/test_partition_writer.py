@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -15,11 +16,12 @@ from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.server.answers import encode_traced
+from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
-from tests.spark.test_replay import OK, ScriptedNsqd, error
+from tests.spark.test_replay import HEARTBEAT, OK, ScriptedNsqd, error
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
@@ -164,6 +166,26 @@ def test_a_connection_that_nsqd_ended_meanwhile_leaves_no_doubt(nsqd: Start, mon
     writing.settle()
     before.end()
     assert write(writing, batch(b"two")) == PartitionWritten(rows=2, size=6, batches=2)
+
+
+def test_heartbeats_without_end_hold_up_no_batch(nsqd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_writer, "_IDLE", 0.0)
+    flooding, after = nsqd(HANDSHAKE, (b"one", OK)), nsqd(HANDSHAKE, (b"two", OK))
+    writing = writer(Leaders([flooding.node, after.node]))
+    writing.send(batch(b"one"))
+    writing.settle()
+    began = time.monotonic()
+
+    def arrived(_connection: BlockingConnection) -> bytes:
+        assert time.monotonic() - began < 5.0
+        return HEARTBEAT
+
+    monkeypatch.setattr(BlockingConnection, "arrived", arrived)
+    monkeypatch.setattr(BlockingConnection, "accept", lambda _connection, _data: None)
+    connection = writing._connection  # noqa: SLF001
+    assert connection is not None
+    assert writing._has_ended(connection)  # noqa: SLF001
+    writing.close()
 
 
 def test_nobody_leads_for_a_while(nsqd: Start) -> None:

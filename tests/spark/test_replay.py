@@ -272,6 +272,22 @@ def test_messages_that_do_not_fit_into_the_memory_of_a_batch(start: Start, monke
     assert [(each.offset, set(each.body)) for each in got] == [(each.offset, set(each.body)) for each in log]
 
 
+def test_heartbeats_without_end_do_not_keep_a_subscription(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They kept the driver, and with it the query, for as long as they came."""
+    replay, _, _ = start(*HANDSHAKE)
+    replay.open(0)
+    assert replay.pause()
+    began = time.monotonic()
+
+    def arrived() -> bytes:
+        assert time.monotonic() - began < 5.0
+        return HEARTBEAT
+
+    monkeypatch.setattr(replay.connection, "arrived", arrived)
+    monkeypatch.setattr(replay.connection, "send", lambda _: None)
+    assert not replay.resume()
+
+
 def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start) -> None:
     log = log_of([40] * 300)
     replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log)))

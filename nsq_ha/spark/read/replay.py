@@ -22,12 +22,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
 from nsq_ha.spark.cluster import BlockingCluster, temporary_channel
-from nsq_ha.spark.connection import FIRST_READY, BlockingSubscription
+from nsq_ha.spark.connection import CATCH_UP, FIRST_READY, BlockingSubscription
 from nsq_ha.spark.read.frames import Frames, ReceiveBuffer, cut
 
 if TYPE_CHECKING:
@@ -139,8 +140,9 @@ class Replay(BlockingSubscription):
         Raises:
             NsqError: The connection was lost, or the server refused something.
         """
+        until = time.monotonic() + CATCH_UP
         while data := self.connection.arrived():
-            if self._accept(data):
+            if self._accept(data) or time.monotonic() > until:
                 return False
         if self._has_more or self.connection.is_late:
             return False

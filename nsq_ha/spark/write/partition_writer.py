@@ -26,7 +26,7 @@ from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.redaction import excerpt
-from nsq_ha.spark.connection import BlockingConnection
+from nsq_ha.spark.connection import CATCH_UP, BlockingConnection
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub, encode
 
 if TYPE_CHECKING:
@@ -140,9 +140,12 @@ class PartitionWriter:
 
         A batch that is sent over such a connection would be in doubt.
         """
+        until = time.monotonic() + CATCH_UP
         try:
             while time.monotonic() - self._sent_at >= _IDLE and (data := connection.arrived()):
                 connection.accept(data)
+                if time.monotonic() > until:
+                    return True
         except NsqError:
             return True
         return False
