@@ -15,6 +15,7 @@ import pytest
 import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
 from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
+from nsq_ha.admin.description import MAX_PERCENTILES
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
@@ -28,7 +29,7 @@ from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
-from nsq_ha.dashboard.pages.topics import topic_page, topics
+from nsq_ha.dashboard.pages.topics import latencies, topic_page, topics
 from nsq_ha.dashboard.pages.ui import MAX_ROWS, Board, Page
 from nsq_ha.dashboard.search import Answer
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
@@ -84,6 +85,12 @@ def filled(*names: str, paused: bool = False) -> History:
 def every_page(board: Board, topic: str, name: str) -> list[Page]:
     pages = [overview(board), topics(board), nodes(board), timeline_page(board), search_page(board, None, HOSTILE)]
     return [*pages, topic_page(board, topic), channel_page(board, topic, name), node_page(board, "n:4150")]
+
+
+def test_latencies_have_few_columns() -> None:
+    """Nsqds may measure other percentiles each."""
+    shown = latencies([(str(number), Latency(1, ((number / 1000, 0.1),))) for number in range(100)])
+    assert str(shown).count("<th ") == 2 + MAX_PERCENTILES
 
 
 def test_no_text_can_become_markup() -> None:
