@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
 from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.words import counted, some, span
@@ -43,6 +43,9 @@ SLOW: Final = 1.0
 
 _TIMES_SLOWER: Final = 10
 """How many times as long as that of the others a slow answer takes."""
+
+_MOST_NAMED: Final = 100
+"""Nsqds that are missing only because others name them as replicas; one may name any number."""
 
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
 """Parts of what an nsqd says that cannot write."""
@@ -154,10 +157,10 @@ def _unanswered(reading: Reading) -> Incident:
 def _missing(reading: Reading) -> Iterator[Incident]:
     named = {address for each in reading.replicas.values() for address in (*each.in_sync, *each.behind)}
     known = {address: each.since for address, each in reading.remembered.nsqds.items() if each.lost is not None}
-    lost = {*reading.silent, *((named | known.keys()) - reading.nodes.keys())}
-    without = unled(reading)
-    for address in sorted(lost):
-        yield _lost(reading, address, lost, without)
+    only_named = sorted(named - reading.nodes.keys() - known.keys())[:_MOST_NAMED]
+    lost = _Lost.of(reading, {*reading.silent, *(known.keys() - reading.nodes.keys()), *only_named})
+    for address in sorted(lost.addresses):
+        yield _lost(reading, address, lost)
     listed = {address for each in reading.lookupds for address in each.nsqds}
     cut = [a for a, said in sorted(reading.absent.items()) if not said.error and a not in listed]
     if cut and not reading.unanswered:
@@ -173,10 +176,42 @@ def _missing(reading: Reading) -> Iterator[Incident]:
         )
 
 
-def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[TopicPartition, str]) -> Incident:
+class _Lost(NamedTuple):
+    """All nsqds that are missing, and what is found once for all of them.
+
+    Attributes:
+        addresses: The nsqds.
+        without: The partitions that nobody serves now.
+        leaderless: Those of them that have no leader, not even a silent one.
+        led: The partitions that each of these nsqds leads, as far as is known.
+        held: The partitions of which each of them should hold a replica.
+    """
+
+    addresses: frozenset[str]
+    without: Mapping[TopicPartition, str]
+    leaderless: frozenset[TopicPartition]
+    led: Mapping[str, set[TopicPartition]]
+    held: Mapping[str, list[TopicPartition]]
+
+    @classmethod
+    def of(cls, reading: Reading, addresses: Iterable[str]) -> Self:
+        led: dict[str, set[TopicPartition]] = {address: set() for address in addresses}
+        held: dict[str, list[TopicPartition]] = {address: [] for address in led}
+        for partition, leader in reading.leaders.items():
+            if leader in led:
+                led[leader].add(partition)
+        for partition, replicas in reading.replicas.items():
+            for address in replicas.in_sync | replicas.behind:
+                if address in held:
+                    held[address].append(partition)
+        without = unled(reading)
+        return cls(frozenset(led), without, frozenset(without.keys() - reading.leaders.keys()), led, held)
+
+
+def _lost(reading: Reading, address: str, lost: _Lost) -> Incident:
     known = reading.remembered.nsqds.get(address, Sighting(0.0))
-    led = known.led | {partition for partition, leader in reading.leaders.items() if leader == address}
-    gone = led & without.keys()
+    led = known.led | lost.led[address]
+    gone = led & lost.without.keys()
     moved = sum(reading.leaders.get(each, address) != address for each in led)
     took = f" after {span(known.replaced - known.seen)}" if known.replaced and known.since is not None else ""
     effects = [f"{counted(moved, 'partition')} led by others{took}"] if moved else []
@@ -185,8 +220,7 @@ def _lost(reading: Reading, address: str, lost: Iterable[str], without: Mapping[
         effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
     if bare := len(gone - kept):
         effects.append(f"{counted(bare, 'partition')} {_have(bare)} no leader")
-    leaderless = {partition for partition in without if partition not in reading.leaders}
-    effects += _writes(reading, address, frozenset(lost), leaderless, is_more=bool(bare))
+    effects += _writes(reading, address, lost, is_more=bool(bare))
     if known.waiting:
         effects.append(f"{counted(known.waiting, 'message')} waited there")
     said = reading.nodes.get(address) or reading.absent.get(address)
@@ -222,17 +256,14 @@ def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
     return f"start it, or free its way; if it was removed for good: nsq-ha node forget {address}"
 
 
-def _writes(
-    reading: Reading, address: str, lost: frozenset[str], leaderless: Collection[TopicPartition], *, is_more: bool
-) -> list[str]:
+def _writes(reading: Reading, address: str, lost: _Lost, *, is_more: bool) -> list[str]:
     """Return what the loss means for writing to partitions that have a leader; the others are named as having none."""
     stopped, thin = set[TopicPartition](), set[str]()
-    for partition, replicas in reading.replicas.items():
-        if address not in replicas.in_sync | replicas.behind:
-            continue
-        alive = len(replicas.in_sync - lost)
+    for partition in lost.held[address]:
+        replicas = reading.replicas[partition]
+        alive = len(replicas.in_sync - lost.addresses)
         if alive < replicas.needed:
-            if partition not in leaderless:
+            if partition not in lost.leaderless:
                 stopped.add(partition)
         elif alive == replicas.needed:
             thin.add(partition[0])

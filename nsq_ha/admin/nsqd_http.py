@@ -65,6 +65,8 @@ EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
 """Parts of the error texts of ``/message/get`` if a message does not exist or is not flushed yet."""
+_MOST_REPLICAS: Final = 16  # of each kind, of a partition; the cluster allows five
+
 _STEPS: Final = 3
 """Numbers to try for a message whose id the server does not find; more than one only if ids are missing between."""
 NO_CHANNEL: Final = "CHANNEL_NOT_FOUND"
@@ -377,7 +379,7 @@ def _members_of(body: Body, topic: str) -> list[tuple[int, tuple[str, ...], tupl
 
 
 def _names(replicas: list[_Replica] | None) -> tuple[str, ...]:
-    return tuple(each.node_id for each in replicas or [])
+    return tuple(each.node_id for each in (replicas or [])[:_MOST_REPLICAS])
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:

@@ -322,3 +322,18 @@ def test_servers_are_forgotten_after_a_day_or_by_name() -> None:
 def test_memory_is_bounded() -> None:
     many = {f"n:{number}": Sighting(float(number)) for number in range(MAX_SERVERS + 9)}
     assert Memory().after(1.0, many, (), {}).nsqds.keys() == {f"n:{n}" for n in range(9, MAX_SERVERS + 9)}
+
+
+def test_an_nsqd_that_names_thousands_of_others_holds_nobody_up() -> None:
+    """Each of them is missing, and all who show the cluster ask what is wrong several times."""
+    named = {
+        (topic, number): Replicas(frozenset({f"x{topic}:{number}{each}" for each in range(16)}), frozenset())
+        for topic in TOPICS
+        for number in range(50)
+    }
+    now = after(104.0, node(1, *LED), node(2, *FOLLOWED), replicas=named)
+    began = time.thread_time()
+    found = [each.subject for each in incidents(now)]
+    assert time.thread_time() - began < TURN
+    assert C in found
+    assert len(found) < 200

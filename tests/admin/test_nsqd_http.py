@@ -144,6 +144,16 @@ async def test_replicas_of_many_partitions_hold_nobody_up(fake: Fake) -> None:
     assert measured.longest < TURN, measured.what
 
 
+async def test_few_replicas_of_a_partition_are_read(fake: Fake) -> None:
+    """Each name is an nsqd that is missing, as far as anybody knows."""
+    names = [{"node_id": f"made-up-{number}"} for number in range(1000)]
+    entry = {"name": "t", "partition": 0, "isr_stats": names, "catchup_stats": names}
+    fake.answer("/coordinator/stats", {"topic_coord_stats": [entry]})
+    async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
+        ((_, in_sync, behind),) = await nsqd.members("t")
+    assert 5 <= len(in_sync) == len(behind) < 20
+
+
 async def test_statistics_of_many_channels_hold_nobody_up(fake: Fake) -> None:
     figures = dict.fromkeys(("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count"), 1)
     channels = [{"channel_name": f"c{number}", **figures} for number in range(40)]
