@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from nsq_ha.redaction import redact
+from nsq_ha.redaction import MOST_READ, beginning, redact
 
 
 class NsqError(Exception):
@@ -368,6 +368,8 @@ SERVER_ERRORS: Final[Mapping[str, type[ServerError]]] = MappingProxyType(
 )
 """Maps the code of an error frame to its class; other codes are a plain :class:`ServerError`."""
 
+_MOST_TEXT: Final = 4096
+"""Maximum characters of the text of an error frame; ids and names take far less."""
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
 _NO_PARTITION: Final = "multi partition: -1"
 """End of the error text if a command names no partition of a topic with several."""
@@ -385,12 +387,14 @@ def server_error(data: bytes) -> ServerError:
 
     Source: server protocol 1.
     """
-    text = data.decode("utf-8", "replace")
+    text = data[: 8 * MOST_READ].decode("utf-8", "replace")
     if text.startswith(_TOO_MANY_CONNECTIONS):
-        return OverloadedError("", text)
+        return OverloadedError("", beginning(text, _MOST_TEXT))
     code, _, detail = text.partition(" ")
-    if code not in SERVER_ERRORS:
-        code, _, detail = redact(text).partition(" ")  # before the split, since a secret may contain a blank
+    if code in SERVER_ERRORS:
+        detail = beginning(detail, _MOST_TEXT)
+    else:  # a secret may contain a blank
+        code, _, detail = beginning(text, _MOST_TEXT).partition(" ")
     if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
         return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
     if code == "E_BAD_PARTITION" and detail.endswith(_NO_PARTITION):

@@ -4,8 +4,8 @@ A server knows the secret that it received, and may send it back in any text: an
 error frame, an HTTP answer, a version. Errors and log lines must not contain it.
 
 The invariant: a secret passed to :func:`conceal` does not appear in the results of
-:func:`redact` and :func:`excerpt`, neither unchanged nor in a usual encoding
-(escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
+:func:`redact`, :func:`beginning` and :func:`excerpt`, neither unchanged nor in a usual
+encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ REDACTED: Final = "***"
 MAX_SECRETS: Final = 256
 """Maximum number of secrets; the one that was given least recently is forgotten, so that new tokens every hour cost
 neither memory nor time without bound."""
+
+MOST_READ: Final = 16 * 1024
+"""Characters that are searched of a text of which only the beginning is shown."""
 
 _secrets: dict[str, dict[str, str]] = {}
 """By secret, the least recently given first: its forms, by what to look for in a folded text. Replaced and not changed,
@@ -80,17 +83,30 @@ def _found(text: str) -> set[str]:
     return {form for forms in _secrets.values() for key, form in forms.items() if key in folded}
 
 
-def excerpt(data: bytes, most: int = 64) -> str:
-    """Return the beginning of ``data`` as a literal without secrets, for an error message.
+def beginning(text: str | bytes, most: int, errors: str = "replace") -> str:
+    """Return at most ``most`` characters of a text from outside, without secrets; it may have megabytes.
 
     Secrets are replaced before the text is cut; otherwise part of one could remain.
+
+    Args:
+        text: The text, or its UTF-8.
+        most: Maximum length.
+        errors: How to decode what is not UTF-8.
     """
+    if isinstance(text, bytes):
+        text = text[: 8 * MOST_READ].decode("utf-8", errors)
+    shown = redact(text[:MOST_READ])
+    if len(text) > MOST_READ:  # what was read may end within a secret
+        longest = max((len(form) for forms in _secrets.values() for form in forms.values()), default=0)
+        shown = shown[: max(len(shown) - longest, 0)]
+    return shown[:most]
+
+
+def excerpt(data: bytes, most: int = 64) -> str:
+    """Return the beginning of ``data`` as a literal without secrets, for an error message."""
     shown = data[:most]
     if _secrets:
-        # At least one character is left of each secret, and none is longer: what follows is not shown, however it ends.
-        longest = max(len(form) for forms in _secrets.values() for form in forms.values())
-        data = data[: (most + 1) * 4 * longest]
-        shown = redact(data.decode("utf-8", "surrogateescape")).encode("utf-8", "surrogateescape")[:most]
+        shown = beginning(data, most, "surrogateescape").encode("utf-8", "surrogateescape")[:most]
     return repr(shown)
 
 

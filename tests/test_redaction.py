@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -35,6 +36,7 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
+from nsq_ha.protocol.refusals import read_error
 from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions
@@ -120,6 +122,32 @@ def test_what_is_cut_off_leaves_no_part_of_a_secret() -> None:
     data = b"x" * 60 + DATA
     assert redaction.excerpt(data) == repr(b"x" * 60 + b"***")
     assert redaction.excerpt(b"\xff" + DATA) == r"b'\xff***'"
+
+
+@pytest.mark.parametrize("code", ["E_PUB_FAILED", "E_ODD", "too much client connections"])
+@pytest.mark.parametrize("shown", [1, 2, 8])
+def test_what_is_cut_off_an_error_frame_leaves_no_part_of_a_secret(code: str, shown: int) -> None:
+    """The first 4096 bytes were searched, so the beginning of a secret at their end remained."""
+    redaction.conceal("sesame-4711")
+    failed = read_error(f"{code} ".ljust(4096 - shown, ".").encode() + b"sesame-4711")
+    assert str(failed).rstrip("*").endswith(".")
+
+
+@pytest.mark.parametrize("count", [1, 3000])
+def test_where_a_long_text_is_not_searched_it_is_not_shown(count: int) -> None:
+    redaction.conceal(SECRET)
+    filler = "x" * (redaction.MOST_READ - 8) if count == 1 else ""
+    for text in (filler + SECRET * count, (filler + SECRET * count).encode()):
+        assert set(redaction.beginning(text, sys.maxsize)) == ({"x"} if count == 1 else {"*"})
+
+
+def test_an_excerpt_of_megabytes_costs_little() -> None:
+    """A response frame of the largest size held the event loop for a second and took 250 MB."""
+    redaction.conceal(SECRET)
+    data = b"\xff" * 2**24
+    began = time.thread_time()
+    assert redaction.excerpt(data) == repr(data[:64])
+    assert time.thread_time() - began < TURN
 
 
 def test_a_cause_that_shows_a_secret_is_dropped() -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from nsq_ha.checks import MAX_INT64
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.redaction import harmless, redact
+from nsq_ha.redaction import beginning, harmless
 from nsq_ha.threads import in_thread
 
 MOST_VALUES: Final = 400_000
@@ -28,7 +28,6 @@ AT_ONCE_BYTES: Final = 256 * 1024
 """Size of an answer up to which it is decoded at once."""
 
 _SHOWN: Final = 120
-_READ: Final = 16 * 1024
 _NULL: Final = msgspec.Raw(b"null")
 
 T = TypeVar("T")
@@ -95,8 +94,9 @@ def unwrap(status: int, body: bytes) -> Body:
     if status == 200:
         return Body(status, body)
     refusal = try_json(body, _Refusal)
-    text = refusal.message if refusal is not None else body[:_READ].decode("utf-8", "replace")
-    return Body(status, b"", _shown(text), None if refusal is None else refusal.https_port)
+    if refusal is None:
+        return Body(status, b"", _shown(body))
+    return Body(status, b"", _shown(refusal.message), refusal.https_port)
 
 
 async def decoded(body: Body, decode: Callable[[Body], T]) -> T:
@@ -135,7 +135,6 @@ def try_json(data: bytes, shape: type[T]) -> T | None:
         return None
 
 
-def _shown(text: str) -> str:
-    # Secrets are replaced before the text is cut: part of one would reveal much of it.
-    printable = "".join(letter if letter.isprintable() else "?" for letter in redact(text[:_READ])[: _SHOWN + 1])
+def _shown(text: str | bytes) -> str:
+    printable = "".join(letter if letter.isprintable() else "?" for letter in beginning(text, _SHOWN + 1))
     return printable if len(printable) <= _SHOWN else printable[:_SHOWN] + "..."

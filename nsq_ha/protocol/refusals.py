@@ -61,7 +61,6 @@ PUBLISH_REFUSALS: Final = frozenset(
 )
 """Error codes that refuse a publish, of partitioned and upstream nsqds."""
 
-_MAX_ERROR_BYTES: Final = 4096  # Maximum length of an error text; ids and names take far less.
 _TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
 _OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"
 _INVALID: Final = r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid"
@@ -104,7 +103,7 @@ def read_error(data: bytes) -> ServerError:
         raise RemoteProtocolError(
             f"an error frame contains {excerpt(data)}, which is not an error: the stream is damaged"
         )
-    return with_advice(server_error(data[:_MAX_ERROR_BYTES]))
+    return with_advice(server_error(data))
 
 
 def with_advice(error: ServerError) -> ServerError:
