@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import logging
+import pickle
 import sys
 import time
 import traceback
@@ -39,7 +40,7 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.refusals import read_error
 from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.spark.connection import BlockingConnection
-from nsq_ha.spark.options import ConnectionOptions
+from nsq_ha.spark.options import ConnectionOptions, ReadOptions
 from tests.engine.lookups.loopback import Fake
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
 from tests.support.recorder import Recorder
@@ -226,6 +227,15 @@ def test_secrets_that_change_all_the_time_cost_little() -> None:
 )
 def test_options_conceal_it(make: Callable[[], object]) -> None:
     assert SECRET not in repr(make())
+    assert redaction.redact(SECRET) == "***"
+
+
+def test_a_task_of_spark_conceals_it_before_it_asks_anybody() -> None:
+    data = pickle.dumps(ReadOptions(connection=ConnectionOptions(auth_secret=SECRET)))
+    redaction.forget()
+    assert pickle.loads(data).connection == ConnectionOptions(auth_secret=SECRET)  # noqa: S301 - our own
+    redaction.forget()
+    pickle.loads(data)  # noqa: S301
     assert redaction.redact(SECRET) == "***"
 
 

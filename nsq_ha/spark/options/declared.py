@@ -11,13 +11,14 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta
 
 from nsq_ha.checks import MAX_INT64, check_topic, lookupd_urls, nsqd_addresses
 from nsq_ha.options.config import FrameBytes, MsgTimeout
-from nsq_ha.options.language import Bytes, Seconds
+from nsq_ha.options.language import Bytes, Seconds, declared
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.options.values import secret_text
 from nsq_ha.redaction import conceal
@@ -87,6 +88,10 @@ class ConnectionOptions:
     def __post_init__(self) -> None:
         """Hide the secret in errors and logs."""
         conceal(self.auth_secret)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle so that a task hides the secret as soon as it has it: it asks nsqd by HTTP before it sends AUTH."""
+        return partial(ConnectionOptions, **{name: getattr(self, name) for name in declared(ConnectionOptions)}), ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
