@@ -194,10 +194,12 @@ class Message(msgspec.Struct, eq=False, gc=False):
             raise ConfigError(f"json(type={type!r}): give the type itself, not its name: write json({type})")
         what = "is not JSON"
         try:
-            return msgspec.json.decode(self.body, type=type)
+            decoder = msgspec.json.Decoder(type)
         except TypeError as error:
             raise ConfigError(f"json(type=...): {error}") from error
-        except msgspec.ValidationError as error:
+        try:
+            return decoder.decode(self.body)
+        except (msgspec.ValidationError, TypeError) as error:  # the second for a list in a set
             what, reason = f"does not match {_name_of(type)}", str(error)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             reason = str(error)

@@ -214,6 +214,12 @@ def test_json_with_a_type_gives_that_type() -> None:
     assert with_body(b"null").json(int | None) is None
 
 
+def test_what_a_set_cannot_hold_is_an_error_of_the_body() -> None:
+    """It was one of the program, for a body that anybody may publish."""
+    with pytest.raises(BodyError, match="does not match set: unhashable type"):
+        with_body(b"[[1]]").json(set)
+
+
 @pytest.mark.parametrize(
     ("body", "field", "said"),
     [
