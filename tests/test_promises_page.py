@@ -157,6 +157,19 @@ def test_fails_itself():
     if True:
         pytest.xfail("not today")
 def test_with_a_browser(browser): ...
+needs_luck = pytest.mark.skipif(True, reason="never here")
+@needs_luck
+def test_with_a_mark_by_name(): ...
+@pytest.fixture
+def hardware(): pytest.skip("none here")
+def test_with_a_fixture_of_the_file(hardware): ...
+@pytest.mark.usefixtures("hardware")
+def test_with_a_fixture_by_name(): ...
+def needs_hardware(): pytest.skip("none here")
+def test_with_a_helper():
+    needs_hardware()
+@pytest.mark.parametrize("a", [])
+def test_without_cases(a): ...
 @pytest.mark.skip
 class TestSkipped:
     def test_in_a_skipped_class(self): ...
@@ -185,7 +198,12 @@ def test_a_test_that_runs(name: str) -> None:
         ("test_slow", "has 'slow'"),
         ("test_skips_itself", "has 'skip'"),
         ("test_fails_itself", "has 'xfail'"),
-        ("test_with_a_browser", "the fixture 'browser', which may skip it"),
+        ("test_with_a_browser", "uses 'browser', which may skip it"),
+        ("test_with_a_mark_by_name", "has 'skipif'"),
+        ("test_with_a_fixture_of_the_file", "uses 'hardware', which may skip it"),
+        ("test_with_a_fixture_by_name", "uses 'hardware', which may skip it"),
+        ("test_with_a_helper", "uses 'needs_hardware', which may skip it"),
+        ("test_without_cases", "has no cases"),
         ("test_in_a_skipped_class", "has 'skip'"),
     ],
 )
@@ -196,6 +214,13 @@ def test_a_test_that_shows_nothing_is_found(name: str, why: str) -> None:
 def test_a_file_whose_tests_are_all_left_out_is_found() -> None:
     source = "pytestmark = [pytest.mark.spark, pytest.mark.slow]\ndef test_plain(): ..."
     assert why_not_run(source, "test_plain") == "test_plain has 'slow'"
+    source = "pyarrow = pytest.importorskip('pyarrow')\ndef test_plain(): ..."
+    assert why_not_run(source, "test_plain") == "test_plain has 'importorskip'"
+
+
+def test_a_test_of_no_cases_fails(pytestconfig: pytest.Config) -> None:
+    """By default it would be skipped; which values there are is known only when the file is read."""
+    assert pytestconfig.getini("empty_parameter_set_mark") == "fail_at_collect"
 
 
 def test_a_file_or_a_fixture_of_a_conftest_that_shows_nothing_is_found() -> None:

@@ -270,12 +270,17 @@ def why_not_run(source: str, name: str, skipping: frozenset[str] = frozenset()) 
         return f"no test is named {name!r}"
     if isinstance(test, ast.Assign):  # the tests of a state machine
         return None
+    named = _named(tree.body)
     marks = [*test.decorator_list, *(owner.decorator_list if owner else ()), *_marks_of_all(tree.body)]
-    for node in (*marks, *_calls(test)):
+    marks = [named.get(ast.unparse(mark), mark) for mark in marks]
+    if any(map(_is_empty, marks)):
+        return f"{name} has no cases"
+    at_import = [call for node in tree.body if isinstance(node, ast.Expr | ast.Assign) for call in _calls(node)]
+    for node in (*marks, *_calls(test), *at_import):
         if found := LEFT_OUT.search(ast.unparse(node)):
             return f"{name} has {found[0]!r}"
-    if wanted := skipping & {each.arg for each in test.args.args + test.args.kwonlyargs}:
-        return f"{name} has the fixture {min(wanted)!r}, which may skip it"
+    if wanted := (skipping | _that_skip(source)) & _words(test, *marks):
+        return f"{name} uses {min(wanted)!r}, which may skip it"
     return None
 
 
@@ -303,20 +308,45 @@ def _marks_of_all(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
             yield node.value
 
 
-def _calls(test: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.expr]:
-    for node in ast.walk(test):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("pytest."):
+def _named(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
+    """Return what a file gives names to, such as a mark that several tests have."""
+    return {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
+
+
+def _is_empty(mark: ast.expr) -> bool:
+    """Return whether a mark runs a test with each of no values."""
+    return (
+        isinstance(mark, ast.Call)
+        and ast.unparse(mark.func).endswith(".parametrize")
+        and any(isinstance(values, ast.List | ast.Tuple) and not values.elts for values in mark.args[1:])
+    )
+
+
+def _words(*code: ast.AST) -> set[str]:
+    """Return all names in code: those of fixtures are arguments, or texts of ``usefixtures``."""
+    return {word for each in code for word in re.findall(r"\w+", ast.unparse(each))}
+
+
+def _calls(code: ast.AST) -> Iterator[ast.expr]:
+    """Return the functions of pytest that code calls; marks are none."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call) and re.match(r"pytest\.(?!mark\b)", ast.unparse(node.func)):
             yield node.func
+
+
+@cache
+def _that_skip(source: str) -> frozenset[str]:
+    """Return the functions of a file that may skip a test; some are fixtures."""
+    return frozenset(
+        node.name
+        for node in ast.walk(_parsed(source))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and any(LEFT_OUT.search(ast.unparse(call)) for call in _calls(node))
+    )
 
 
 @cache
 def _fixtures_that_skip() -> frozenset[str]:
     """Return the fixtures of every conftest that may skip a test."""
-    found = set()
-    for path in [*ROOT.glob("tests/**/conftest.py"), *ROOT.glob("integration/**/conftest.py")]:
-        for node in ast.walk(_parsed(path.read_text("utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
-                LEFT_OUT.search(ast.unparse(call)) for call in _calls(node)
-            ):
-                found.add(node.name)
-    return frozenset(found)
+    paths = [*ROOT.glob("tests/**/conftest.py"), *ROOT.glob("integration/**/conftest.py")]
+    return frozenset[str]().union(*(_that_skip(path.read_text("utf-8")) for path in paths))
