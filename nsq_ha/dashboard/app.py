@@ -12,7 +12,7 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -302,7 +302,7 @@ class DashboardOptions:
     interval: float = 2.0
     limit: float = 5.0
     history: float = 900.0
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     may_change: bool = False
     hosts: tuple[str, ...] = ()
     trace_logs: tuple[Path, ...] = ()

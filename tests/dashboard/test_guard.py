@@ -117,6 +117,7 @@ def test_tokens() -> None:
     assert Guard(None).sign_in("") is None
     Guard(TOKEN)
     assert TOKEN not in redact(f"text {TOKEN}")
+    assert TOKEN not in repr(DashboardOptions(token=TOKEN))
 
 
 @pytest.mark.parametrize("options", [DashboardOptions(may_change=True), DashboardOptions(host="10.0.0.1")])
