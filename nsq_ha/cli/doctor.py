@@ -223,7 +223,8 @@ async def clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable
             return None
         return None if at is None else ahead(at, before, time.time())
 
-    async with new_client(urls, cluster.lookupd_tls) as client:
+    # Those that were given, too: lookupd_tls needs one with https, which may be away.
+    async with new_client([*cluster.lookupd, *urls], cluster.lookupd_tls) as client:
         found = await _limited(measured(client, url) for url in urls)
     return {url: seconds for url, seconds in zip(urls, found, strict=True) if seconds is not None}
 

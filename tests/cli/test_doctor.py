@@ -448,6 +448,14 @@ def test_a_cluster_with_a_dead_node(invoke: Invoke, name: str) -> None:
     assert f"\n{result.stdout.count('FAILED')} failed" in result.stdout
 
 
+def test_an_https_nsqlookupd_that_is_away(invoke: Invoke, cluster: DevCluster, nobody: str) -> None:
+    """It ended in an error about the option of TLS, which no nsqlookupd that answered needed."""
+    lookupd = f"{cluster.lookupd[0]},{nobody.replace('http:', 'https:')}"
+    result = invoke("doctor", "--json", "--tls-ca", CA_FILE, lookupd=lookupd)
+    findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
+    assert findings["clocks agree"]["status"] == "ok"
+
+
 def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:
     result = invoke("doctor", "-o", "table", lookupd=f"{cluster.lookupd[0]},{plain.lookupd[0]}")
     assert result.exit_code == 1
