@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin.bounded import Bounded
     from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.options.types import TlsConfig
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import LookupAnswer, Node, TopicView
 
 PAUSE: Final = 0.3
 """Seconds between two checks of a pending change."""
@@ -212,14 +212,38 @@ class Leading:
             await self.servers.refresh_lists()
         return not self.servers.has_lists and (await self.view(topic, "r", call)).is_plain
 
+    async def whole_view(self, topic: str) -> tuple[TopicView, Mapping[str, str]]:
+        """Return what all nsqlookupds of a plain cluster say of a topic, and why others say nothing, by base URL.
+
+        Each may be the only one that lists an nsqd, so the first answers are not enough.
+        """
+        answers: list[LookupAnswer] = []
+        silent: dict[str, str] = {}
+
+        async def ask(url: str) -> None:
+            try:
+                answers.append(await self.lookupd(url).lookup(topic))
+            except LookupUnavailableError as error:
+                silent[url] = "; ".join(text for _, text in error.causes)
+
+        await asyncio.gather(*map(ask, self.servers.urls))
+        return first_view(topic, answers), silent
+
     async def existing(self, topic: str) -> TopicView:
         """Return the view for reading of an existing topic.
 
         Raises:
             TopicNotFoundError: It does not exist.
-            LookupUnavailableError: No nsqlookupd gave a usable answer.
+            LookupUnavailableError: No nsqlookupd gave a usable answer; or one of a plain cluster, which may be the only
+                one that knows the topic, gave none.
         """
         view = await self.view(topic, "r")
+        if view.is_plain and not view.exists:
+            view, silent = await self.whole_view(topic)
+            if silent and not view.exists:
+                raise LookupUnavailableError(
+                    f"not all nsqlookupds say whether topic {topic!r} exists", tuple(silent.items())
+                )
         if not view.exists:
             raise TopicNotFoundError(f"topic {topic!r} does not exist")
         return view

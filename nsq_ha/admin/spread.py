@@ -23,7 +23,6 @@ from nsq_ha.errors import (
     BadNameError,
     ChannelNotFoundError,
     InvalidCommandError,
-    LookupUnavailableError,
     NoLeaderError,
     NsqError,
     ServerError,
@@ -31,14 +30,13 @@ from nsq_ha.errors import (
     TlsRequiredError,
     TopicNotFoundError,
 )
-from nsq_ha.policy.plain_topology import first_view
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from nsq_ha.admin.bounded import Bounded
     from nsq_ha.admin.description import PartitionStats
-    from nsq_ha.policy.topology import LookupAnswer, Node, TopicView
+    from nsq_ha.policy.topology import Node, TopicView
 
     Apply = Callable[[NsqdHttp, int | None], Awaitable[None]]
     """Makes the change at one nsqd, in a partition; None on a plain nsqd."""
@@ -163,16 +161,7 @@ class Spread(Generic[T]):
 
     async def _targets(self) -> tuple[TopicView, tuple[_Target, ...]]:
         """Return the targets that have a leader; record the others as open."""
-        self._failing.clear()
-        view = await self._leading.view(self._topic, "r", self._call)
-        if view.is_plain:
-            view = await self._plain_view()
-            while not view.exists and self._failing:  # a silent nsqlookupd may be the only one that knows the topic
-                await asyncio.sleep(PAUSE)
-                self._failing.clear()
-                view = await self._plain_view()
-        if not view.exists:
-            raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
+        view = await self._view()
         targets = targets_of(view)
         if view.is_plain:
             listed = {target.name for target in targets}
@@ -191,24 +180,26 @@ class Spread(Generic[T]):
                 self._fail(name, f"it has no leader now{view.cause}")
         return view, tuple(target for target in targets if target.partition in wanted)
 
-    async def _plain_view(self) -> TopicView:
-        """Return what all nsqlookupds of a plain cluster say; record the silent ones as open.
+    async def _view(self) -> TopicView:
+        """Return the view; wait while a silent nsqlookupd of a plain cluster may know the topic.
 
-        Each may be the only one that lists an nsqd, so the first answers are not enough.
+        Raises:
+            TopicNotFoundError: The topic does not exist.
         """
-        leading = self._leading
-
-        async def ask(url: str) -> LookupAnswer | None:
-            try:
-                answer = await leading.lookupd(url).lookup(self._topic)
-            except LookupUnavailableError as error:
-                self._fail(f"nsqlookupd {url}", "; ".join(text for _, text in error.causes))
-                return None
-            self._call.open.pop(f"nsqlookupd {url}", None)
-            return answer
-
-        answers = await asyncio.gather(*map(ask, leading.servers.urls))
-        return first_view(self._topic, [answer for answer in answers if answer is not None])
+        while True:
+            self._failing.clear()
+            view = await self._leading.view(self._topic, "r", self._call)
+            if view.is_plain:
+                view, silent = await self._leading.whole_view(self._topic)
+                for url in self._leading.servers.urls:
+                    self._call.open.pop(f"nsqlookupd {url}", None)
+                for url, reason in silent.items():
+                    self._fail(f"nsqlookupd {url}", reason)
+            if view.exists:
+                return view
+            if not self._failing:
+                raise TopicNotFoundError(f"topic {self._topic!r} does not exist")
+            await asyncio.sleep(PAUSE)
 
     async def _tell_lookupds(self, path: str) -> None:
         """Send the change to every nsqlookupd of a plain cluster that has not confirmed it."""

@@ -120,6 +120,19 @@ async def test_a_topic_that_a_silent_nsqlookupd_may_list_is_not_said_to_be_gone(
     assert [url for url, _ in caught.value.causes] == [cluster.lookupds[1].url]
 
 
+async def test_nor_is_it_when_it_is_described(cluster: Plain, admin: AdminClient) -> None:
+    cluster.has_topic(1)
+    await cluster.lookupds[1].stop()
+    for call in (admin.describe, admin.channels):
+        with pytest.raises(LookupUnavailableError) as caught:
+            await asyncio.wait_for(call("orders"), LIMIT)
+        assert [url for url, _ in caught.value.causes] == [cluster.lookupds[1].url]
+    await cluster.lookupds[1].start()
+    cluster.lookupds[1].delay = 0.6  # longer than the first answers wait for others
+    described = await asyncio.wait_for(admin.describe("orders"), LIMIT)
+    assert [entry.leader.http_port for entry in described.partitions if entry.leader] == [cluster.nsqds[1].port]
+
+
 async def test_a_topic_that_only_nsqds_have_is_deleted_there(cluster: Plain, admin: AdminClient) -> None:
     """An earlier call failed at this nsqd, after the nsqlookupds had deleted the topic."""
     cluster.nsqds[1].answer("/topic/delete", b"")
