@@ -42,7 +42,7 @@ async def until_empty(consumer: Consumer, closing: asyncio.Event, timeout: float
             contextlib.aclosing(Https(config.tls)) as https,
         ):
             while empty < _LOOKS and not closing.is_set():
-                found = await _rest(admin, https, consumer.topic, consumer.channel)
+                found = await _rest(admin, https, consumer)
                 empty = 0 if found else empty + 1
                 if found and found != rest:
                     log.log(_level(found), "%s: the previous cluster %s", name, found)
@@ -59,8 +59,9 @@ def _level(rest: str) -> int:
     return logging.WARNING if rest.startswith(_UNKNOWN) else logging.INFO
 
 
-async def _rest(admin: AdminClient, https: Https, topic: str, channel: str) -> str:
+async def _rest(admin: AdminClient, https: Https, consumer: Consumer) -> str:
     """Return what the cluster still has of a channel, as the end of a sentence. Empty if it has nothing."""
+    topic, channel = consumer.topic, consumer.channel
     try:
         described = await admin.describe(topic, timeout=_LIMIT)
         partitions = described.partitions
@@ -69,6 +70,8 @@ async def _rest(admin: AdminClient, https: Https, topic: str, channel: str) -> s
         for each in partitions:
             _check(each, topic, channel)
         nodes = {each.leader.http_url: each.leader for each in partitions if each.leader is not None}
+        if described.view.is_plain:
+            nodes |= await _read(admin, consumer)
         found = [await _unfinished(node, https, topic, channel) for node in nodes.values()]
     except NsqError as error:
         return f"{_UNKNOWN}: {error}"
@@ -78,6 +81,22 @@ async def _rest(admin: AdminClient, https: Https, topic: str, channel: str) -> s
     if not (deferred or waiting or held):
         return ""
     return f"has messages of the channel: {waiting} waiting, {held} in work, {deferred} requeued with a delay"
+
+
+async def _read(admin: AdminClient, consumer: Consumer) -> dict[str, Node]:
+    """Return the nsqds of a plain topic that the consumer reads, by the base URL of their HTTP.
+
+    The first answers of nsqlookupds may lack some, and one that was restarted lists each when it registers again.
+
+    Raises:
+        NsqError: No nsqlookupd lists one of them now.
+    """
+    read = {each.leader for each in consumer.stats().partitions if each.state == "connected"}
+    listed = {info.node.address: info.node for info in await admin.nodes() if consumer.topic in info.topics}
+    if lacking := read - listed.keys():
+        names = ", ".join(f"nsqd {address}" if address else "an nsqd" for address in lacking)
+        raise NsqError(f"no nsqlookupd lists {names} now, which is still read")
+    return {node.http_url: node for address, node in listed.items() if address in read}
 
 
 def _check(partition: PartitionDescription, topic: str, channel: str) -> None:

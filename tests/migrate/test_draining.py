@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from types import SimpleNamespace
 
 import pytest
 
 from nsq_ha import Consumer, TlsConfig
 from nsq_ha.migrate.draining import until_empty
-from tests.admin.scripted import Scripted, part
+from tests.admin.scripted import UNKNOWN, Plain, Scripted, part
 from tests.engine.lookups.loopback import LIMIT, Fake
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.ports import fixed_ports
+from tests.support.waiting import eventually
 
 
 async def test_a_message_that_comes_again_and_again_counts_as_left() -> None:
@@ -45,5 +48,33 @@ async def test_nsqds_that_refuse_plain_http_are_asked_by_https() -> None:
     cluster.lookups(cluster.body(4150))
     consumer = Consumer("orders", "ch", lookupd=cluster.follower.url, tls=TlsConfig(ca_file=CA_FILE))
     await until_empty(consumer, asyncio.Event(), LIMIT)
+    for server in servers:
+        await server.stop()
+
+
+async def test_an_nsqd_that_is_not_listed_again_yet_is_not_empty(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that registered first were asked alone, and the messages of the others were overtaken."""
+    servers = [await Fake().start() for _ in range(4)]
+    cluster = Plain(servers[:2], servers[2:])
+    cluster.has_topic(0, 1)
+    empty, full = cluster.nsqds
+    empty.answer("/stats", {"topics": [part(None, "ch")]})
+    full.answer("/stats", {"topics": [part(None, "ch", depth=5)]})
+    consumer = Consumer("orders", "ch", lookupd=[each.url for each in cluster.lookupds])
+    read = [SimpleNamespace(leader=f"127.0.0.1:{each.port + 1}", state="connected") for each in cluster.nsqds]
+    monkeypatch.setattr(consumer, "stats", lambda: SimpleNamespace(partitions=read))
+    cluster.lookupds[1].delay = 0.6  # longer than the first answers wait for others
+    caplog.set_level(logging.INFO, "nsq_ha.migrate")
+    waiting = asyncio.create_task(until_empty(consumer, asyncio.Event(), None))
+    await eventually(lambda: "5 waiting" in caplog.text)
+    cluster.lookupds[1].delay = 0.0
+    cluster.lookupds[1].answer("/lookup", UNKNOWN, 404)
+    cluster.lookupds[1].answer("/nodes", {"producers": []})
+    await eventually(lambda: f"no nsqlookupd lists nsqd 127.0.0.1:{full.port + 1} now" in caplog.text)
+    assert not waiting.done()
+    read.pop()
+    await asyncio.wait_for(waiting, LIMIT)
     for server in servers:
         await server.stop()
