@@ -267,11 +267,12 @@ class _Reader:
             return max(0, min(start.numbers.get(partition, 0 if start.is_backward else end + 1), end + 1))
         offset = max(int(start.value) if start.kind == "offset" else 0, self._begins[partition])
         first = await self._get(partition, offset=offset)
-        if first is None:
-            return 1 if start.kind == "oldest" and not self._begins[partition] else end + 1
+        if first is None and (offset or (start.kind == "time" and (partition, None) in self._failed)):
+            return end + 1
+        number = 1 if first is None else first.number  # nothing is flushed yet of a log that begins with message 1
         if start.kind == "number":
-            return max(first.number, min(int(start.value), end + 1))
-        return first.number if start.kind != "time" else await self._at(partition, first.number, start.value)
+            return max(number, min(int(start.value), end + 1))
+        return number if start.kind != "time" else await self._at(partition, number, start.value)
 
     async def _at(self, partition: int, first: int, seconds: float) -> int:
         """Return the number of the first message that was published at a time or after it."""

@@ -80,6 +80,9 @@ def seen(found: LogLook) -> list[tuple[int, int]]:
         (Cluster((1, 0)), LATEST, [], {}, {0: 1}),
         (Cluster((1, 3), unflushed=3), LATEST, [], {}, {0: 1}),
         (Cluster((1, 3), unflushed=3), LogStart("oldest"), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), LogStart("time", 0.5), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), LogStart("offset"), [], {}, {0: 1}),
+        (Cluster((1, 3), unflushed=3), LogStart("number", 2), [], {0: 1}, {0: 2}),
     ],
 )
 async def test_where_a_look_begins_and_goes_on(
