@@ -257,8 +257,9 @@ class Partitions:
             task.cancel()
 
     def why_not(self) -> str:
-        """Return why not all partitions to read are subscribed."""
-        troubles = {p: str(s.trouble) for p, s in self._subscriptions.items() if s.trouble is not None}
+        """Return why not all partitions to read are subscribed; may be asked from any thread."""
+        subscriptions = dict(self._subscriptions)
+        troubles = {p: str(s.trouble) for p, s in subscriptions.items() if s.trouble is not None}
         if troubles:
             return _by_cause(troubles, self._named)
         watch = self._watch
@@ -272,8 +273,8 @@ class Partitions:
             return "the first lookup was not answered yet"
         leaders, is_plain = watch.view.leaders, _is_plain(watch.view)
         silent: dict[str, list[int]] = {}
-        for p in sorted(self._subscriptions):
-            if p in leaders and not self._subscriptions[p].is_subscribed:
+        for p in sorted(subscriptions):
+            if p in leaders and not subscriptions[p].is_subscribed:
                 silent.setdefault(leaders[p].address, []).append(p)
         places = {address: "" if is_plain else f"{numbered(each)}: " for address, each in silent.items()}
         texts = (f"{place}nsqd {address} has not answered yet" for address, place in places.items())

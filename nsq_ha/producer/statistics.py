@@ -84,11 +84,12 @@ def producer_troubles(publishers: Sequence[TopicPublisher], silence: LookupdOuta
     lookups: dict[str, Trouble] = {}  # the same nsqlookupds answer for all topics
     for publisher in publishers:
         watch = publisher.watch
-        if watch.error is not None and watch.failing_since is not None:
-            text = str(watch.error)
-            lookups.setdefault(text, Trouble("", text, now - watch.failing_since))
-        if watch.absent_since is not None and watch.error is None and not _is_still_connected(publisher):
-            found.append(Trouble(watch.topic, _why_absent(publisher), now - watch.absent_since))
+        error, failing_since, absent_since = watch.error, watch.failing_since, watch.absent_since
+        if error is not None and failing_since is not None:
+            text = str(error)
+            lookups.setdefault(text, Trouble("", text, now - failing_since))
+        if absent_since is not None and error is None and not _is_still_connected(publisher):
+            found.append(Trouble(watch.topic, _why_absent(publisher), now - absent_since))
         leaderless = dict(watch.leaderless_since)
         for partition, since in leaderless.items():
             found.append(Trouble(watch.name_of(partition), "has no leader", now - since))

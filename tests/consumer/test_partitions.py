@@ -334,6 +334,21 @@ async def test_why_not_all_are_read(make: Callable[..., Case]) -> None:
     assert why() == "partition 0: lost 0; partition 1: closed"
 
 
+async def test_another_thread_may_ask_while_a_partition_is_added(make: Callable[..., Case]) -> None:
+    """health() raised RuntimeError: the dictionary changed while its errors were written as text."""
+    case = make()
+    case.follow(view_of(ONE, TWO))
+
+    class LostError(ConnectionLostError):
+        def __str__(self) -> str:
+            case.subscriptions[len(case.subscriptions)] = case.subscriptions[0]  # as the loop's thread does meanwhile
+            return "lost"
+
+    for number in range(2):
+        case.subscriptions[number].trouble = LostError()
+    assert case.partitions.why_not() == "partition 0: lost (the same for partition 1)"
+
+
 async def test_what_a_plain_consumer_lacks_is_named_by_its_nsqds(
     make: Callable[..., Case], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,12 +4,15 @@ import asyncio
 import dataclasses
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from nsq_ha.consumer.statistics import consumer_troubles
 from nsq_ha.consumer.subscription import Subscription
 from nsq_ha.engine.link import STATES
-from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError, ServerError
+from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, ResponseTimeoutError, ServerError
 from nsq_ha.message import Message
 from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Finish, Requeue
@@ -316,3 +319,19 @@ async def test_an_nsqd_that_left_a_plain_cluster_for_good_is_no_trouble(stage: S
         await second.stop()
         await eventually(lambda: not consumer.is_healthy)
         assert f"; connection to {second.node.address} lost" in consumer.health().reason
+
+
+def test_another_thread_may_ask_while_a_lookup_ends() -> None:
+    """health() raised TypeError: what it had looked at was gone when it subtracted it."""
+
+    class SilentError(LookupUnavailableError):
+        def __str__(self) -> str:
+            watch.error = watch.failing_since = None  # as the loop's thread does meanwhile
+            return "no answer"
+
+    watch: Any = SimpleNamespace(
+        topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
+    )
+    partitions: Any = SimpleNamespace(needed=set)
+    troubles = consumer_troubles(watch, partitions, {}, 0.0, 10.0)
+    assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]

@@ -3,14 +3,24 @@
 import asyncio
 import dataclasses
 import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nsq_ha import OutgoingMessage
 from nsq_ha.engine.link import STATES
-from nsq_ha.errors import ClosedError, ConfigError, PublishError, ResponseTimeoutError, TopicNotFoundError
+from nsq_ha.errors import (
+    ClosedError,
+    ConfigError,
+    LookupUnavailableError,
+    PublishError,
+    ResponseTimeoutError,
+    TopicNotFoundError,
+)
 from nsq_ha.policy.link_life import LinkState
 from nsq_ha.producer import producer as producer_module
+from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
 from tests.support.nsqd import Holding, Publish, Refusing
 from tests.support.stage import TOPIC, Stage
@@ -355,3 +365,19 @@ async def test_an_idle_producer_knows_whether_an_nsqlookupd_answers(stage: Stage
         assert "no nsqlookupd gave a usable answer" in producer.health(patience=0.0).reason
         await producer.publish(TOPIC, b"x")  # the lookup works, and so does everything else
         assert (producer.health(patience=0.0).is_healthy, producer.health().reason) == (True, "ok")
+
+
+def test_another_thread_may_ask_while_a_lookup_ends() -> None:
+    """health() raised TypeError: what it had looked at was gone when it subtracted it."""
+
+    class SilentError(LookupUnavailableError):
+        def __str__(self) -> str:
+            watch.error = watch.failing_since = None  # as the loop's thread does meanwhile
+            return "no answer"
+
+    watch: Any = SimpleNamespace(
+        topic=TOPIC, error=SilentError(""), failing_since=4.0, absent_since=None, leaderless_since={}
+    )
+    publisher: Any = SimpleNamespace(watch=watch, senders={})
+    troubles = producer_troubles([publisher], None, 10.0)
+    assert [(each.reason, each.seconds) for each in troubles] == [("no answer", 6.0)]
