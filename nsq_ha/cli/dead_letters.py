@@ -480,7 +480,7 @@ async def _replay_channel(
     is_new, is_plain = channel not in {*listed, *described.channels}, described.view.is_plain
     if is_plain:
         for entry in described.partitions:
-            if entry.stats is not None:  # one that does not answer is reported when it cannot be read
+            if not entry.error:  # one that does not answer is reported when it cannot be read
                 check_channel_of(entry, topic, channel)
     kind = "nsqds" if is_plain else "partitions"
     reading = reading_options((), StartFrom.beginning() if is_new and not is_plain else None, _IN_FLIGHT)
@@ -511,4 +511,5 @@ async def _replay_channel(
                 f"warning: {left:,} messages that were not replayed stay in the channel, and hold back the rest",
                 err=True,
             )
+            replayer.unread.update(entry.partition for entry in described.partitions)
         await check_read(consumer, kind)

@@ -298,7 +298,7 @@ async def scan(
         cluster: The cluster.
         topic: The topic.
         found: What is known about it.
-        unread: Gets the partitions that were not read to their end, with a warning.
+        unread: Gets the partitions that were not read to their end, with a warning; all of a plain cluster's.
         channel: The channel to read on a plain cluster.
         start: Where to begin on a partitioned cluster. None for the oldest message.
 
@@ -329,9 +329,10 @@ async def scan(
             count += 1
             if count == _IN_FLIGHT:
                 break
-    if count < _IN_FLIGHT:
+    if count < _IN_FLIGHT if expected is None else count >= expected:
         return
-    click.echo(f"warning: only the first {_IN_FLIGHT:,} messages of the channel were read", err=True)
+    unread.update(entry.partition for entry in described.partitions)
+    click.echo(f"warning: only {count:,} messages of the channel were read, and more are there", err=True)
 
 
 def check_channel_of(entry: PartitionDescription, topic: str, channel: str) -> None:

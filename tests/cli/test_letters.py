@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -171,6 +172,7 @@ def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
     result = invoke("dead-letters", "replay", dead, "--all", "--yes")
     assert "replayed 0 dead letters" in result.stderr
     assert "warning: 2 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
+    assert result.exit_code == 1, "not all could be read"
 
 
 def test_one_of_them_holds_back_an_ordered_partition(
@@ -185,6 +187,7 @@ def test_one_of_them_holds_back_an_ordered_partition(
     result = invoke("dead-letters", "replay", dead, "--all", "--yes")
     assert "replayed 0 dead letters" in result.stderr
     assert "warning: 1 messages that were not replayed stay in the channel, and hold back the rest" in result.stderr
+    assert result.exit_code == 1, "not all could be read"
 
 
 @pytest.mark.slow
@@ -266,6 +269,32 @@ def test_on_a_plain_cluster_they_stay_in_their_channel(plain: DevCluster, invoke
     result = invoke(*replay, "--error", "KeyError", lookupd=lookupd)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, "replayed 1 dead letters")
     assert [each["body"] for each in letters_of(invoke, dead, "--channel", "look", lookupd=lookupd)] == ["v1"]
+
+
+def test_a_plain_channel_that_is_not_read_to_its_end_is_named(
+    plain: DevCluster, invoke: Invoke, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is paused was said to have no more. Each nsqd hands out its part of what may be in flight."""
+    lookupd = ",".join(plain.lookupd)
+    dead = f"{name}.dead"
+    plain.create_topic(name)
+    plain.create_topic(dead)
+    bury(plain, name, dead, [b"v1", b"k2"])
+    assert invoke("channel", "create", dead, "look", lookupd=lookupd).exit_code == 0
+    listing = ("dead-letters", "list", dead, "--channel", "look", "--json")
+    dry = ("dead-letters", "replay", dead, "--error", "KeyError", "--channel", "look", "--dry-run")
+    said = "warning: only {} messages of the channel were read, and more are there\n"
+    monkeypatch.setattr("nsq_ha.cli.reading._IN_FLIGHT", 8)
+    whole = invoke(*listing, lookupd=lookupd)
+    assert (len(whole.stdout.splitlines()), "more are there" in whole.stderr) == (2, False)
+    assert invoke(*dry, lookupd=lookupd).exit_code == 0
+    monkeypatch.setattr("nsq_ha.cli.reading._IN_FLIGHT", 2)
+    assert re.search(said.format("[12]"), invoke(*listing, lookupd=lookupd).stderr)
+    assert invoke(*dry, lookupd=lookupd).exit_code == 1
+    monkeypatch.setattr("nsq_ha.cli.reading.QUIET", 1.0)
+    assert invoke("channel", "pause", dead, "look", lookupd=lookupd).exit_code == 0
+    paused = invoke(*listing, lookupd=lookupd)
+    assert (paused.stdout, paused.stderr) == ("", said.format(0))
 
 
 async def test_an_interrupted_replay_says_that_its_last_one_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
