@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from nsq_ha.admin import AdminClient, ChannelStats, TopicDescription
+from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import clean, print_rows
+from nsq_ha.cli.output import print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
-from nsq_ha.cli.views import describe_topic
+from nsq_ha.cli.views import describe_topic, tell_silence
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
@@ -50,15 +50,17 @@ def channel() -> None:
 @cluster_options
 @json_option
 def list_channels(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
-    """List the channels of TOPIC, with what waits in them."""
+    """List the channels of TOPIC, with what waits in them. Exit code 1 if an nsqd does not say what it has."""
     found = run(describe_topic(cluster, topic))
-    _warn_about_silence(found)
+    is_lacking = tell_silence(found)
     totals, now = found.totals, time.time()
     if found.view.is_plain and not found.partitions:  # the first nsqd that gets the topic creates what is listed
         names = run(cluster.ask(lambda admin: admin.channels(topic), topic))
         totals = tuple(ChannelStats(each, 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False) for each in names)
     rows = [FigureRow(topic=topic, channel=each, lag=each.lag(now)) for each in totals]
     print_rows(rows, _as_dict, [CHANNEL_COLUMN, *FIGURES], as_json=as_json, empty=f"{topic} has no channels")
+    if is_lacking:
+        raise click.exceptions.Exit(1)
 
 
 @channel.command()
@@ -181,14 +183,6 @@ def _change(cluster: ClusterAccess, topic: str, change: Callable[[AdminClient], 
             raise ChannelNotFoundError(f"{error} (see nsq-ha channel list {topic})") from error
 
     run(cluster.ask(explained, topic))
-
-
-def _warn_about_silence(found: TopicDescription) -> None:
-    silent = [entry for entry in found.partitions if entry.stats is None]
-    if silent:
-        names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
-        reason = next((f" ({entry.error})" for entry in silent if entry.error), "")
-        click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
 
 
 def _as_dict(row: FigureRow) -> dict[str, object]:

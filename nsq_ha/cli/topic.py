@@ -17,7 +17,7 @@ from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confi
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
-from nsq_ha.cli.views import NO_NSQD, describe_topic
+from nsq_ha.cli.views import NO_NSQD, describe_topic, tell_silence
 from nsq_ha.errors import ConfigError, ServerError
 from nsq_ha.policy.topology import TopicMeta, TopicView, tcp_address
 
@@ -282,14 +282,19 @@ def describe(name: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     """Show partitions, leaders, replicas, channels and depths of the topic NAME.
 
     On a plain (upstream) cluster, show the channels and depths of each nsqd that has it.
+
+    Exit code 1 if an nsqd does not say what it has.
     """
     found = run(describe_topic(cluster, name))
+    is_lacking = tell_silence(found)
     if wants_json(as_json):
         print_json(_as_dict(found))
     elif found.view.is_plain:
         _print_plain(found)
     else:
         _print_description(found)
+    if is_lacking:
+        raise click.exceptions.Exit(1)
 
 
 @topic.command()

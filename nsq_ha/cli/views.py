@@ -7,6 +7,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import click
+
+from nsq_ha.cli.output import clean
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 
 if TYPE_CHECKING:
@@ -177,6 +180,16 @@ async def describe_topic(cluster: ClusterAccess, topic: str) -> TopicDescription
             f"the nsqlookupds do not agree how many partitions topic {topic!r} has: try again in some seconds"
         )
     return found
+
+
+def tell_silence(found: TopicDescription) -> bool:
+    """Say whose statistics are missing; return whether some are."""
+    silent = [entry for entry in found.partitions if entry.stats is None]
+    if silent:
+        names = ", ".join(entry.leader.address if entry.leader else f"partition {entry.partition}" for entry in silent)
+        reason = next((f" ({entry.error})" for entry in silent if entry.error), "")
+        click.echo(f"warning: no statistics of {clean(names + reason)}: what is there is missing below", err=True)
+    return bool(silent)
 
 
 async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None) -> bool:

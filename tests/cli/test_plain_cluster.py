@@ -332,7 +332,10 @@ async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
     plain.nsqds[0].answer("/stats", {"topics": [topic]})
     addresses = [f"127.0.0.1:{nsqd.port + 1}" for nsqd in plain.nsqds]
 
-    told = json.loads((await call(plain, "topic", "describe", "orders")).stdout)
+    described = await call(plain, "topic", "describe", "orders")
+    assert (described.exit_code, f"no statistics of {addresses[1]}" in described.stderr) == (1, True)
+    assert (await call(plain, "channel", "list", "orders")).exit_code == 1
+    told = json.loads(described.stdout)
     nsqds = {entry.pop("nsqd"): entry for entry in told.pop("nsqds")}
     assert told == {"topic": "orders", "depth": {"billing": 4}}
     billing = {"depth": 4, "in_flight": 2, "deferred": 3, "clients": 7, "paused": False}
