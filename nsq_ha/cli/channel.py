@@ -16,7 +16,7 @@ from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm
 from nsq_ha.cli.output import print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, described, positions
-from nsq_ha.cli.views import describe_topic, tell_silence
+from nsq_ha.cli.views import describe_topic, require_topic, tell_silence
 from nsq_ha.errors import ChannelNotFoundError
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def pause(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> N
 @cluster_options
 def resume(topic: str, name: str, cluster: ClusterAccess, *, timeout: float) -> None:
     """Deliver the messages of CHANNEL again: the opposite of `pause` and of `skip`."""
-    if not run(cluster.ask(lambda admin: admin.describe(topic), topic)).view.is_plain:
+    if run(require_topic(cluster, topic)).meta is not None:  # plain nsqds skip no messages
         _change(cluster, topic, lambda admin: admin.unskip_channel(topic, name, timeout=timeout))
     _change(cluster, topic, lambda admin: admin.unpause_channel(topic, name, timeout=timeout))
     click.echo(f"resumed {name} of {topic}", err=True)

@@ -12,7 +12,9 @@ import pytest
 from click.testing import Result
 
 from nsq_ha import StartFrom
+from nsq_ha.admin import AdminClient
 from nsq_ha.cli.start import described, positions
+from nsq_ha.errors import DiscoveryError
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -69,6 +71,19 @@ def test_a_channel_from_its_creation_to_its_end(invoke: Invoke, waiting: str) ->
     assert (after["paused"], after["skipped"]) == (False, False)
     ok(invoke("channel", "delete", waiting, "billing", "-y"), f"deleted billing of {waiting}")
     assert listed(invoke, waiting) == {}
+
+
+def test_an_nsqd_that_hangs_delays_no_resume(invoke: Invoke, waiting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole topic was described first, only to know the kind of the cluster."""
+
+    async def describe(*_: object, **__: object) -> None:
+        raise DiscoveryError("describing it did not finish within 5 s")
+
+    ok(invoke("channel", "pause", waiting, "billing"), f"paused billing of {waiting}")
+    with monkeypatch.context() as hanging:
+        hanging.setattr(AdminClient, "describe", describe)
+        ok(invoke("channel", "resume", waiting, "billing"), f"resumed billing of {waiting}")
+    assert listed(invoke, waiting)["billing"]["paused"] is False
 
 
 def test_a_channel_is_emptied_and_moved_back(invoke: Invoke, waiting: str) -> None:
