@@ -118,7 +118,8 @@ def check_message(
     body: object = message.body
     key: object = message.key
     if not isinstance(body, bytes):
-        raise ConfigError(f"a body must be bytes, not {type(body).__name__}: encode it first")
+        advice = "convert it with bytes()" if isinstance(body, bytearray | memoryview) else "encode it first"
+        raise ConfigError(f"a body must be bytes, not {type(body).__name__}: {advice}")
     if not body:
         raise ConfigError("a body must not be empty: nsqd refuses empty messages")
     if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):

@@ -58,6 +58,7 @@ BOTH = "key= and partition= both choose the partition: give only one of them (se
     ("fields", "trace_id", "text"),
     [
         ({"body": "text"}, None, "a body must be bytes, not str: encode it first"),
+        ({"body": bytearray(b"x")}, None, "a body must be bytes, not bytearray: convert it with bytes()"),
         ({"body": b""}, None, "a body must not be empty: nsqd refuses empty messages"),
         ({"key": True}, None, "a key must be str, bytes or int, not bool"),
         ({"key": 1.5}, None, "a key must be str, bytes or int, not float"),
