@@ -65,6 +65,7 @@ _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
 _DEFLATE_LEVEL: Final = 6
 _LONGEST_BLOCK: Final = 0.1  # seconds beyond a limit for the rest of a block that has begun
+_SEND_TIMEOUT: Final = 10.0  # for all bytes of a batch, as for its answer
 _LEAST_WAIT: Final = 0.001  # 0 would be another mode of the socket, with other errors
 _ADVICE: Final = Advice(
     no_tls="turn TLS on at the nsqd, or set tls=false",
@@ -124,15 +125,13 @@ class Wire:
             self._socket = None
 
     def send(self, data: bytes) -> None:
-        """Send all of ``data``.
+        """Send all of ``data``; a large batch may take longer than the other side is silent.
 
         Raises:
             ConnectionLostError: The connection was lost.
         """
         try:
-            connection = self._connected()
-            connection.settimeout(CONNECT_TIMEOUT)
-            connection.sendall(data)
+            _send_all(self._connected(), data)
         except OSError as error:
             raise ConnectionLostError(f"connection to {self._name} lost: {error}") from error
 
@@ -166,6 +165,16 @@ class Wire:
         if self._socket is None:
             raise ConnectionLostError(f"the connection to {self._name} is closed")
         return self._socket
+
+
+def _send_all(connection: socket.socket, data: bytes) -> None:
+    """Send all of ``data``, as long as the other side takes some of it; ``sendall`` has one limit for the whole."""
+    rest, until = memoryview(data), time.monotonic() + _SEND_TIMEOUT
+    connection.settimeout(CONNECT_TIMEOUT)
+    while rest:
+        rest = rest[connection.send(rest) :]
+        if rest and time.monotonic() > until:
+            raise TimeoutError(f"sending takes longer than {_SEND_TIMEOUT:g} s")
 
 
 class BlockingConnection:

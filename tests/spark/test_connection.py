@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -11,7 +13,14 @@ import pytest
 
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.engine import tls_limits
-from nsq_ha.errors import AuthError, ConfigError, ConnectError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.errors import (
+    AuthError,
+    ConfigError,
+    ConnectError,
+    ConnectionLostError,
+    RemoteProtocolError,
+    ResponseTimeoutError,
+)
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.compression import DeflateCodec
@@ -19,7 +28,7 @@ from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.spark import connection as connection_module
 from nsq_ha.spark.cluster import BlockingCluster
-from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError
+from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError, Wire
 from nsq_ha.spark.options import ConnectionOptions, ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
@@ -260,3 +269,40 @@ class TestLimitedTls:
 def _node(cluster: DevCluster) -> Node:
     host, _, port = next(iter(cluster.nsqds.values())).rpartition(":")
     return Node(host, int(port), 1)
+
+
+# ---------------------------------------------------------------- slow networks
+
+
+@pytest.mark.parametrize("limit", [10.0, 0.5])
+def test_a_large_batch_may_take_long_as_long_as_it_goes_on(monkeypatch: pytest.MonkeyPatch, limit: float) -> None:
+    """Connecting and sending all of it had the same limit: on a slow network each attempt failed, and was in doubt."""
+    monkeypatch.setattr(connection_module, "CONNECT_TIMEOUT", 0.4)
+    monkeypatch.setattr(connection_module, "_SEND_TIMEOUT", limit)
+    data, received = random.Random(7).randbytes(1 << 20), bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 15)
+        wire = Wire("127.0.0.1", server.getsockname()[1], "nsqd")
+        wire.connect()
+        ours = wire._connected()  # noqa: SLF001 - a system may take all of it at once
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
+        taken, _ = server.accept()
+
+        def read_slowly() -> None:
+            while part := taken.recv(1 << 15):
+                received.extend(part)
+                threading.Event().wait(len(part) / 400_000)  # what the test is about
+
+        reading = threading.Thread(target=read_slowly, daemon=True)
+        reading.start()
+        try:
+            if limit > 1.0:
+                wire.send(data)
+            else:
+                with pytest.raises(ConnectionLostError, match=r"sending takes longer than 0\.5 s"):
+                    wire.send(data)
+        finally:
+            wire.close()
+            reading.join(10.0)
+            taken.close()
+    assert (received == data) is (limit > 1.0)
