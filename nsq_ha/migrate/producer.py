@@ -405,7 +405,10 @@ def _mover(topic: str, key: Key | None, partition: int | None) -> Mover | None:
         return None
     if key is None:
         return (topic, name) if isinstance(name, int) else None
-    found = lane_key(name) if isinstance(name, str | bytes | int) else None
+    found: object = None
+    if isinstance(name, str | bytes | int):
+        with suppress(ConfigError):
+            found = lane_key(name)
     return (topic, found) if isinstance(found, bytes) else None
 
 

@@ -124,6 +124,8 @@ def check_message(
         raise ConfigError("a body must not be empty: nsqd refuses empty messages")
     if key is not None and (isinstance(key, bool) or not isinstance(key, str | bytes | int)):
         raise ConfigError(f"a key must be str, bytes or int, not {type(key).__name__}")
+    if isinstance(key, int):
+        printable(key)
     if message.partition is not None:
         check_partition(message.partition)
         if key is not None:

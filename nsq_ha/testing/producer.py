@@ -218,6 +218,8 @@ class FakeProducer(Producer):
         checked = check_message(message, trace_id, self.config.max_message_bytes, compressing(self.config, topic))
         check_defer(defer, checked)
         partition_num = self._partition_num(topic)
+        if message.key is not None:
+            partition_for(message.key, partition_num, self.config.sharding)
         if message.partition is not None and message.partition >= partition_num:
             raise ConfigError(f"topic {topic!r} has no partition {message.partition}: it has {partition_num}")
         return checked.trace_id, _OVERHEAD + len(checked.body) + (len(checked.ext) if checked.ext else 0)

@@ -342,6 +342,8 @@ async def test_wrong_arguments_are_refused_as_by_a_producer(scene: Scene) -> Non
         for message in (OutgoingMessage(b"1", key=1.5), OutgoingMessage(b"1", key=True)):  # type: ignore[arg-type]
             with pytest.raises(ConfigError, match="message 1: a key must be"):
                 await producer.publish_many("t", [b"0", message])
+        with pytest.raises(ConfigError, match="message 1: an int must have at most 14000 bits"):
+            await producer.publish_many("t", [b"0", OutgoingMessage(b"1", key=2**50_000)])
         with pytest.raises(ConfigError, match="share must be"):
             producer.set_share(101)
         with pytest.raises(ConfigError, match="topic"):

@@ -81,6 +81,18 @@ async def test_a_producer_checks_what_only_the_real_one_uses() -> None:
     assert producer.published == []
 
 
+async def test_a_producer_refuses_a_key_before_it_takes_anything() -> None:
+    """It remembered the messages before the wrong one, and did not say which one was wrong."""
+    async with FakeProducer(sharding="modulo") as producer:
+        with pytest.raises(ConfigError, match=r"^message 1: sharding 'modulo' takes ints of 0 or more"):
+            await producer.publish_many("orders", [b"a", OutgoingMessage(b"b", key=-1)])
+    assert producer.published == []
+    async with FakeProducer(sharding=abs) as producer:
+        with pytest.raises(ConfigError, match="14000 bits"):
+            await producer.publish("orders", b"a", key=2**50_000)
+    assert producer.published == []
+
+
 async def test_a_producer_fails_as_it_is_asked_to() -> None:
     async with FakeProducer() as producer:
         producer.fail(NotWritableError("E_FAILED_ON_NOT_WRITABLE", ""), topic="orders")
