@@ -6,6 +6,7 @@ messages remember their answers.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import itertools
 import json
@@ -21,6 +22,7 @@ from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import TAG_KEY, Message
+from nsq_ha.policy.skipping import skipping_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -135,6 +137,7 @@ class FakeConsumer(Consumer):
         self._early: list[Message] = []
         self._unanswered = 0
         self._counts = DeliveryCounts()
+        self._skipping = skipping_of(self.config.skip_header, self.config.ext_filter)
 
     def deliver(
         self,
@@ -181,12 +184,23 @@ class FakeConsumer(Consumer):
         return messages
 
     def _arrive(self, messages: list[Message]) -> None:
-        self._unanswered += len(messages)
-        self._counts.delivered += len(messages)
         if not self._is_started:
             self._early += messages
-        else:
-            self._inbox.arrived(messages)
+            return
+        self._unanswered += len(messages)
+        wanted = [message for message in messages if not self._is_skipped(message)]
+        self._counts.delivered += len(wanted)
+        if wanted:
+            self._inbox.arrived(wanted)
+
+    def _is_skipped(self, message: Message) -> bool:
+        """Finish a message that the options skip, and return whether they do."""
+        if self._skipping is None or self._skipping.why(message.ext) is None:
+            return False
+        message.answered = True
+        self._counts.skipped += 1
+        asyncio.get_running_loop().call_soon(self._answered)  # the caller is about to run or iterate
+        return True
 
     async def _open(self) -> None:
         await self._give_up_publisher.check()
@@ -194,8 +208,7 @@ class FakeConsumer(Consumer):
         if self.config.decompress:
             self._inbox.look_for_compressed()
         self._is_started = True  # but not the lookups
-        if self._early:
-            self._inbox.arrived(self._early)
+        self._arrive(self._early)
 
     async def wait_subscribed(self) -> None:
         """Return at once."""

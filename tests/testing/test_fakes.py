@@ -130,6 +130,32 @@ async def test_a_handler_gets_its_messages_and_run_ends() -> None:
     assert (consumer.stats().delivered, consumer.stats().requeued) == (2, 1)
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+async def test_messages_that_the_options_skip_reach_no_handler(*, is_early: bool) -> None:
+    """A handler that must never see them passed its tests without the option."""
+    seen: list[bytes] = []
+
+    async def handle(message: Message) -> None:
+        seen.append(message.body)
+
+    for others in (list[bytes](), [b"real"]):
+        consumer, messages = FakeConsumer(skip_header={"zan_test": True}), list[Message]()
+
+        def deliver(consumer: FakeConsumer = consumer, others: list[bytes] = others) -> list[Message]:
+            skipped = consumer.deliver(b"test", headers={"zan_test": True})
+            return skipped + (consumer.deliver(*others) if others else [])
+
+        if is_early:
+            messages = deliver()
+        async with asyncio.timeout(10), consumer:
+            messages = messages or deliver()
+            await consumer.run(handle)
+        stats, count = consumer.stats(), len(others)
+        assert (stats.skipped, stats.delivered, stats.finished, stats.in_flight) == (1, count, count, 0)
+        assert all(message.answered for message in messages)
+    assert seen == [b"real"]
+
+
 async def test_a_plain_handler_runs_in_a_thread() -> None:
     def handle(message: Message) -> None:
         assert message.headers == {"kind": "paid"}
