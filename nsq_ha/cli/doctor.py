@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import secrets
 import ssl
@@ -24,6 +25,8 @@ from nsq_ha.cli.seen import look
 from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
+from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.encoding import MAGIC
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -44,6 +47,7 @@ _AT_ONCE: Final = 8
 _LIMIT: Final = 2.0
 """Seconds for one question to one server."""
 
+_HELLO: Final = MAGIC + Identify(b"{}").encode()
 _ROUND_TRIP: Final = "a message comes through"
 _PEM: Final = re.compile(f"{ssl.PEM_HEADER}.+?{ssl.PEM_FOOTER}", re.DOTALL)
 _SEQUENCE: Final = 0x30
@@ -166,7 +170,7 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             for name, found in views.items()
             if not agree([each for each in found if each.error is None])
         },
-        unreachable=await _unreachable(stats),
+        unreachable=await unreachable(stats),
         clocks=await clocks(cluster, stats, [each.url for each in reading.lookupds if not each.error]),
     )
 
@@ -192,19 +196,20 @@ async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:
     return list(await asyncio.gather(*map(ask, questions)))
 
 
-async def _unreachable(stats: ClusterStats) -> dict[str, str]:
+async def unreachable(stats: ClusterStats) -> dict[str, str]:
     """Return why no connection to a node is possible, by its address."""
 
     async def connect(host: str, port: int) -> str:
         try:
             async with asyncio.timeout(_LIMIT):
-                _, writer = await asyncio.open_connection(host, port)
+                reader, writer = await asyncio.open_connection(host, port)
+                with contextlib.closing(writer):
+                    writer.write(_HELLO)  # a process that is stopped accepts connections, too
+                    return "" if await reader.read(1) else "it closed the connection"
         except TimeoutError:
             return f"no answer within {_LIMIT:.0f} s"
         except OSError as error:
             return error.strerror or str(error)
-        writer.close()
-        return ""
 
     nodes = [each.node for each in stats.nodes]
     reasons = await _limited(connect(node.host, node.tcp_port) for node in nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import socket
 import ssl
 import time
 import uuid
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha import TlsConfig
-from nsq_ha.admin import ClusterState, ClusterStats, LookupdState, NodeStats, PartitionDescription, TopicDescription
+from nsq_ha.admin import (
+    AdminClient,
+    ClusterState,
+    ClusterStats,
+    LookupdState,
+    NodeStats,
+    PartitionDescription,
+    TopicDescription,
+)
 from nsq_ha.admin.findings import Facts, Finding, findings_of, is_loopback
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
@@ -395,6 +404,17 @@ def test_a_partitioned_cluster(invoke: Invoke, cluster: DevCluster, topic: str) 
     assert f"{topic}: 2 of 2" in findings["a message comes through"]["text"]
     assert findings["clocks agree"]["status"] == "ok"
     assert len(findings) == 11
+
+
+async def test_an_nsqd_that_is_stopped_cannot_be_reached(cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel accepts connections: doctor said that there is one to each nsqd."""
+    monkeypatch.setattr(doctor, "_LIMIT", 0.6)
+    async with AdminClient(cluster.lookupd) as admin:
+        alive = (await admin.nodes())[0].node
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        node = Node("127.0.0.1", stopped.getsockname()[1], 0)
+        found = await doctor.unreachable(stats(NodeStats(alive), NodeStats(node)))
+    assert found == {node.address: "no answer within 1 s"}
 
 
 async def test_a_topic_whose_partitions_are_not_known_is_sent_no_message(cluster: DevCluster, topic: str) -> None:
