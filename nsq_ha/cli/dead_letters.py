@@ -474,8 +474,7 @@ async def _replay_channel(
     cluster: ClusterAccess, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str
 ) -> None:
     """Replay the dead letters of a channel, and finish them there; the others go back to it."""
-    async with cluster.admin() as admin:
-        listed, described = await admin.channels(topic), await admin.describe(topic)
+    described, listed = await describe_topic(cluster, topic), await cluster.ask(lambda admin: admin.channels(topic))
     # An nsqlookupd that has just started lists no channels yet; moving one back would replay its letters again.
     is_new, is_plain = channel not in {*listed, *described.channels}, described.view.is_plain
     if is_plain:

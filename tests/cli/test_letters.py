@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha import sync
-from nsq_ha.admin import AdminClient
+from nsq_ha.admin import AdminClient, TopicDescription
 from nsq_ha.cli.dead_letters import Replayer
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
+from tests.cli.test_topic import unknown
 from tests.test_dead_letters import Source, arrived, message, written
 
 if TYPE_CHECKING:
@@ -110,6 +111,12 @@ def test_a_channel_that_no_nsqlookupd_lists_yet_replays_nothing_again(
 
     monkeypatch.setattr(AdminClient, "channels", channels)
     assert invoke(*replay).stderr.splitlines()[-1] == "replayed 0 dead letters"
+
+    async def describe(_: AdminClient, topic: str, **__: object) -> TopicDescription:
+        return unknown(topic)
+
+    monkeypatch.setattr(AdminClient, "describe", describe)  # while the topic grows
+    assert "do not agree how many partitions" in invoke(*replay).stderr
 
 
 def test_an_ordinary_topic_is_noticed_after_a_sample(
