@@ -72,7 +72,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             part("nodes", self.nodes(), None),
             part("topics", self.topics(), None),
             part("cluster", self.cluster(timeout=timeout), old.cluster),
-            asyncio.gather(*(part("", self.describe(each, timeout=timeout), old.details.get(each)) for each in topics)),
+            asyncio.gather(*(part("", self.describe(each, timeout=limit), old.details.get(each)) for each in topics)),
         )
         at = time.time()
         found = Reading(

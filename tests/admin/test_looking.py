@@ -81,6 +81,16 @@ async def test_a_host_that_hangs_takes_no_other_with_it(
     assert (now.names, [each.said.hangs for each in now.nsqds.values() if each.said.error]) == (["orders"], [True])
 
 
+async def test_a_topic_is_described_though_its_nsqd_hangs(cluster: Scripted, admin: AdminClient) -> None:
+    """The look ended its description just before that would have said which nsqd does not answer."""
+    cluster.lookups(cluster.body(4150))
+    cluster.nsqd.answer("/stats", {"topics": [part(0)]})
+    before = await asyncio.wait_for(admin.look(), LIMIT)
+    cluster.nsqd.behave = hang
+    now = await admin.look(before, topics=["orders"], timeout=1.5)
+    assert [(entry.stats, bool(entry.error)) for entry in now.details["orders"].partitions] == [(None, True)]
+
+
 async def test_an_nsqd_that_waited_behind_others_that_hang_is_not_said_to_hang(
     cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
