@@ -155,14 +155,14 @@ class ChangeIncompleteError(DiscoveryError):
     """
 
     def __init__(self, message: str, causes: tuple[tuple[str, str], ...] = (), done: tuple[str, ...] = ()) -> None:
-        text = _few("; ", [f"{place}: {reason}" for place, reason in causes])
-        known = f"; done: {_few(', ', done)}" if done else ""
+        text = few("; ", [f"{place}: {reason}" for place, reason in causes])
+        known = f"; done: {few(', ', done)}" if done else ""
         super().__init__(f"{message}: {text}{known}. {MAY_STILL_HAPPEN}")
         self.causes: tuple[tuple[str, str], ...] = tuple((place, redact(reason)) for place, reason in causes)
         self.done: tuple[str, ...] = done
 
 
-def _few(separator: str, texts: Sequence[str]) -> str:
+def few(separator: str, texts: Sequence[str]) -> str:
     """Return the first texts, and how many more there are: a topic may have 1,024 partitions."""
     more = [f"and {len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
     return separator.join((*texts[:_MOST_SHOWN], *more))

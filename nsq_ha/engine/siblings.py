@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from nsq_ha.checks import is_valid_name
+from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.body import Body, decode_json, decoded
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
@@ -31,11 +33,13 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
     TransportError,
+    few,
     server_error,
 )
 from nsq_ha.events import ChannelsMissing
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
+from nsq_ha.threads import in_thread
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
@@ -300,7 +304,9 @@ class Siblings:
         ]
         if len(view.leaders) < view.partition_num or any(isinstance(answer, BaseException) for answer in answers):
             siblings.append(LedPartition(1, dict.fromkeys(view.channels, False)))
-        return {name: paused for name, paused in lacking(here, siblings).items() if name != self._channel}
+        found = await in_thread(partial(lacking, here, siblings))  # hundreds of thousands, if an nsqd says so
+        names = [name for name in found if name != self._channel]
+        return {name: found[name] for name in names[:MAX_LISTED_CHANNELS]}
 
     async def _copy(self, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView) -> None:
         ordered = view.meta is not None and view.meta.ordered
@@ -317,7 +323,7 @@ class Siblings:
                 "%s-%d gets the channels of the other partitions: %s",
                 self._topic,
                 partition,
-                ", ".join(created),
+                few(", ", created),
                 extra={"topic": self._topic, "partition": partition},
             )
 
@@ -357,7 +363,7 @@ class Siblings:
             partition,
             "lacks" if is_certain else "may lack",
             reason,
-            ", ".join(names),
+            few(", ", names),
             extra={"topic": self._topic, "partition": partition},
         )
 
@@ -376,7 +382,11 @@ class Siblings:
         return {
             int(entry.topic_partition): LedPartition(
                 entry.message_count,
-                {each.channel_name: each.paused for each in entry.channels or () if is_valid_name(each.channel_name)},
+                {
+                    each.channel_name: each.paused
+                    for each in (entry.channels or ())[:MAX_LISTED_CHANNELS]
+                    if is_valid_name(each.channel_name)
+                },
             )
             for entry in stats.topics or ()
             if entry.topic_name == self._topic and entry.is_leader and _PARTITION.fullmatch(entry.topic_partition)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsq_ha.engine import siblings as module
+from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT, Siblings
@@ -449,10 +451,34 @@ async def test_an_answer_of_megabytes_holds_nobody_up_and_is_not_kept(cluster: C
     siblings = cluster.siblings()
     with turns() as measured:
         held = await siblings.held(cluster.nodes[0])
-    assert len(held[0].paused) == 120_000
+    assert len(held[0].paused) == MAX_LISTED_CHANNELS
     assert measured.longest < TURN, measured.what
     del held
     await eventually(lambda: not siblings._answers)  # noqa: SLF001
+
+
+async def test_what_an_nsqd_lists_without_end_is_created_in_part(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    parts = [partition(each, *(f"channel{each}_{n}" for n in range(10_000))) for each in range(0, 24, 2)]
+    stats = [json.dumps({"topics": led}).encode() for led in (parts, [partition(1, messages=0)])]
+    created = 0
+
+    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        nonlocal created
+        await asyncio.sleep(0)
+        created += path == "/channel/create"
+        return stats[cluster.nodes.index(node)] if path == "/stats" else b""
+
+    siblings = cluster.siblings(request=request)
+    with turns() as measured:
+        check = siblings.check(1, cluster.nodes[1], cluster.view())
+        assert check is not None
+        await check
+    assert created == MAX_LISTED_CHANNELS
+    assert measured.longest < TURN, measured.what
+    assert max(len(record.getMessage()) for record in caplog.records) < 1_000
 
 
 async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
