@@ -318,7 +318,8 @@ class Subscription(Role[Connection]):
     async def join(self, connection: Connection) -> None:
         """Subscribe; messages arrive with the connection's delivery as their source."""
         node, delivery, start = connection.node, self._deliveries[connection], self._start
-        position = await start.prepare(node, is_ordered=delivery.is_ordered)
+        async with self._approach.asking(node):
+            position = await start.prepare(node, is_ordered=delivery.is_ordered)
         delivery.may_repeat |= start.is_set
         delivery.attach(connection)
         try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from nsq_ha.errors import NsqError
-from nsq_ha.policy.approaches import PROOFS, Approaches, Attempt, Trust
+from nsq_ha.policy.approaches import FEW, PROOFS, Approaches, Attempt, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -27,6 +28,11 @@ class Approach:
         # By address, in the order of their turns; those of each address in theirs.
         self._waiting: dict[str, dict[asyncio.Future[Attempt], Node]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._asking: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # by host
+
+    def asking(self, node: Node) -> asyncio.Semaphore:
+        """Return what bounds the requests to the HTTP of a host, whose ports a lookup names as it likes."""
+        return self._asking.setdefault(node.host, asyncio.Semaphore(FEW))
 
     async def open(self, node: Node, opening: Callable[[], Coroutine[Any, Any, Connection]]) -> Connection:
         """Open a connection when it has its turn; at once if ``node`` is known to be well.

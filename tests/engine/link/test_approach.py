@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha import Consumer, Producer
+from nsq_ha import Consumer, Producer, StartFrom
 from nsq_ha.policy.approaches import BURST, FEW, RATE
 from nsq_ha.protocol.commands import Identify
+from tests.engine.lookups.loopback import Fake, hang, lookup_body, peer
 from tests.support.nsqd import LIMIT, Peer, Subscribe, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle
@@ -70,6 +71,22 @@ async def test_an_answer_cannot_send_a_crowd_to_a_stranger(stage: Stage, kind: s
             await asyncio.gather(*publishes, return_exceptions=True)
         await dawdle(1.0)
         assert 1 <= len(stage.nsqd.peers) <= FEW + BURST + 2 * RATE
+
+
+async def test_nor_to_a_strangers_http(stage: Stage) -> None:
+    """A consumer with a start position asks there before it subscribes."""
+    asyncio.get_running_loop().set_debug(False)
+    stranger = Fake()
+    stranger.behave = hang
+    await stranger.start()
+    entry = peer(stage.nsqd.port) | {"http_port": stranger.port}
+    partitions = {str(number): entry for number in range(STRANGERS)}
+    body = lookup_body(dict.fromkeys(range(STRANGERS), stage.nsqd.port)) | {"partitions": partitions}
+    stage.lookupd.answer("/lookup", body)
+    async with stage.consumer(start_timeout=1.0, start_from=StartFrom.beginning(), lookup_timeout=5.0):
+        await dawdle(1.0)
+        assert 1 <= len(stranger.requests) <= FEW
+    await stranger.stop()
 
 
 @pytest.mark.parametrize("script", [closes, refuses, closes_after(0.0), closes_after(0.1), closes_after(1.0)])
