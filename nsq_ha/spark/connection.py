@@ -66,6 +66,7 @@ _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd
 _DEFLATE_LEVEL: Final = 6
 _LONGEST_BLOCK: Final = 0.1  # seconds beyond a limit for the rest of a block that has begun
 _SEND_TIMEOUT: Final = 10.0  # for all bytes of a batch, as for its answer
+_SEND_BYTES: Final = 64 * 1024
 _LEAST_WAIT: Final = 0.001  # 0 would be another mode of the socket, with other errors
 _ADVICE: Final = Advice(
     no_tls="turn TLS on at the nsqd, or set tls=false",
@@ -168,11 +169,14 @@ class Wire:
 
 
 def _send_all(connection: socket.socket, data: bytes) -> None:
-    """Send all of ``data``, as long as the other side takes some of it; ``sendall`` has one limit for the whole."""
+    """Send all of ``data``, as long as the other side takes some of it; ``sendall`` has one limit for the whole.
+
+    So has ``send`` with TLS, which returns when all was written.
+    """
     rest, until = memoryview(data), time.monotonic() + _SEND_TIMEOUT
     connection.settimeout(CONNECT_TIMEOUT)
     while rest:
-        rest = rest[connection.send(rest) :]
+        rest = rest[connection.send(rest[:_SEND_BYTES]) :]
         if rest and time.monotonic() > until:
             raise TimeoutError(f"sending takes longer than {_SEND_TIMEOUT:g} s")
 
