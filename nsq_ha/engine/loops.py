@@ -22,9 +22,6 @@ TO_READ: Final = 0.001
 """Seconds until what has arrived is read. After a stop of the process, as by SIGSTOP, the loop runs timers before that.
 Not 0: uvloop runs what is due at once before it reads."""
 
-LATE: Final = 0.1
-"""Seconds after which a timer is so late that the process may have been stopped."""
-
 Look = Callable[[float], float]
 """Looks at a connection. It gets the time at which that was due, and returns when the next look is due."""
 

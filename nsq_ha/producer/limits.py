@@ -31,10 +31,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.engine.loops import LATE, TO_READ
+from nsq_ha.engine.loops import TO_READ
 from nsq_ha.policy.lane import Entry
 
 if TYPE_CHECKING:
@@ -172,7 +171,7 @@ class PendingPublishes:
         else:
             self._others[request] = None
             request.deadline = self._clock() + timeout
-            request.timer = self.loop.call_at(request.deadline, _expire, request)
+            request.timer = self.loop.call_at(request.deadline, self._read, request)
 
     def stored(self, request: PendingPublish, receipts: list[Receipt]) -> None:
         """Return ``receipts`` to the caller, if it still waits, and remove the publish."""
@@ -241,16 +240,19 @@ class PendingPublishes:
 
     def _check_later(self, when: float) -> None:
         self._check_at = when
-        self._check = self.loop.call_at(when, self._check_usual)
+        self._check = self.loop.call_at(when, self._read, None)
 
-    def _check_usual(self, *, has_read: bool = False) -> None:
+    def _read(self, request: PendingPublish | None) -> None:
+        """Expire a publish, or the usual ones, when the sockets have been read: its answer may have come."""
+        if request is None:
+            self._check = self.loop.call_later(TO_READ, self._check_usual)
+        else:
+            request.timer = self.loop.call_later(TO_READ, _expire, request)
+
+    def _check_usual(self) -> None:
         """Expire those whose time is over."""
-        now = self._clock()
-        if now - self._check_at > LATE and not has_read:
-            self._check = self.loop.call_later(TO_READ, partial(self._check_usual, has_read=True))
-            return
         self._check = None
-        now = max(now, self._check_at)  # timers may fire a tick of the clock early
+        now = max(self._clock(), self._check_at)  # timers may fire a tick of the clock early
         expired: list[PendingPublish] = []
         for request in self.usual:
             if request.deadline > now or len(expired) == EXPIRED_AT_ONCE:
@@ -262,11 +264,7 @@ class PendingPublishes:
             _expire(request)
 
 
-def _expire(request: PendingPublish, *, has_read: bool = False) -> None:
-    timer = request.timer
-    if timer is not None and not has_read and (loop := request.future.get_loop()).time() - timer.when() > LATE:
-        request.timer = loop.call_later(TO_READ, partial(_expire, request, has_read=True))
-        return
+def _expire(request: PendingPublish) -> None:
     if request.buffer is not None and not request.future.done():
         request.buffer.expire(request)  # without a buffer it waits in its topic's queue, which checks the limit itself
 

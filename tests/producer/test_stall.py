@@ -11,7 +11,7 @@ from nsq_ha.policy import liveness
 from nsq_ha.policy.liveness import STALLED_AFTER
 from tests.support.nsqd import LIMIT, Holding, error
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, stop_process
+from tests.support.waiting import block, eventually, stop_process
 
 AMPLE = 4 * STALLED_AFTER
 """Seconds within which a machine that is not too busy has done what takes ``STALLED_AFTER``."""
@@ -96,6 +96,25 @@ async def test_such_an_answer_is_in_time(stage: Stage, holding: Holding, limit_o
         task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, timeout=limit_of_call))
         await eventually(lambda: holding.has(1))
         stop_process(2.0, holding.release)
+        assert (await task).attempts == 1
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("limit_of_call", [1.0, None])
+async def test_nor_is_it_late_if_the_process_goes_on_just_after_the_limit(
+    stage: Stage, holding: Holding, limit_of_call: float | None
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def answer() -> None:
+        holding.release()
+        block(began + 1.02 - loop.time())
+
+    async with stage.producer(publish_timeout=1.0 if limit_of_call is None else LIMIT) as producer:
+        began = loop.time()
+        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0, timeout=limit_of_call))
+        await eventually(lambda: holding.has(1))
+        stop_process(0.0, answer)
         assert (await task).attempts == 1
 
 
