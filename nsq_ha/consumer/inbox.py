@@ -562,10 +562,10 @@ class ConsumerInbox:
         held = (*self._left, *self._abandoned, *self.giving_up.messages, *self._held(), *self.ledger.cancelled)
         # The copy of a message whose own connection was lost is kept for the answer to that message.
         copies = [copy for each in held if (by := delivery_of(each)) is not None for copy in by.open_copies(each.watch)]
-        unseen = self.queue.remove(lambda message: delivery_of(message) is delivery)
-        for message in (*unseen, *self.pace.backoff.parked, *held, *copies):
+        for message in (*self.queue.unseen, *self.pace.backoff.parked, *held, *copies):
             if not message.answered and delivery_of(message) is delivery:
                 give_back(message, CLOSED)
+        self.ledger.left()  # what went back is not handed out
 
     def end(self) -> None:
         """Forget all messages: their answers come too late from now on."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ConfigError, Message, StartFrom
+from nsq_ha import Backoff, ConfigError, Message, StartFrom
 from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Layout, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
@@ -134,6 +134,30 @@ async def test_what_goes_back_to_an_nsqd_that_has_gone_is_not_handed_out(
         stage.list_plain(stage.nsqds[1])
         await stage.nsqds[0].until(lambda: len(peer.of(Requeue)) == 3)
         taking = asyncio.create_task(anext(consumer))
+        await turn(3)
+        assert not taking.done()
+        taking.cancel()
+        await asyncio.wait({taking})
+
+
+async def test_nor_is_what_waits_until_handlers_work_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
+    stage.list_plain(*stage.nsqds[:2])
+    stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
+    async with stage.consumer(lookup_interval=1.0, handler_backoff=Backoff(0.1, 0.1)) as consumer:
+        pace = inbox_of(consumer).pace
+        gone, other = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
+        other.message(b"fails", message_id(1), layout=Layout.PLAIN)
+        (await anext(consumer)).requeue()
+        other.message(b"test", message_id(2), layout=Layout.PLAIN)
+        test = await anext(consumer)
+        gone.message(b"x", message_id(3), layout=Layout.PLAIN)
+        taking = asyncio.create_task(anext(consumer))
+        await eventually(lambda: pace.backoff.parked)
+        stage.list_plain(stage.nsqds[1])
+        await stage.nsqds[0].until(lambda: gone.of(Requeue))
+        pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
+        test.finish()
         await turn(3)
         assert not taking.done()
         taking.cancel()
