@@ -554,6 +554,7 @@ def leave_to_end(message: Message) -> None:
     if delivery is not None and delivery.is_alive:
         delivery.in_flight -= 1
         delivery.counts.returned += 1
+        delivery.replaced(message, copied(message))  # which stays unanswered, so that no copy is finished
     message.answered = True
     message.source = Returned(source_of(message), CLOSED)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nsq_ha import Backoff, ConfigError, ConsumerConfig, Message
-from nsq_ha.protocol import Finish, Requeue
+from nsq_ha.protocol import Close, Finish, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id, response
 from tests.support.stage import Stage
@@ -121,6 +121,32 @@ async def test_nor_is_one_of_a_message_that_is_being_given_up(stage: Stage) -> N
         may_fail.set()
         await stage.nsqd.until(lambda: peer.of(Requeue))
     assert peer.of(Finish) == []
+
+
+async def test_nor_is_one_of_a_message_that_is_left_to_the_end_of_its_connection(stage: Stage) -> None:
+    """With max_attempts it is not requeued when the consumer closes, but it was not handled, either."""
+    stage.lead({0: stage.nsqd}, ordered=True)
+    stage.nsqd.script = lambda _, command: isinstance(command, Close)  # it answers late, and sends until then
+    began = asyncio.Event()
+
+    async def handle(_: Message) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with stage.consumer(max_attempts=3) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2))
+        await began.wait()
+        closing = asyncio.create_task(consumer.aclose())
+        await stage.nsqd.until(lambda: peer.of(Close))
+        running.cancel()
+        await asyncio.wait({running})
+        peer.message(b"x", message_id(2))
+        await all_is_answered(stage, peer)
+        peer.close()
+        await closing
+    assert peer.of(Finish, Requeue) == []
 
 
 # ------------------------------------------------------------ options that do not fit the topic
