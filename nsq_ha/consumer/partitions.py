@@ -259,12 +259,12 @@ class Partitions:
     def why_not(self) -> str:
         """Return why not all partitions to read are subscribed; may be asked from any thread."""
         subscriptions = dict(self._subscriptions)
-        troubles = {p: str(s.trouble) for p, s in subscriptions.items() if s.trouble is not None}
+        troubles = {p: str(trouble) for p, s in subscriptions.items() if (trouble := s.trouble) is not None}
         if troubles:
             return _by_cause(troubles, self._named)
         watch = self._watch
-        if watch.error is not None:
-            return str(watch.error)
+        if (error := watch.error) is not None:
+            return str(error)
         if watch.view is not None and not watch.view.exists:
             if watch.view.is_plain:
                 return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"

@@ -349,6 +349,23 @@ async def test_another_thread_may_ask_while_a_partition_is_added(make: Callable[
     assert case.partitions.why_not() == "partition 0: lost (the same for partition 1)"
 
 
+async def test_another_thread_may_ask_while_a_partition_recovers(make: Callable[..., Case]) -> None:
+    """The reason was "None": the trouble was over when it was written as text."""
+    case = make()
+    case.follow(view_of(ONE))
+
+    reasons = [ConnectionLostError("lost"), None]
+
+    class Recovering:
+        @property
+        def trouble(self) -> NsqError | None:
+            return reasons.pop(0)
+
+    recovering: Any = Recovering()
+    case.subscriptions[0] = recovering
+    assert case.partitions.why_not() == "partition 0: lost"
+
+
 async def test_what_a_plain_consumer_lacks_is_named_by_its_nsqds(
     make: Callable[..., Case], caplog: pytest.LogCaptureFixture
 ) -> None:
