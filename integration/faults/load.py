@@ -85,6 +85,7 @@ class Load:
         self.hold_ups = HoldUps()
         self.probes_seen = 0
         self.unreadable = 0
+        self.most_at_once = MOST_CALLS
         self.most_calls = self.left_out = 0
         self.notes: list[str] = []
         self.foreign: list[str] = []
@@ -207,7 +208,7 @@ class Load:
         rate = self.pace.rate_of(ordered=self.ordered)
         for number in itertools.count():
             await beat(began + number / rate)
-            if len(self._calls) >= MOST_CALLS:
+            if len(self._calls) >= self.most_at_once:
                 self.left_out += 1
                 continue
             self.begin(self.audit.keys[number % self.pace.keys], number // self.pace.keys)

@@ -172,9 +172,11 @@ async def run(
             load.audit = SlimAudit(load.audit.keys, bench.pace.limit)
         stage.fault("chaos")
         chaos = make(stage, random.Random(seed))
-        # All that one outage makes wait, for as long as a publish may: what the process needs for that it keeps.
+        # What the process needs for all that waits during an outage it keeps: no later one makes more wait than this.
         await chaos.killed_for_long(await stage.victim())
         await stage.recovered(limit=SETTLED)
+        for load in _loads(stage):
+            load.most_at_once = load.most_calls
         before = _used_beside_books(stage)
         end = time.monotonic() + minutes * 60.0
         faults, memory = 1, list[float]()
@@ -227,7 +229,7 @@ async def _stand_still(stage: Stage) -> list[str]:
 def _halves(samples: list[float]) -> tuple[float, float]:
     """Return the medians of the first and the second half.
 
-    A process keeps what its largest outage needed, and the next one may be larger: only the halves tell of a leak.
+    A process keeps what its largest outage needed, and a later one may need more: only the halves tell of a leak.
     """
     middle = len(samples) // 2
     return statistics.median(samples[:middle]), statistics.median(samples[middle:])
@@ -253,7 +255,7 @@ def _judge(kind: str, load: Load, row: Row) -> None:
     late = audit.doubtful_out_of_order if kind == ORDERED else 0
     doubtful = f" {late} out of order after a publish in doubt," if late else ""
     row.notes.append(
-        f"{kind}: {audit.started} published, {load.left_out} left out since too many waited,"
+        f"{kind}: {audit.started} published, {load.left_out} left out since {load.most_at_once} waited,"
         f" {audit.delivered_count} deliveries, {audit.repeated} repeats,{doubtful}"
         f" {audit.errors} errors, slowest call {audit.slowest:.2f} s,"
         f" loop held up {hold_ups.worst:.2f} s, at most {hold_ups.worst_own:.2f} by itself"
