@@ -266,7 +266,8 @@ def decode_channels(body: Body) -> tuple[str, ...]:
 def is_host(text: str) -> bool:
     """Return whether ``text`` is a host name, or an IP address other than the unspecified one."""
     try:
-        return not ipaddress.ip_address(text).is_unspecified
+        zone = text.partition("%")[2]  # of an IPv6 address: anything, as far as Python knows
+        return not ipaddress.ip_address(text).is_unspecified and (not zone or _HOST_NAME.fullmatch(zone) is not None)
     except ValueError:
         return _HOST_NAME.fullmatch(text) is not None and is_host_name(text)
 

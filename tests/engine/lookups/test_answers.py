@@ -243,6 +243,8 @@ def test_a_partition_that_is_none_is_left_out(key: str) -> None:
         {"broadcast_address": "-a"},
         {"broadcast_address": "0.0.0.0"},  # noqa: S104 - an address that nobody can dial
         {"broadcast_address": "x" * 300},
+        {"broadcast_address": "fe80::1%a\r\nHost: b"},
+        {"broadcast_address": "fe80::1%" + "x" * 300},
         {"distributed_id": 7},
     ],
 )
@@ -305,6 +307,8 @@ def test_a_partition_named_twice_has_one_leader() -> None:
         ("10.0.0.1", True),
         ("::1", True),
         ("::", False),
+        ("fe80::1%eth0.100", True),
+        ("fe80::1%\x1b[31m", False),
         ("nsqd-1.example.org.", True),
         ("under_score", True),
         ("", False),
