@@ -18,7 +18,7 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -49,7 +49,7 @@ class _Peer(msgspec.Struct):
     broadcast_address: str
     tcp_port: int
     http_port: int = 0
-    distributed_id: str = ""
+    distributed_id: Annotated[str, msgspec.Meta(max_length=512)] = ""  # kept with the last leader of each partition
 
 
 class _Lookup(msgspec.Struct):

@@ -246,6 +246,7 @@ def test_a_partition_that_is_none_is_left_out(key: str) -> None:
         {"broadcast_address": "fe80::1%a\r\nHost: b"},
         {"broadcast_address": "fe80::1%" + "x" * 300},
         {"distributed_id": 7},
+        {"distributed_id": "x" * 513},
     ],
 )
 def test_a_leader_that_cannot_be_dialled_is_left_out(change: dict[str, object]) -> None:
