@@ -83,6 +83,10 @@ def test_a_flood_after_a_gap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert 14 < chain.stashed < 25
     chain.reopened()
     chain.take(log[11:25], [])
+    chain.reopened()
+    log[11].ext = bytes(5000)
+    with pytest.raises(RemoteProtocolError, match="1 messages"):
+        chain.take(log[11:12], [])
 
 
 @given(st.permutations(log_of([40] * 8)))

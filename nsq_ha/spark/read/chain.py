@@ -30,7 +30,7 @@ MOST_STASHED: Final = 512 * 1024 * 1024
 """Bytes of later messages that may wait for a gap to be filled: as many as an nsqd may have in flight that delivers
 the largest messages at first. One that ignores RDY would send any number."""
 
-_ROOM: Final = 256  # approximate bytes of a message besides its body
+_ROOM: Final = 256  # approximate bytes of a message besides its body and header
 
 
 class WrongPartitionError(RemoteProtocolError):
@@ -172,15 +172,15 @@ class Chain:
         if offset == self.position < self.end:
             self._accept(message, offset, accepted, finish)
             while self._stash and (follower := self._stash.pop(self.position, None)) is not None:
-                self._stashed -= len(follower.body) + _ROOM
+                self._stashed -= _size(follower)
                 self._accept(follower, self.position, accepted, finish)
         elif offset < self.position:
             finish.append(message)
         elif offset < self.end:
             if (earlier := self._stash.pop(offset, None)) is not None:
-                self._stashed -= len(earlier.body) + _ROOM
+                self._stashed -= _size(earlier)
             self._stash[offset] = message
-            self._stashed += len(message.body) + _ROOM
+            self._stashed += _size(message)
             if self._stashed > MOST_STASHED:
                 raise RemoteProtocolError(
                     f"nsqd ignores RDY: {len(self._stash)} messages arrived after a gap at offset {self.position}"
@@ -201,3 +201,7 @@ class Chain:
         accepted.append(message)
         self.position = following
         finish.append(message)
+
+
+def _size(message: Message) -> int:
+    return len(message.body) + len(message.ext or b"") + _ROOM
