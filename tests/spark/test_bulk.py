@@ -24,6 +24,7 @@ from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read import range_reader
 from nsq_ha.spark.read.bulk import reader as bulk_module
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
+from nsq_ha.spark.read.bulk.link import BulkLink
 from nsq_ha.spark.read.range_reader import RangeReader, read_ranges
 from nsq_ha.spark.read.replay import Replay
 from tests.spark.projections import ALL
@@ -31,7 +32,7 @@ from tests.spark.projections import ALL
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol.pull import Pulled
+    from nsq_ha.protocol.pull import Pulled, PullRefused
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
@@ -378,6 +379,30 @@ def test_an_answer_before_the_position_leaves_the_rest_to_a_subscription(
     assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
     assert len(used) == 1
     assert len(answers) > 1
+
+
+def test_on_a_slow_link_a_subscription_reads_the_rest(
+    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same answer came too late again and again, and the task failed."""
+    topic = dev_cluster.create_topic("bulk_slow", sync_every=1)
+    lots = mixed(8)
+    publish(asked, topic, lots)
+    given = options(asked, topic, fetchRetries="1")
+    ranges = plan(given, asked)
+    original = BulkLink.answer
+
+    def slow(link: BulkLink, patience: float) -> Pulled | PullRefused:
+        answer = original(link, patience)
+        if link.answered > 1:
+            raise ResponseTimeoutError("nsqd sent only a part of an answer in time")
+        return answer
+
+    monkeypatch.setattr(BulkLink, "answer", slow)
+    with subscriptions() as used:
+        rows = table(read_ranges(ranges, given, ALL))
+    assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
+    assert used == [0]
 
 
 def test_an_error_that_retries_cannot_fix_ends_the_read(

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError
+from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.protocol.pull import MAX_ENTRIES, LogEntry, Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
@@ -129,6 +129,8 @@ class BulkCopy:
                 # If the node is gone, this fails, and the next connection goes to another leader.
                 self._extent()
                 raise BulkUnavailableError(str(error), is_general=True) from error
+            if isinstance(error, ResponseTimeoutError):  # on a slow link, the same answer would come too late again
+                raise BulkUnavailableError(str(error)) from error
             raise
 
     def _extent(self) -> Extent:
