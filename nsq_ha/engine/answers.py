@@ -26,6 +26,7 @@ from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
 from nsq_ha.engine.body import Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.redaction import beginning
 
 MAX_LISTED_LOOKUPDS: Final = 64
 """Maximum number of nsqlookupds that are read from one list."""
@@ -321,7 +322,7 @@ def _unusable_note(peers: Sequence[tuple[int | None, msgspec.Raw]]) -> str:
     if not peers:
         return ""
     peer = try_json(bytes(peers[0][1]), _Peer)
-    address = "that is missing" if peer is None else repr(f"{peer.broadcast_address[:100]}:{peer.tcp_port}")
+    address = "that is missing" if peer is None else repr(f"{beginning(peer.broadcast_address, 100)}:{peer.tcp_port}")
     numbers = ", ".join(str(number) for number, _ in peers[:10] if number is not None)
     leads = f" that leads partition {numbers}" if numbers else ""
     return f"an nsqd{leads} has an address {address}, which is not legal: set nsqd's -broadcast-address"

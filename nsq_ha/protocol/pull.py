@@ -44,6 +44,7 @@ from nsq_ha.protocol.gob import (
     encode_uint,
     wrong,
 )
+from nsq_ha.redaction import beginning
 
 PREFACE: Final = b"\0"
 """The first byte of a connection: no compression in either direction."""
@@ -313,7 +314,7 @@ def _numbers(data: memoryview, at: int, fields: int) -> tuple[list[int], int]:
 
 def _text(value: object) -> str:
     """Return the first line of an error; after a panic, a stack follows."""
-    return str(value).splitlines()[0][:200]
+    return beginning(str(value).splitlines()[0], 200)
 
 
 def encode_stored(
