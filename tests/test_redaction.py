@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha import ConsumerConfig, Producer, PublishError, redaction, unexpected
+from nsq_ha import ConsumerConfig, Producer, ProducerConfig, PublishError, redaction, unexpected
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.engine import tls_limits
 from nsq_ha.engine.answers import decode_lookup
@@ -243,6 +243,14 @@ def test_a_task_of_spark_conceals_it_before_it_asks_anybody() -> None:
     assert pickle.loads(data).connection == ConnectionOptions(auth_secret=SECRET)  # noqa: S301 - our own
     redaction.forget()
     pickle.loads(data)  # noqa: S301
+    assert redaction.redact(SECRET) == "***"
+
+
+def test_a_client_conceals_it_before_it_asks_anybody() -> None:
+    """Options of another process had hidden it there, and here only when it was sent."""
+    data = pickle.dumps(ProducerConfig(lookupd=("127.0.0.1:1",), auth_secret=SECRET))
+    redaction.forget()
+    Producer(config=pickle.loads(data))  # noqa: S301 - our own
     assert redaction.redact(SECRET) == "***"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.policy.health import Trouble, health_of
 from nsq_ha.policy.timing import FIRST_WARNING
+from nsq_ha.redaction import conceal
 from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
         ssl_context(config.tls)
     if config.lookupd_tls is not None:
         ssl_context(config.lookupd_tls, "lookupd_tls")
+    if isinstance(config.auth_secret, str):
+        conceal(config.auth_secret)  # another process may have made the object
     return config
 
 
