@@ -43,6 +43,9 @@ _BATCH: Final = 64
 """Messages of one step."""
 
 _MAX_JSON: Final = 256 * 1024
+_MOST_INDENTS: Final = 16
+"""How many times as long JSON may become by its indents."""
+
 _PLACE: Final = re.compile(r"([0-9]{1,4}):([0-9]{1,18})")
 
 Form = Literal["text", "json", "hex"]
@@ -362,7 +365,7 @@ def headers_of(stored: StoredMessage) -> Mapping[str, object]:
 
 
 def decoded(body: str, form: Form) -> str:
-    """Return a body as it is shown; what is no JSON, or a long one, stays text."""
+    """Return a body as it is shown; what is no JSON, or a long or very deep one, stays text."""
     if form == "hex":
         data = body.encode("utf-8", "surrogatepass")
         return "\n".join(
@@ -371,10 +374,16 @@ def decoded(body: str, form: Form) -> str:
         )
     if form == "text" or len(body) > _MAX_JSON or not body.lstrip().startswith(("{", "[")):
         return body
+    shown, left = [], max(1000, _MOST_INDENTS * len(body))
     try:
-        return json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(json.loads(body)):
+            shown.append(piece)
+            left -= len(piece)
+            if left < 0:  # deep JSON grows by the product of its lines and its depth
+                return body
     except (ValueError, RecursionError):
         return body
+    return "".join(shown)
 
 
 def with_plugin(name: str) -> Callable[[str], str]:
