@@ -14,6 +14,7 @@ functions in their own processes.
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -125,14 +126,14 @@ class Wire:
             self._socket.close()
             self._socket = None
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, until: float = math.inf) -> None:
         """Send all of ``data``; a large batch may take longer than the other side is silent.
 
         Raises:
-            ConnectionLostError: The connection was lost.
+            ConnectionLostError: The connection was lost, or some was not sent before ``until`` (``time.monotonic()``).
         """
         try:
-            _send_all(self._connected(), data)
+            _send_all(self._connected(), data, min(until, time.monotonic() + _SEND_TIMEOUT))
         except OSError as error:
             raise ConnectionLostError(f"connection to {self._name} lost: {error}") from error
 
@@ -168,17 +169,17 @@ class Wire:
         return self._socket
 
 
-def _send_all(connection: socket.socket, data: bytes) -> None:
+def _send_all(connection: socket.socket, data: bytes, until: float) -> None:
     """Send all of ``data``, as long as the other side takes some of it; ``sendall`` has one limit for the whole.
 
     So has ``send`` with TLS, which returns when all was written.
     """
-    rest, until = memoryview(data), time.monotonic() + _SEND_TIMEOUT
+    rest = memoryview(data)
     connection.settimeout(CONNECT_TIMEOUT)
     while rest:
         rest = rest[connection.send(rest[:_SEND_BYTES]) :]
         if rest and time.monotonic() > until:
-            raise TimeoutError(f"sending takes longer than {_SEND_TIMEOUT:g} s")
+            raise TimeoutError(f"{len(rest)} of {len(data)} bytes were not sent in time")
 
 
 class BlockingConnection:
@@ -326,14 +327,14 @@ class BlockingConnection:
         except ResponseTimeoutError:
             return b""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, until: float = math.inf) -> None:
         """Send encoded commands.
 
         Raises:
-            ConnectionLostError: The connection was lost; unanswered requests are in doubt.
+            ConnectionLostError: As of :meth:`Wire.send`; unanswered requests are in doubt.
         """
         if data:
-            self._wire.send(data if self._codec is None else self._codec.compress(data))
+            self._wire.send(data if self._codec is None else self._codec.compress(data), until)
 
     def _offer(self) -> Offer:
         options = self._options

@@ -306,7 +306,7 @@ def test_a_large_batch_may_take_long_as_long_as_it_goes_on(
                 wire.send(data)
                 reading.join(10.0)  # closing with unread data, as of TLS, would lose what is on its way
             else:
-                with pytest.raises(ConnectionLostError, match=r"sending takes longer than 0\.5 s"):
+                with pytest.raises(ConnectionLostError, match="bytes were not sent in time"):
                     wire.send(data)
         finally:
             wire.close()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pytest
 
 from nsq_ha.errors import AuthError, MessageRefusedError, NoLeaderError, NsqError, PublishError
 from nsq_ha.options.types import Backoff
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
@@ -22,9 +24,6 @@ from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
 from tests.spark.test_replay import HEARTBEAT, OK, ScriptedNsqd, error
-
-if TYPE_CHECKING:
-    from nsq_ha.policy.topology import Node
 
 OPTIONS = WriteOptions(lookupd=("http://127.0.0.1:4161",), topic="flights", publish_timeout=10.0)
 HANDSHAKE = (b"}", OK)
@@ -200,6 +199,33 @@ def test_patience_ends_with_what_is_known(nsqd: Start) -> None:
     with pytest.raises(PublishError, match="no leader") as caught:
         write(writer(Leaders([None]), options), batch(b"one"))
     assert (caught.value.maybe_stored, caught.value.partition) == (False, 3)
+
+
+def test_a_slow_network_holds_up_no_write_past_its_limit() -> None:
+    """A task may send for longer than it waits for an answer, but not for longer than it may take in all."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+
+        def serve() -> None:
+            taken, _ = server.accept()
+            with taken:
+                while not taken.recv(1 << 14).endswith(b"}"):
+                    pass
+                taken.sendall(OK)
+                while not over.wait(0.02) and taken.recv(1 << 13):
+                    pass
+
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        options = dataclasses.replace(OPTIONS, publish_timeout=0.5)
+        leaders = Leaders([Node("127.0.0.1", server.getsockname()[1], 4151)])
+        began = time.monotonic()
+        with pytest.raises(PublishError, match="bytes were not sent in time") as caught:
+            write(writer(leaders, options), batch(bytes(16 << 20)))
+        assert (caught.value.maybe_stored, time.monotonic() - began < 6.0) == (True, True)
+        over.set()
+        serving.join(10.0)
 
 
 @pytest.mark.parametrize(

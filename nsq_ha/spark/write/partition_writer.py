@@ -102,7 +102,8 @@ class PartitionWriter:
             self.close()  # this batch opens another connection
         if self._connection is not None:
             # settle() handles failures.
-            self._failure = self._try_to_send(self._connection, batch)
+            until = time.monotonic() + self._options.publish_timeout
+            self._failure = self._try_to_send(self._connection, batch, until)
 
     def settle(self) -> None:
         """Wait until the pending batch is acknowledged; raises as :meth:`send`."""
@@ -120,7 +121,7 @@ class PartitionWriter:
                 self._give_up(answer, until, attempts, in_doubt=doubtful > 0)
                 failures += 1
                 time.sleep(delay_after(_RETRY, failures, random.random))
-            self._reopen(batch)
+            self._reopen(batch, until)
         self._pending = None
         written = self.written
         written.rows += batch.rows
@@ -188,7 +189,7 @@ class PartitionWriter:
                 str(error), topic=self._topic, partition=self._partition, attempts=attempts, maybe_stored=in_doubt
             ) from error
 
-    def _reopen(self, batch: EncodedMpub) -> None:
+    def _reopen(self, batch: EncodedMpub, until: float) -> None:
         """Connect to the current leader and send ``batch``; keep a failure for the next attempt."""
         connection: BlockingConnection | None = None
         try:
@@ -205,13 +206,13 @@ class PartitionWriter:
             self._failure = error
             return
         self._connection = connection
-        self._failure = self._try_to_send(connection, batch)
+        self._failure = self._try_to_send(connection, batch, until)
 
-    def _try_to_send(self, connection: BlockingConnection, batch: EncodedMpub) -> NsqError | None:
+    def _try_to_send(self, connection: BlockingConnection, batch: EncodedMpub, until: float) -> NsqError | None:
         self._sent_at = time.monotonic()
         try:
             connection.protocol.expect_publish()
-            connection.send(batch.command)
+            connection.send(batch.command, until)
         except NsqError as error:
             return error
         return None
