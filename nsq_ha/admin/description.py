@@ -374,12 +374,12 @@ def _named(name: str, default: Any) -> Any:  # noqa: ANN401 - as msgspec.field
     return msgspec.field(default=default, name=name)
 
 
-class _Latency(msgspec.Struct):
+class _Latency(msgspec.Struct, gc=False):
     count: Int64 = 0
     percentiles: list[dict[str, float]] | None = None
 
 
-class _Client(msgspec.Struct):
+class _Client(msgspec.Struct, gc=False):
     """What becomes a :class:`ClientStats`, field by field."""
 
     client_id: str = ""
@@ -409,7 +409,7 @@ class _Client(msgspec.Struct):
         return "deflate" if self.deflate else "snappy" if self.snappy else ""
 
 
-class _Channel(msgspec.Struct):
+class _Channel(msgspec.Struct, gc=False):
     """What becomes a :class:`ChannelStats`, field by field."""
 
     name: str = msgspec.field(name="channel_name")
@@ -451,7 +451,7 @@ class _Channel(msgspec.Struct):
         return _latency(self.e2e_processing_latency)
 
 
-class _Partition(msgspec.Struct):
+class _Partition(msgspec.Struct, gc=False):
     topic_name: str
     topic_partition: str = ""
     depth: Int64 = 0

@@ -37,6 +37,11 @@ MAX_LISTED_NODES: Final = 1024
 MAX_LISTED_CHANNELS: Final = 10_000
 """Maximum number of a topic's channels that are read from one answer: each takes work again for each lookup."""
 
+_MAX_LISTED_TOPICS: Final = 100_000
+
+_MOST_LISTED: Final = 32 * 1024
+"""Maximum number of values in the partitions of a topic, or in the entry of an nsqd: twice those of the largest."""
+
 NOT_CREATED: Final = "the topic is not created"
 """The note in place of the server's "Key not found" or "TOPIC_NOT_FOUND"."""
 
@@ -44,6 +49,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,4}")
 
 _NULL: Final = msgspec.Raw(b"null")
+_ABSENT: Final = msgspec.Raw(b"{}")
 
 
 class _Peer(msgspec.Struct):
@@ -54,7 +60,7 @@ class _Peer(msgspec.Struct):
 
 
 class _Lookup(msgspec.Struct):
-    partitions: dict[str, msgspec.Raw] | msgspec.UnsetType | None = msgspec.UNSET
+    partitions: msgspec.Raw = _ABSENT
     producers: list[msgspec.Raw] | None = None
     channels: list[str] | None = None
     meta: msgspec.Raw = _NULL
@@ -161,17 +167,20 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
         return _refused_lookup(body, lookupd)
     content = decode_json(body.data, _Lookup)
     meta = try_json(bytes(content.meta), TopicMeta)
-    if content.partitions is msgspec.UNSET and content.producers is not None and meta is None:
+    listed = None
+    if content.partitions != _NULL:
+        listed = decode_json(bytes(content.partitions), dict[str, msgspec.Raw], _MOST_LISTED)
+    if content.partitions is _ABSENT and content.producers is not None and meta is None:
         found = [(_node(raw, is_plain=True), raw) for raw in content.producers[:MAX_LISTED_NODES]]
         nodes = tuple(node for node, _ in found if node is not None)
         return plain_answer(lookupd, nodes, note=_unusable_note([(None, raw) for node, raw in found if node is None]))
-    if not content.partitions and content.producers is None and meta is None:
+    if not listed and content.producers is None and meta is None:
         raise RemoteProtocolError(
             "the answer is not that of an nsqlookupd: it has no partitions, no nodes and no settings of the topic"
         )
     partitions: dict[int, Node] = {}
     unusable: list[tuple[int | None, msgspec.Raw]] = []
-    for key, raw in (content.partitions or {}).items():
+    for key, raw in (listed or {}).items():
         if not _NUMBER.fullmatch(key) or int(key) > MAX_PARTITION_ID:
             continue
         node = _node(raw)
@@ -181,7 +190,7 @@ def decode_lookup(body: Body, lookupd: str) -> LookupAnswer:
             partitions[int(key)] = node
     # With access "r", the answer for an unknown topic is a success with no partitions and the number 0.
     unknown = meta is not None and meta.partition_num == 0 and not partitions and not content.producers
-    if content.partitions is None:
+    if listed is None:
         note = "no partition is listed, for example because writes are disabled"
     else:
         note = _unusable_note(unusable)
@@ -224,7 +233,7 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
     """
     found: list[NodeInfo] = []
     for raw in (decode_json(_accepted(body), _Nodes).producers or [])[:MAX_LISTED_NODES]:
-        entry = try_json(bytes(raw), _Producer)
+        entry = try_json(bytes(raw), _Producer, _MOST_LISTED)
         node = _node(raw, is_plain=entry is not None and entry.partitions is None)
         if node is None or entry is None:
             continue
@@ -247,7 +256,8 @@ def decode_topics(body: Body) -> tuple[TopicInfo, ...]:
         RemoteProtocolError: It is not such an answer.
     """
     content = decode_json(_accepted(body), _Topics)
-    found = {name: TopicInfo(name) for name in content.topics or [] if is_valid_name(name)}
+    names = (content.topics or [])[:_MAX_LISTED_TOPICS]
+    found = {name: TopicInfo(name) for name in names if is_valid_name(name)}
     for raw in content.meta_info or []:
         info = try_json(bytes(raw), _TopicInfo)
         if info is not None and is_valid_name(info.name):

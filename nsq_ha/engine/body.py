@@ -24,6 +24,9 @@ from nsq_ha.threads import in_thread
 MOST_VALUES: Final = 400_000
 """Maximum number of values in an answer."""
 
+MOST_OBJECTS: Final = 100_000
+"""Maximum number of JSON objects in an answer: some become 400 bytes, however short their JSON is."""
+
 AT_ONCE_BYTES: Final = 256 * 1024
 """Size of an answer up to which it is decoded at once."""
 
@@ -106,19 +109,20 @@ async def decoded(body: Body, decode: Callable[[Body], T]) -> T:
     return await in_thread(partial(decode, body))
 
 
-def decode_json(data: bytes, shape: type[T]) -> T:
-    """Decode JSON of a known shape.
+def decode_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T:
+    """Decode JSON of a known shape, with at most ``most`` values.
 
     Pass the answer directly, not a variable that holds it: a kept error keeps the frames of its callers.
 
     Raises:
         RemoteProtocolError: The data is not JSON, has another shape, is nested too deep or is not UTF-8.
     """
-    # Small values take twenty times the memory of their JSON, and time of the event loop. An answer of nsqd's largest
-    # statistics has as many as fit into the largest body.
-    if data.count(b",") > MOST_VALUES:
-        del data
-        raise RemoteProtocolError(f"the answer has more than {MOST_VALUES} values")
+    # Small values take twenty times the memory of their JSON, and time of the event loop, in a thread as well: no other
+    # runs meanwhile. An answer of nsqd's largest statistics has as many as fit into the largest body.
+    for mark, limit, name in ((b",", most, "values"), (b"{", MOST_OBJECTS, "objects")):
+        if data.count(mark) > limit:
+            del data
+            raise RemoteProtocolError(f"the answer has more than {limit} {name}")
     try:
         return msgspec.json.decode(data, type=shape)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -127,10 +131,10 @@ def decode_json(data: bytes, shape: type[T]) -> T:
         raise RemoteProtocolError(f"unexpected answer: {_shown(str(error))}") from harmless(error)
 
 
-def try_json(data: bytes, shape: type[T]) -> T | None:
-    """Return None if the data is not JSON of this shape."""
+def try_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T | None:
+    """Return None if the data is not JSON of this shape with at most ``most`` values."""
     try:
-        return decode_json(data, shape)
+        return decode_json(data, shape, most)
     except RemoteProtocolError:
         return None
 

@@ -78,12 +78,12 @@ _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 log: logging.Logger = logging.getLogger("nsq_ha.discovery")
 
 
-class _Channel(msgspec.Struct):
+class _Channel(msgspec.Struct, gc=False):
     channel_name: str
     paused: bool = False
 
 
-class _Partition(msgspec.Struct):
+class _Partition(msgspec.Struct, gc=False):
     topic_name: str
     topic_partition: str = ""
     is_leader: bool = False

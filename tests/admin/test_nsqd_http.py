@@ -136,7 +136,7 @@ async def test_no_topics_at_all(fake: Fake) -> None:
 
 
 async def test_replicas_of_many_partitions_hold_nobody_up(fake: Fake) -> None:
-    entries = [{"name": "t", "partition": number, "isr_stats": [{"node_id": "a"}]} for number in range(90_000)]
+    entries = [{"name": "t", "partition": number, "isr_stats": [{"node_id": "a"}]} for number in range(45_000)]
     fake.answer("/coordinator/stats", {"topic_coord_stats": entries})
     async with NsqdHttp(fake.url, timeout=10.0) as nsqd:
         with turns() as measured:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import time
 import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
+import msgspec
 import pytest
 
+from nsq_ha.admin.description import Stats, partition_stats
 from nsq_ha.admin.nsqd_http import NsqdHttp
+from nsq_ha.engine import answers
+from nsq_ha.engine.body import MOST_OBJECTS, MOST_VALUES, Body, decode_json
 from nsq_ha.engine.http import MAX_BODY_BYTES
 from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.errors import LookupUnavailableError, NsqError
+from nsq_ha.errors import LookupUnavailableError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, http_answer, peer
 from tests.support.turns import TURN, turns
@@ -109,3 +116,67 @@ async def test_many_nsqds_with_many_topics_hold_nobody_up(serve: Callable[[], Aw
             nodes = await lookupd.nodes()
     assert sum(len(node.topics) for node in nodes) == 140_000
     assert measured.longest < TURN, measured.what
+
+
+def lookup(body: Body) -> object:
+    return answers.decode_lookup(body, "http://127.0.0.1:4161")
+
+
+def stats(body: Body) -> object:
+    return partition_stats(decode_json(body.data, Stats))
+
+
+READERS: dict[str, tuple[Callable[[Body], object], bytes, bytes]] = {
+    "partitions": (lookup, b'{"partitions":{%s}}', b'"%d":{"a":1}'),
+    "nsqds of a topic": (lookup, b'{"producers":[%s]}', b'{"broadcast_address":"a","tcp_port":%d}'),
+    "channels": (lookup, b'{"partitions":{"0":{}},"channels":[%s]}', b'"channel%09d"'),
+    "nsqds": (answers.decode_nodes, b'{"producers":[%s]}', b'{"broadcast_address":"a","tcp_port":%d}'),
+    "partitions of one nsqd": (
+        answers.decode_nodes,
+        b'{"producers":[{"broadcast_address":"a","tcp_port":1,"partitions":{%s}}]}',
+        b'"t%d":["1"]',
+    ),
+    "topics": (answers.decode_topics, b'{"topics":[%s]}', b'"t%d"'),
+    "settings of topics": (answers.decode_topics, b'{"meta_info":[%s]}', b'{"topic_name":"t%d"}'),
+    "topics of statistics": (stats, b'{"topics":[%s]}', b'{"topic_name":"%d"}'),
+    "channels of statistics": (stats, b'{"topics":[{"topic_name":"t","channels":[%s]}]}', b'{"channel_name":"%d"}'),
+    "clients of statistics": (
+        stats,
+        b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","clients":[%s]}]}]}',
+        b'{"ready_count":%d}',
+    ),
+}
+MEMORY = 48 * 1024 * 1024
+"""Of 64 MiB what the answer itself leaves, which is read and unwrapped before."""
+
+
+@pytest.mark.few(every=4)  # of each count some
+@pytest.mark.parametrize("count", [30_000, MOST_OBJECTS - 10, MOST_VALUES - 10])
+@pytest.mark.parametrize(("read", "whole", "one"), READERS.values(), ids=READERS)
+def test_the_smallest_values_cost_little(
+    read: Callable[[Body], object], whole: bytes, one: bytes, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of the decoder is a turn of the event loop in a thread, too: no other thread runs meanwhile."""
+    body = Body(200, whole % b",".join(one % number for number in range(count)))
+    decode, took = msgspec.json.decode, list[float]()
+
+    def timed(data: bytes, **options: Any) -> object:  # noqa: ANN401 - the decoder's own
+        began = time.thread_time()
+        try:
+            return decode(data, **options)
+        finally:
+            took.append(time.thread_time() - began)
+
+    with monkeypatch.context() as patch, contextlib.suppress(RemoteProtocolError):
+        patch.setattr(msgspec.json, "decode", timed)
+        read(body)
+    assert max(took, default=0.0) < TURN
+    gc.collect()
+    tracemalloc.start(1)
+    try:
+        with contextlib.suppress(RemoteProtocolError):
+            read(body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < MEMORY, peak / 2**20

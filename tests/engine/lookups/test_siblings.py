@@ -447,7 +447,7 @@ async def test_calls_within_a_second_share_an_answer(cluster: Cluster) -> None:
 
 
 async def test_an_answer_of_megabytes_holds_nobody_up_and_is_not_kept(cluster: Cluster) -> None:
-    cluster.has(0, partition(0, *(f"channel{number}" for number in range(120_000))))
+    cluster.has(0, partition(0, *(f"channel{number}" for number in range(90_000))))
     siblings = cluster.siblings()
     with turns() as measured:
         held = await siblings.held(cluster.nodes[0])
@@ -461,7 +461,7 @@ async def test_what_an_nsqd_lists_without_end_is_created_in_part(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    parts = [partition(each, *(f"channel{each}_{n}" for n in range(10_000))) for each in range(0, 24, 2)]
+    parts = [partition(each, *(f"channel{each}_{n}" for n in range(10_000))) for each in range(0, 18, 2)]
     stats = [json.dumps({"topics": led}).encode() for led in (parts, [partition(1, messages=0)])]
     created = 0
 
