@@ -128,6 +128,8 @@ def test_the_kit_sees_what_is_wrong() -> None:
     assert run(good, "consumer", hostile=SHORT).broken == []
     slow = run(replace(good, seconds_of_cpu=0.0), "consumer", hostile=SHORT)
     assert slow.broken[0].startswith("CPU of a turn")
+    alone = run(replace(good, has_good=True), "consumer", hostile=SHORT)
+    assert alone.broken == ["the good message after the bad one was not handed out"]
     ended = Case(group="some", name="refused", data=b"\0\0\0\x0d\0\0\0\1E_INVALID", moment=Moment.ANSWER)
     assert "the client ended: E_INVALID" in run(ended, "consumer", hostile=SHORT).broken[0]
     known = Result(good, "consumer", memory=2**30, reconnects=3.0, recovery=4.0, stop=5.0)

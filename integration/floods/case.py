@@ -21,6 +21,9 @@ Data = bytes | Callable[[Layout], bytes]
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 """How a hostile nsqlookupd answers a request."""
 
+GOOD: Final = b"a good one"
+"""The body of a good message that follows a bad one."""
+
 BOTH: Final = frozenset({"consumer", "producer"})
 CONSUMER: Final = frozenset({"consumer"})
 PRODUCER: Final = frozenset({"producer"})
@@ -64,6 +67,7 @@ class Case:
         answer: What a hostile nsqlookupd answers, with its status. None for an nsqd's case.
         behave: How it behaves instead of answering.
         ends: The refusal is for good, so a consumer ends with its error.
+        has_good: A good message follows, see :data:`GOOD`, which must be handed out.
         is_long: It takes seconds of CPU, so that only the long form runs it.
         seconds_of_cpu: Most CPU of one turn of the event loop.
         reconnects: Most connections a second to the hostile nsqd, after the first of each partition.
@@ -81,6 +85,7 @@ class Case:
     answer: tuple[bytes, int] | None = None
     behave: Behave | None = None
     ends: bool = False
+    has_good: bool = False
     is_long: bool = False
     seconds_of_cpu: float = 0.05
     reconnects: float = 2.0

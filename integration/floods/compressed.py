@@ -6,7 +6,7 @@ import random
 import zlib
 from typing import Final
 
-from integration.floods.case import CONSUMER, Case, Data, Moment
+from integration.floods.case import CONSUMER, GOOD, Case, Data, Moment
 from integration.floods.frames import HEARTBEAT, message
 from nsq_ha import Compression
 from nsq_ha.protocol import Identity, Layout
@@ -58,9 +58,10 @@ def _body(body: bytes, number: str, size: int | None) -> Data:
     ext = f'{{"nsq.client.compress":"{number}"' + (f',"nsq.msg.size":"{size}"}}' if size is not None else "}")
 
     def data(layout: Layout) -> bytes:
+        bad = [(body, message_id(number), ext.encode()) for number in range(2, 6)]
         return b"".join(
-            encode_frame(FrameType.MESSAGE, message_data(body, message_id(number), layout=layout, ext=ext.encode()))
-            for number in range(2, 6)
+            encode_frame(FrameType.MESSAGE, message_data(each, number, layout=layout, ext=header))
+            for each, number, header in [*bad, (GOOD, message_id(6), b"{}")]
         )
 
     return data
@@ -104,6 +105,7 @@ CASES: Final = (
             data=data,
             clients=CONSUMER,
             extended=True,
+            has_good=True,
             options={"max_decompressed_bytes": 1_000_000},
         )
         for name, data in _bodies().items()

@@ -28,6 +28,8 @@ def lookup(changes: dict[str, Any] | None = None, **fields: Any) -> bytes:  # no
     return json.dumps(content | fields).encode()
 
 
+_ANOTHER: Final = b'{"broadcast_address": "127.0.0.1", "tcp_port": 3, "http_port": 4}'
+
 _BODIES: Final = {
     "not JSON": b"not json",
     "HTML": b"<html><body>It works!</body></html>",
@@ -66,6 +68,15 @@ _BODIES: Final = {
             ],
         }
     ).encode(),
+    "390,000 partitions": b'{"partitions":{%s}}' % b",".join(b'"%d":{"a":1}' % number for number in range(390_000)),
+    "90,000 clients": b'{"topics":[{"topic_name":"orders","channels":[{"channel_name":"ch","clients":[%s]}]}]}'
+    % b",".join([b"{}"] * 90_000),
+    "a partition on two nsqds": lookup().replace(b'"partitions": {', b'"partitions": {"0": %s, ' % _ANOTHER),
+    "nsqlookupds that are dead, named twice, and no entries": lookup(
+        lookupdleader={"NodeIP": "127.0.0.1", "HttpPort": str(NOBODY)},
+        lookupdnodes=[{"NodeIP": "127.0.0.1", "HttpPort": str(NOBODY + number)} for number in range(100)] * 2
+        + [{"NodeIP": "", "HttpPort": "1"}, {"NodeIP": "a", "HttpPort": "99999"}, 7, None],
+    ),
     "no partition": lookup(partitions={}, producers=[]),
     "fewer partitions than partition_num": lookup(meta=META | {"partition_num": 9}),
     "partition_num 0": lookup(meta=META | {"partition_num": 0}),
@@ -116,6 +127,8 @@ async def _slowly(writer: asyncio.StreamWriter) -> None:
         await dawdle(1.0)
 
 
+_CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
 _BEHAVES: Final[dict[str, Behave]] = {
     "silence": hang,
     "one byte a second": _slowly,
@@ -127,6 +140,8 @@ _BEHAVES: Final[dict[str, Behave]] = {
     "headers without end": _writes(b"HTTP/1.1 200 OK\r\n" + b"X-A: b\r\n" * 20_000, close=True),
     "headers of 95 KB": _writes(http_answer(b"{}", 200, "X-A: b\r\n" * 12_000)),
     "100 Continue for ever": _continue,
+    "chunks of one byte": _writes(_CHUNKED + b"1\r\n1\r\n" * 100_000),
+    "trailers": _writes(_CHUNKED + b"1\r\n1\r\n0;a\r\n" + b"a:\r\n" * 24_000 + b"\r\n"),
     "a header of 1 MB": _writes(http_answer(b"{}", 200, f"X-A: {'x' * 1_000_000}\r\n")),
     "a length that is none": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n{}", close=True),
     "100 MB announced": _writes(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n{", close=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.floods.case import CONSUMER, Case, Data
+from integration.floods.case import CONSUMER, GOOD, Case, Data
 from integration.floods.frames import message
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from tests.support.nsqd import message_data, message_id
@@ -80,8 +80,8 @@ _JSON: Final = {
 def _extended(ext: bytes) -> Data:
     """Return a message with a header, and a good one after it, which must still come."""
     return lambda layout: b"".join(
-        encode_frame(FrameType.MESSAGE, message_data(b"odd", message_id(number), layout=layout, ext=each))
-        for number, each in ((2, ext), (3, b"{}"))
+        encode_frame(FrameType.MESSAGE, message_data(body, message_id(number), layout=layout, ext=each))
+        for number, body, each in ((2, b"odd", ext), (3, GOOD, b"{}"))
     )
 
 
@@ -109,6 +109,7 @@ CASES: Final = (
             data=_extended(ext),
             clients=CONSUMER,
             extended=True,
+            has_good=True,
         )
         for name, ext in _JSON.items()
     ),

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from integration.floods.case import GOOD
 from integration.floods.lookups import NOBODY
 from integration.floods.tools import QUESTION, ask_all, behave_of, point_at
 from nsq_ha import Consumer, Message, NsqError, Producer
 from nsq_ha.admin import AdminClient
 from nsq_ha.protocol import Finish, Layout
-from tests.engine.lookups.loopback import Fake
+from tests.engine.lookups.loopback import Fake, list_body
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.turns import Turns, turns
@@ -126,6 +127,17 @@ def _memory(field: str) -> int:
     return 0
 
 
+def rest() -> int:
+    """Return the bytes that this process has, and forget the peak until now."""
+    pathlib.Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def above(idle: int) -> int:
+    """Return the peak since :func:`rest` returned ``idle``, beyond that."""
+    return _memory("VmHWM") - idle
+
+
 class Scene:
     """A hostile and a well nsqd, and an nsqlookupd.
 
@@ -170,6 +182,7 @@ class Scene:
         """Have the nsqlookupd say the truth."""
         lookupd = self.stage.lookupd
         lookupd.behave = None
+        lookupd.answer("/listlookup", list_body(lookupd.url, lookupd.url))
         if self.is_plain:
             self.stage.list_plain(self.hostile, self.well)
             return
@@ -197,6 +210,7 @@ class Scene:
             self.watch(lookupd)
         if case.answer is not None:
             lookupd.answer("/lookup", *case.answer)
+            lookupd.answer("/listlookup", *case.answer)
             if self.is_plain:
                 lookupd.answer("/nodes", *case.answer)
         elif case.behave is not None:
@@ -282,6 +296,8 @@ async def consume(scene: Scene) -> None:
             scene.refused(reason)
         elif reason is not None:
             result.broken.append(f"the client ended: {reason!r}")
+        if case.has_good and GOOD not in handled:
+            result.broken.append("the good message after the bad one was not handed out")
 
 
 async def _reads_on(scene: Scene, running: asyncio.Task[None]) -> None:
@@ -413,8 +429,7 @@ def applies(case: Case, client: str) -> bool:
 
 @contextlib.contextmanager
 def _measured(result: Result) -> Iterator[Turns]:
-    pathlib.Path("/proc/self/clear_refs").write_text("5")
-    idle = _memory("VmRSS")
+    idle = rest()
     watch = Watch(result.broken)
     logger = logging.getLogger()
     logger.addHandler(watch)
@@ -427,7 +442,7 @@ def _measured(result: Result) -> Iterator[Turns]:
     finally:
         loop.set_exception_handler(None)
         logger.removeHandler(watch)
-    result.memory = _memory("VmHWM") - idle
+    result.memory = above(idle)
     result.turn, result.what = measured.longest, measured.what
 
 

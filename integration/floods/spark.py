@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from integration.floods.case import CONSUMER
+from integration.floods.running import MEMORY, above, rest
 from nsq_ha import NsqError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Layout
@@ -29,8 +30,13 @@ MOST_TEXT: Final = 5000
 
 
 def applies(case: Case) -> bool:
-    """Return whether a case is one of an nsqd that a reader subscribes to, and has no options of a consumer."""
-    return not case.is_lookup and bool(case.clients & CONSUMER) and not case.options and not case.is_long
+    """Return whether a case is one of an nsqd that a reader subscribes to, and has no options of a consumer alone."""
+    return (
+        not case.is_lookup
+        and bool(case.clients & CONSUMER)
+        and case.options.keys() <= {"compression"}
+        and not case.is_long
+    )
 
 
 def read_case(case: Case, monkeypatch: pytest.MonkeyPatch, tries: int = 3) -> list[str]:
@@ -47,9 +53,11 @@ def read_case(case: Case, monkeypatch: pytest.MonkeyPatch, tries: int = 3) -> li
     broken: list[str] = []
     try:
         asyncio.run_coroutine_threadsafe(nsqd.start(), loop).result()
+        idle = rest()
         began = time.thread_time(), time.monotonic()
         node = Node("127.0.0.1", nsqd.port, 1)
-        reader = BlockingSubscription(node, ConnectionOptions(), ("orders", "ch", 0), extended=case.extended)
+        options = ConnectionOptions(**case.options)
+        reader = BlockingSubscription(node, options, ("orders", "ch", 0), extended=case.extended)
         try:
             _read(reader, layout)
         except NsqError as error:
@@ -62,6 +70,8 @@ def read_case(case: Case, monkeypatch: pytest.MonkeyPatch, tries: int = 3) -> li
         cpu, took = time.thread_time() - began[0], time.monotonic() - began[1]
         if cpu > 3 * LIMIT or took > 3 * LIMIT + LATE + 2 * cpu:
             broken.append(f"{case.name}: took {took:.2f} s, {cpu:.2f} s of CPU")
+        if (memory := above(idle)) > MEMORY:
+            broken.append(f"{case.name}: memory: {memory / 2**20:.0f} MiB")
         if not met and tries == 1:
             broken.append(f"{case.name}: the case met nobody")
     finally:
