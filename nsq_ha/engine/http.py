@@ -27,7 +27,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
 )
 from nsq_ha.options.types import TlsConfig, check_lookupd_tls
-from nsq_ha.redaction import harmless
+from nsq_ha.redaction import beginning, harmless
 from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 
@@ -48,6 +48,9 @@ _SMALL_PIECE: Final = 64
 
 _NO_REASON: Final = "All connection attempts failed"
 """The text of anyio's error for a refused connection; its cause says why."""
+
+_SHOWN: Final = 500
+"""Characters of an error's text; one about a certificate names a host of up to 253."""
 
 _OTHER_AUTHORITY: Final = (
     "; for a certificate of your own, give lookupd_tls=TlsConfig(ca_file=...), or set the environment variable"
@@ -213,7 +216,7 @@ def _ours(error: Exception) -> NsqError:
     import httpx  # noqa: PLC0415 - as in new_client()
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
-    text = str(error) if is_known else f"{type(error).__name__}: {error}"
+    text = beginning(str(error) if is_known else f"{type(error).__name__}: {error}", _SHOWN)  # h11 quotes what it got
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError) or text.startswith(_CLOSED):
         return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):

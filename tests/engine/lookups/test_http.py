@@ -268,6 +268,23 @@ async def test_a_long_head_is_refused(serve: Serve, answer: bytes) -> None:
             await ask(client, "GET", fake.url + "/x", timeout=5.0)
 
 
+CHUNKED_HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 4000, CHUNKED_HEAD + b"\xff" * 60_000])
+async def test_an_error_quotes_little_of_what_is_no_http(serve: Serve, answer: bytes) -> None:
+    fake = await serve()
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        writer.write(answer + b"\r\n\r\n")
+
+    fake.behave = behave
+    async with new_client() as client:
+        with pytest.raises(RemoteProtocolError, match="the answer is not HTTP") as caught:
+            await ask(client, "GET", fake.url + "/x", timeout=5.0)
+    assert len(str(caught.value)) < 1_000
+
+
 @pytest.mark.parametrize("answer", [b"", OK_HEAD[:-5], OK_HEAD + b"\r\n{"])
 async def test_a_server_that_closes_instead_of_answering_is_lost(serve: Serve, answer: bytes) -> None:
     fake = await serve()
