@@ -126,6 +126,8 @@ class StatsAdmin(AdminBase):
         async with Bounded(f"describing topic {check_topic(topic)}", timeout, changes=False):
             until = asyncio.get_running_loop().time() + ANSWERED * timeout
             readable = await self._leading.existing(topic)
+            if readable.is_plain:  # each nsqlookupd may be the only one that lists an nsqd
+                readable, _ = await self._leading.whole_view(topic)
             writable = readable if readable.is_plain else await self._leading.view(topic, "w")
             leaders = tuple(dict.fromkeys(readable.leaders.values()))
             # Each leader once, however many partitions it has: one that hangs must not take the time of the others.
