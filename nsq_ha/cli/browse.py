@@ -110,7 +110,8 @@ def browse(
     The latest messages may be shown some seconds late, when nsqd has flushed them. Bytes that are no UTF-8 come
     damaged; `tail --from` has them whole.
 
-    A look ends after 8 seconds, or 5,000 messages, and then says how to go on: exit code 3 if it had found none.
+    A look ends after 8 seconds, or 5,000 messages, and then says how to go on: exit code 3 if it had found none, or if
+    no partition could be read.
 
     Only for a partitioned cluster: a plain (upstream) one shows a message only to a consumer, which takes it away.
     """
@@ -183,7 +184,8 @@ async def _browse(
             click.echo(f"go on with {' or '.join(f'--from {each}' for each in on if each.numbers)}", err=True)
         if follow:
             await _follow(admin, topic, show, which, newer, notes=notes)
-        return is_cut and not shown
+        is_unread = bool(notes) and not any(each.read for each in looks)
+        return (is_cut or is_unread) and not shown
 
 
 async def _follow(
@@ -225,7 +227,7 @@ def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: 
     _warn(notes)
     if not is_all:
         click.echo(f"looked at {counted(read, 'message')} of {topic}, {shown:,} of them match", err=True)
-    elif not shown:
+    elif not shown and not notes:
         click.echo(f"{topic} has no messages there", err=True)
 
 

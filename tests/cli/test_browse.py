@@ -96,6 +96,19 @@ def test_new_messages_follow(cluster: DevCluster, filled: str) -> None:
         assert process.wait(20) == 0
 
 
+def test_what_cannot_be_read_is_not_said_to_be_absent(
+    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = f"{topic}-0 has no leader that answers, and is left out"
+
+    async def browse(*_: object, **__: object) -> LogLook:
+        return LogLook((), 0, {}, {}, (note,))
+
+    monkeypatch.setattr(browsing, "browse", browse)
+    result = invoke("browse", topic)
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", f"warning: {note}\n")
+
+
 def test_it_follows_through_an_outage_and_says_what_it_cannot_read(
     invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
