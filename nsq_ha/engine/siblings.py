@@ -125,6 +125,7 @@ class Siblings:
         self._loop = asyncio.get_running_loop()
         self._first = first
         self._request = request or self._over_http
+        self._listed: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         self._settled: set[int] = set()
         self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
         self._overdue: set[int] = set()
@@ -329,7 +330,9 @@ class Siblings:
 
     def _wanted(self, view: TopicView) -> frozenset[str]:
         """Return the channels that each partition should have, as far as the nsqlookupds list them."""
-        return lasting(name for name in view.channels if name != self._channel)
+        if view.channels is not self._listed[0]:  # else each of a thousand partitions would go through thousands
+            self._listed = view.channels, lasting(name for name in view.channels if name != self._channel)
+        return self._listed[1]
 
     def _not_yet(self, partition: int, node: Node) -> NoLeaderError:
         """Return the error for a node that does not lead a partition for too long.

@@ -481,6 +481,18 @@ async def test_what_an_nsqd_lists_without_end_is_created_in_part(
     assert max(len(record.getMessage()) for record in caplog.records) < 1_000
 
 
+async def test_many_channels_of_many_partitions_hold_nobody_up(cluster: Cluster) -> None:
+    async def request(*_: object) -> bytes:
+        await asyncio.sleep(0)
+        return b"{}"
+
+    siblings = cluster.siblings(request=request)
+    view = cluster.view(*(f"channel{number}" for number in range(MAX_LISTED_CHANNELS)), number=254)
+    with turns() as measured:
+        assert isinstance(await asyncio.create_task(siblings.complete(view)), NoLeaderError)
+    assert measured.longest < TURN, measured.what
+
+
 async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
     strange = [
         partition(0, "billing", "not a name"),
