@@ -41,7 +41,7 @@ RATE: Final = 1.0
 SETTLED: Final = 10.0
 """Seconds after which a loss is no sign of a bad peer; as ``link_life.LONGEST_SETTLING``."""
 
-PROOFS: Final = (0.25, 2.2, SETTLED)
+PROOFS: Final = (0.25, 2.5, SETTLED)
 """Seconds that a connection lasts to a doubted address that is well again: at first, and after each relapse."""
 
 MOST_ADDRESSES: Final = 4096
