@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +142,14 @@ def test_the_kit_sees_what_is_wrong() -> None:
         "seconds until it works again",
         "seconds to close",
     ]
+
+
+def test_the_table_of_the_page_is_of_all_cases() -> None:
+    """``python -m integration.floods --write`` makes it."""
+    text = (Path(__file__).parents[1] / "docs/explanation/hostile-peers/table.md.inc").read_text("utf-8")
+    shown = [tuple(cell.strip() for cell in line.split("|")[1:5]) for line in text.splitlines()[2:]]
+    counted = Counter((case.group, client) for case in CASES for client in CLIENTS if applies(case, client))
+    assert sorted(shown) == sorted((*place, str(count), "0") for place, count in counted.items())
 
 
 GOOD = Case(group="some", name="good")
