@@ -118,6 +118,14 @@ def test_small_books_tell_loss_order_repeats_and_denials() -> None:
     assert audit.denied_and_delivered == 1
 
 
+def test_the_first_delivery_may_be_entered_after_the_repeated_one() -> None:
+    """Another process got both messages first, and one of its reports is read after the nsqd delivered them again."""
+    audit = SlimAudit(["a"], 30.0)
+    for at, seq in ((5.0, 0), (1.0, 0), (1.1, 1), (5.1, 1)):
+        audit.delivered("a", Delivered(at, seq, 0, seq, "n"))
+    assert (audit.out_of_order(), audit.repeated) == (0, 2)
+
+
 def test_a_publish_in_doubt_may_be_stored_after_later_ones() -> None:
     """An nsqd that stands still stores what lies in its buffers as soon as it goes on."""
     audit = SlimAudit(["a", "b"], 30.0)
@@ -328,6 +336,20 @@ async def test_chaos_counts_the_faults_that_were_done_and_finds_clients_that_sta
     row = await chaos.run(bench, chaos.SCENARIO, 0.001, 1, Unmet, kinds=("ordered",))
     assert (row.faults, messages.most_at_once) == (1, 7)
     assert row.broken == ["ordered: all keys stand still at the end"]
+
+
+async def test_no_fault_begins_before_the_replicas_are_in_sync_again() -> None:
+    """Two of three replicas that are away stop the writes, which no client can prevent."""
+    done: list[str] = []
+    bench = Bench(Cluster(("http://127.0.0.1:1",), (), 0), verbose=False)
+    cluster = mock.Mock(wait_whole=mock.AsyncMock(side_effect=lambda topics, *_, **__: done.append(f"{topics} whole")))
+    faults = Chaos(mock.Mock(bench=bench, cluster=cluster, topics={"ordered": "a"}), random.Random(1))
+    fault = mock.AsyncMock(side_effect=lambda: done.append("fault"))
+    with mock.patch.object(faults, "faults", return_value=(fault,)):
+        await faults.once()
+        cluster.wait_whole.side_effect = NotReadyError
+        await faults.once()
+    assert done == [f"{{'a': {bench.partitions}}} whole", "fault", "fault"]
 
 
 async def test_a_key_stands_still_when_nothing_of_it_is_acknowledged_or_nothing_delivered() -> None:

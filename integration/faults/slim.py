@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 DELIVERED: Final = 1
 DENIED: Final = 2
 DOUBTFUL: Final = 4
+JUDGED: Final = 8
 LATE: Final = 10.0
 """Seconds by which another process's deliveries may be entered after later ones of this process."""
 
@@ -68,8 +69,9 @@ class SlimAudit(Audit):
         flags = self._mark(key, seq, DELIVERED)
         if flags & DELIVERED:
             self.repeated += 1
-            return
-        self.denied_and_delivered += bool(flags & DENIED)
+        else:
+            self.denied_and_delivered += bool(flags & DENIED)
+        # A repeated one, too: that of another process may be the first, and is entered later.
         heapq.heappush(self._arrived, (delivery.at, self.delivered_count, key, seq))
         self._judge_order(delivery.at - LATE)
 
@@ -85,6 +87,8 @@ class SlimAudit(Audit):
         """Compare first deliveries in the order of their times, whichever process got them."""
         while self._arrived and self._arrived[0][0] < until:
             at, _, key, seq = heapq.heappop(self._arrived)
+            if self._mark(key, seq, JUDGED) & JUDGED:
+                continue
             highest = self._highest[key]
             if seq > highest:
                 self._highest[key] = seq

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
@@ -14,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from integration.faults.bench import ORDERED, ORDINARY, Bench, Scenario
+from integration.faults.cluster import NotReadyError
 from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
@@ -58,7 +60,10 @@ class Chaos:
         self._cluster = stage.cluster
 
     async def once(self) -> None:
-        """Do one fault and undo it."""
+        """Do one fault and undo it; not before all replicas are in sync again after the last one."""
+        topics = dict.fromkeys(self._stage.topics.values(), self.bench.partitions)
+        with contextlib.suppress(NotReadyError):
+            await self._cluster.wait_whole(topics, self.say, stable=False, limit=LONG)
         fault = self._chance.choice(self.faults())
         await fault()
 
