@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -71,7 +70,8 @@ def _again(command: commands.Command) -> None:
         return  # a server reads names and ids that it refuses later
     read = _read([encoded], magic=False, extended=True)
     if isinstance(command, commands.SubAdvanced) and command.start is not None:
-        command = replace(command, start=re.sub(r":(-?)0+(?=[0-9])", r":\1", command.start))  # as it is written
+        kind, number = command.start.split(":")
+        command = replace(command, start=f"{kind}:{int(number)}")  # as it is written
     assert read[-1] == command, read
     if isinstance(command, commands.Identify):
         _identified(command.body)
