@@ -162,13 +162,11 @@ class ChangeIncompleteError(DiscoveryError):
         self.done: tuple[str, ...] = done
 
 
-def few(separator: str, texts: Sequence[str]) -> str:
+def few(separator: str, texts: Sequence[str], most: int = 16) -> str:
     """Return the first texts, and how many more there are: a topic may have 1,024 partitions."""
-    more = [f"and {len(texts) - _MOST_SHOWN} more"] if len(texts) > _MOST_SHOWN else []
-    return separator.join((*texts[:_MOST_SHOWN], *more))
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return separator.join((*texts[:most], *more))
 
-
-_MOST_SHOWN: Final = 16
 
 MAY_STILL_HAPPEN: Final = "The change may still happen; repeat the call to complete it"
 """What follows from a change that was not confirmed in time."""

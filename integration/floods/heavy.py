@@ -44,7 +44,7 @@ class Row:
         above_idle: Bytes of the client's peak above what it had before.
         sent: Bytes that the peer sent.
         closed_after: Seconds from the first byte of the flood. None if the connection was still open at the end.
-        has_died: The client failed, or did not end when it was told to.
+        has_died: Whether the client failed or had to be killed.
     """
 
     above_idle: int = 0

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from nsq_ha.errors import few
 from nsq_ha.stats import Health
 
 MOST_NAMED: Final = 3
@@ -83,15 +84,10 @@ def health_of_parts(parts: Sequence[tuple[str, Health]]) -> Health:
     """
     ill = [f"{name}: {health.reason}" for name, health in parts if not health]
     noted = [f"{name}: {health.reason}" for name, health in parts if health.reason != OK]
-    return Health(is_healthy=not ill, reason=_joined(ill or noted) or OK)
+    return Health(is_healthy=not ill, reason=few("; ", ill or noted, MOST_NAMED) or OK)
 
 
 def _listed(troubles: Sequence[Trouble]) -> str:
     """Return the troubles as text, the longest ones first."""
     ordered = sorted(troubles, key=lambda trouble: -trouble.seconds)
-    return _joined([str(trouble) for trouble in ordered])
-
-
-def _joined(texts: Sequence[str]) -> str:
-    more = len(texts) - MOST_NAMED
-    return "; ".join([*texts[:MOST_NAMED], f"and {more} more"] if more > 0 else texts)
+    return few("; ", [str(trouble) for trouble in ordered], MOST_NAMED)

@@ -35,7 +35,7 @@ class Neighbour:
     """The second consumer's process; its deliveries go into the load's audit.
 
     Attributes:
-        trouble: What went wrong with the process. Empty if it ended when it was told to.
+        trouble: What went wrong with the process; empty if nothing did.
     """
 
     def __init__(self, load: Load) -> None:

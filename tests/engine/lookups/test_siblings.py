@@ -467,7 +467,7 @@ async def test_what_an_nsqd_lists_without_end_is_created_in_part(
 
     async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
         nonlocal created
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # an answer takes a turn of the loop at least
         created += path == "/channel/create"
         return stats[cluster.nodes.index(node)] if path == "/stats" else b""
 
@@ -483,7 +483,7 @@ async def test_what_an_nsqd_lists_without_end_is_created_in_part(
 
 async def test_many_channels_of_many_partitions_hold_nobody_up(cluster: Cluster) -> None:
     async def request(*_: object) -> bytes:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # an answer takes a turn of the loop at least
         return b"{}"
 
     siblings = cluster.siblings(request=request)
