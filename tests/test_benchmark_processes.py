@@ -15,6 +15,8 @@ from benchmarks.processes import listeners, used
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc")
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\ninput()"
+SEEN = 0.25
+"""Linux cuts the times in user and in system mode to ticks of 10 ms, each by itself."""
 
 
 def test_a_server_is_found_by_the_port_that_it_listens_on() -> None:
@@ -28,12 +30,12 @@ def test_a_server_is_found_by_the_port_that_it_listens_on() -> None:
 
 def test_cpu_counts_what_runs_below_and_what_has_ended_there() -> None:
     before = used()
-    burning = subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert burning.stdout is not None
-    assert burning.stdout.readline() == b"done\n"
-    running = used(frozenset({burning.pid})).since(before)
-    assert running.ours >= 0.29, "it runs"
-    assert running.servers >= 0.29
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as burning:
+        assert burning.stdout is not None
+        assert burning.stdout.readline() == b"done\n"
+        running = used(frozenset({burning.pid})).since(before)
+        burning.communicate(b"\n")
+    assert running.ours > SEEN, "it runs"
+    assert running.servers > SEEN
     assert running.workers == 0.0
-    burning.communicate(b"\n")
-    assert used().since(before).ours >= 0.29, "it has ended"
+    assert used().since(before).ours > SEEN, "it has ended"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Literal, Never
 
 import pytest
 
@@ -13,8 +14,8 @@ from integration.faults.load import Load
 from integration.faults.proxy import Network
 from integration.faults.rows import Target
 from integration.faults.scenarios.stopping import TARGET, during
-from integration.faults.waiting import lasts
-from nsq_ha.errors import NsqError, PublishError
+from integration.faults.waiting import lasts, until
+from nsq_ha.errors import PublishError
 from tests.faults.test_rows import EXACT
 
 if TYPE_CHECKING:
@@ -130,60 +131,70 @@ async def test_stop_while_the_network_fails(bench: Bench, fault: Fault | Literal
     assert not row.missed()
 
 
-class Abandoned(Load):
-    """A load whose publishes do not end with their producer."""
+class Spoilt(Load):
+    """A load whose publishes, once it spoils, are stored and end otherwise."""
+
+    spoils = False
+    spoilt = False
 
     async def _send(self, body: bytes, key: str | None) -> Receipt:
-        try:
-            return await super()._send(body, key)
-        except NsqError:
-            await asyncio.Event().wait()
-            raise
+        receipt = await super()._send(body, key)
+        if self.spoils:
+            self.spoilt = True
+            await self.end()
+        return receipt
+
+    @abstractmethod
+    async def end(self) -> Never:
+        """End a publish."""
 
 
-class Crashing(Load):
-    """A load whose publishes end with an error that is not the library's when their producer is closed."""
+class Abandoned(Spoilt):
+    """Its publishes do not end with their producer."""
 
-    async def _send(self, body: bytes, key: str | None) -> Receipt:
-        try:
-            return await super()._send(body, key)
-        except NsqError as error:
-            raise KeyError(key) from error
+    async def end(self) -> Never:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class Crashing(Spoilt):
+    """Its publishes end with an error that is not the library's."""
+
+    async def end(self) -> Never:
+        raise KeyError(self.topic)
+
+
+class Lying(Spoilt):
+    """Its publishes are called not stored."""
+
+    async def end(self) -> Never:
+        raise PublishError("no", topic=self.topic, partition=None, attempts=1, maybe_stored=False)
+
+
+async def closed_with(bench: Bench, kind: type[Spoilt]) -> Row:
+    """Close while publishes of both topics end so, and nobody handles a message before the consumer is closed."""
+    bench.make_load = kind
+
+    async def begin(stage: Stage) -> None:
+        loads = [load for load in stage.loads.values() if isinstance(load, Spoilt)]
+        for load in loads:
+            load.fails, load.spoils = lambda _: True, True
+        assert await until(lambda: all(load.spoilt for load in loads), bench.pace.patience)
+
+    return await closed_in(bench, begin)
 
 
 async def test_a_publish_that_ends_with_a_foreign_error_while_closing_is_told(bench: Bench) -> None:
-    bench.make_load = Crashing
-    row = await closed_in(bench, follower_hangs)
+    row = await closed_with(bench, Crashing)
     assert row.broken
     assert all(" ended with KeyError(" in line for line in row.broken)
 
 
 async def test_a_publish_that_does_not_end_with_its_producer_is_told(bench: Bench) -> None:
-    bench.make_load = Abandoned
-    row = await closed_in(bench, follower_hangs)
+    row = await closed_with(bench, Abandoned)
     assert [line.partition(" ")[2] for line in row.broken] == ["publishes did not end with their producer"]
 
 
-class Lying(Load):
-    """A load whose publishes are called not stored, and are, once the fault began."""
-
-    lies = False
-
-    async def _send(self, body: bytes, key: str | None) -> Receipt:
-        receipt = await super()._send(body, key)
-        if self.lies:
-            raise PublishError("no", topic=self.topic, partition=None, attempts=1, maybe_stored=False)
-        return receipt
-
-
 async def test_what_is_called_not_stored_while_closing_and_is_comes_to_light(bench: Bench) -> None:
-    """Nobody handles it before the consumer is closed."""
-    bench.make_load = Lying
-
-    async def begin(stage: Stage) -> None:
-        for load in stage.loads.values():
-            assert isinstance(load, Lying)
-            load.fails, load.lies = lambda _: True, True
-
-    row = await closed_in(bench, begin)
+    row = await closed_with(bench, Lying)
     assert [line.partition(" ")[2] for line in row.broken] == ["'not stored' delivered"]
