@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.floods import answers, compressed, frames, identify, lookups, many, messages
+from integration.floods import answers, compressed, frames, identify, known, lookups, many, messages
 
 if TYPE_CHECKING:
     from integration.floods.case import Case
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 CASES: Final[tuple[Case, ...]] = (
     *frames.CASES,
     *answers.CASES,
+    *known.CASES,
     *identify.CASES,
     *messages.CASES,
     *compressed.CASES,

@@ -32,10 +32,8 @@ QUESTION: Final = 1.0
 CALL: Final = 3.0
 COMMAND: Final = 30.0
 """Most seconds of a command."""
-MOST_OUTPUT: Final = 200_000
-"""Characters that a command prints of what a peer says."""
-MOST_PAGE: Final = 400_000
-"""Characters of a page; the nodes of a cluster with 1,024 nsqds need nearly as many."""
+MOST_SHOWN: Final = 400_000
+"""Characters that a command or a page shows; the nodes of a cluster with 1,024 nsqds need nearly as many."""
 COMMANDS: Final = (
     ("topic", "list"),
     ("topic", "describe", TOPIC),
@@ -173,7 +171,7 @@ def run_commands(case: Case, *, nsqd: bool, commands: tuple[tuple[str, ...], ...
                 broken.append(f"{name}: exit code {result.exit_code}")
             if "Traceback" in text or _CONTROL.search(text):
                 broken.append(f"{name}: printed {text[:300]!r}")
-            if len(text) > MOST_OUTPUT:
+            if len(text) > MOST_SHOWN:
                 broken.append(f"{name}: printed {len(text)} characters")
             if took > COMMAND:
                 broken.append(f"{name}: took {took:.1f} s")
@@ -203,7 +201,7 @@ async def _show(url: str, most_cpu: float) -> list[str]:
                     broken.append(f"{page}: status {answer.status_code}")
                 if _CONTROL.search(answer.text):
                     broken.append(f"{page}: shows a control character")
-                if len(answer.text) > MOST_PAGE:
+                if len(answer.text) > MOST_SHOWN:
                     broken.append(f"{page}: {len(answer.text)} characters")
                 if measured.longest > max(TURN, most_cpu):
                     broken.append(f"{page}: CPU of a turn: {measured.longest:.3g} {measured.what}")

@@ -1,0 +1,53 @@
+"""Refusals that the real servers are known to give: each code of an nsqd, and each one recorded of an nsqlookupd."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from integration.floods.case import BOTH, CONSUMER, PRODUCER, Case, Moment
+from nsq_ha.policy.permission import RENEWABLE
+from tests.golden import load
+from tests.support.nsqd import error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CODES: Final[list[dict[str, Any]]] = load("error_codes")["codes"]
+_UNASKED: Final = {"*", "FIN", "REQ", "TOUCH"}
+"""Commands that are answered only when they are refused."""
+
+
+def _to_nsqds() -> Iterator[Case]:
+    for known in _CODES:
+        code, is_final = known["code"], not known["retriable"]
+        for command, clients in (("SUB", CONSUMER), ("PUB", PRODUCER)):
+            yield Case(
+                group="known errors",
+                name=f"{code} to {command}",
+                data=error(f"{code} {command} refused"),
+                moment=Moment.ANSWER,
+                clients=clients,
+                ends=is_final,
+                # Only a new connection has other permissions; each publish that is refused may try one.
+                reconnects=4.0 if code in RENEWABLE else 2.0,
+            )
+        if _UNASKED.intersection(known["on"]):
+            yield Case(group="known errors", name=f"{code}, not asked", data=error(f"{code} refused"), clients=BOTH)
+
+
+def _to_lookups() -> Iterator[Case]:
+    files = "lookup_http", "lookup_leadership", "plain/lookupd_http"
+    steps = [step for file in files for exchange in load(file)["exchanges"] for step in exchange["steps"]]
+    refusals = {
+        (step["body_text"] if "body_text" in step else json.dumps(step["body"]), step["status"])
+        for step in steps
+        if step["dir"] == "http" and step.get("status", 200) != 200
+    }
+    for body, status in sorted(refusals):
+        # A producer believes that there is no such topic, and its calls say so.
+        clients = CONSUMER if "Key not found" in body else BOTH
+        yield Case(group="known refusals", name=f"{status} {body}", answer=(body.encode(), status), clients=clients)
+
+
+CASES: Final = (*_to_nsqds(), *_to_lookups())
