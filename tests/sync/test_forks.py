@@ -396,3 +396,50 @@ def test_200_forks_at_random_moments(cluster: DevCluster, topic: str, burners: i
         for process in burning:
             process.kill()
             process.wait()
+
+
+LIVES = """
+forks, seed = int(arguments[0]), int(arguments[1])
+chance = random.Random(seed)
+LIMIT = 6.0
+over = threading.Event()
+shared, lives = [], []
+
+def live():
+    '''Begin, publish, read and close, again and again.'''
+    while not over.is_set():
+        with Producer(lookupd=lookupd) as producer, Consumer(topic, "parent", lookupd=lookupd) as consumer:
+            shared[:] = producer, consumer
+            producer.publish_many(topic, [b"parent"] * 20, timeout=60.0)
+            for _ in range(10):
+                next(consumer).finish()
+        lives.append(None)
+
+def work():
+    began = time.monotonic()
+    for client in shared:
+        try:
+            client.__exit__(None, None, None)
+        except nsq_ha.ConfigError as error:
+            assert "was started before the process was forked" in str(error)
+    assert time.monotonic() < began + LIMIT
+    with Producer(lookupd=lookupd) as producer, Consumer(topic, "child", lookupd=lookupd) as consumer:
+        producer.publish(topic, b"child", timeout=LIMIT)
+        next(consumer).finish()
+    return "works"
+
+living = threading.Thread(target=live, daemon=True)
+living.start()
+for _ in range(forks):
+    time.sleep(chance.random())
+    print(child(work, 3 * LIMIT), flush=True)
+before = len(lives)
+over.set()
+living.join(60.0)
+print("the parent hung" if living.is_alive() or len(lives) == before or before < 2 else "the parent works")
+"""
+
+
+@pytest.mark.slow
+def test_forks_at_random_moments_of_publishing_reading_and_closing(cluster: DevCluster, topic: str) -> None:
+    assert run(cluster, topic, LIVES, "20", "3", limit=20 * LIMIT) == ["works"] * 20 + ["the parent works"]
