@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from integration.faults.cluster import Cluster
 
 Fault = Literal["cut", "silent", "flip", "lose"]
-Hole = Literal["both ways", "to the server", "a byte a second"]
-"""What is swallowed: all, or only what clients send; or clients are read so slowly that nothing arrives in time."""
+Hole = Literal["both ways", "to the server", "to the client", "a byte a second"]
+"""What is swallowed: all, or only one direction; or clients are read so slowly that nothing arrives in time."""
 DELAY: Final = 0.05
 """Seconds that a slow network takes for each direction."""
 LOSS: Final = 0.01
@@ -74,7 +74,7 @@ class Link:
         reader, writer = self._client[0], self._server[1]
         with contextlib.suppress(OSError):
             while data := await reader.read(1 if self.hole == "a byte a second" else 65536):
-                if self.hole is None or self.hole == "a byte a second":
+                if self.hole not in ("both ways", "to the server"):
                     await self._send(writer, data)
                 if self.hole == "a byte a second":
                     await asyncio.sleep(1.0)  # time itself is the fault
@@ -86,7 +86,7 @@ class Link:
             while True:
                 head = await reader.readexactly(4)
                 frame = bytearray(head + await reader.readexactly(int.from_bytes(head, "big")))
-                if self._is_mute or self.hole == "both ways":
+                if self._is_mute or self.hole in ("both ways", "to the client"):
                     continue
                 frame, goes_on = self._hit(frame)
                 await self._send(writer, bytes(frame))

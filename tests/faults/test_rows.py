@@ -45,6 +45,7 @@ NEW_LEADER: Final = {
 SAME_LEADER: Final = {
     "ordinary-black-hole",
     "ordinary-one-way",
+    "ordinary-no-answer",
     "ordinary-trickle",
     "network-slow",
     "lookupd-killed",

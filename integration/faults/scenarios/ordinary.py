@@ -106,6 +106,7 @@ SCENARIOS = (
     Scenario("ordinary-frozen", "ordinary topic, one node frozen", _TARGET, frozen),
     Scenario("ordinary-black-hole", "ordinary topic, one node black-holed", _TARGET, _in_hole("both ways")),
     Scenario("ordinary-one-way", "ordinary topic, nothing reaches one node", _TARGET, _in_hole("to the server")),
+    Scenario("ordinary-no-answer", "ordinary topic, nothing of one node arrives", _TARGET, _in_hole("to the client")),
     Scenario(
         "ordinary-trickle", "ordinary topic, one node reads a byte a second", _TARGET, _in_hole("a byte a second")
     ),
