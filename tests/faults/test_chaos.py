@@ -16,12 +16,14 @@ from integration.faults.rows import Target
 from integration.faults.scenarios.chaos import SCENARIO, Chaos, chosen, run
 from integration.faults.slim import SlimAudit
 from nsq_ha.devcluster import ChangeRefusedError
+from tests.faults.test_rows import assert_histories
 from tests.support.full import FULL
 from tests.support.inside import in_cluster, partition_of
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     from integration.faults.bench import Bench, Stage
     from nsq_ha.devcluster import DevCluster
@@ -80,8 +82,11 @@ class EmbeddedChaos(Chaos):
 
 
 @pytest.mark.timeout(60.0 * chosen(MINUTES)[0] + MORE_THAN_THE_RUN)
-async def test_nothing_is_lost_or_reordered_and_nothing_grows(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_nothing_is_lost_or_reordered_and_nothing_grows(
+    bench: Bench, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     minutes, seed = chosen(MINUTES)
+    bench.histories = tmp_path
     with capsys.disabled():
         print(f"\nchaos: {minutes:g} minutes, NSQ_HA_TEST_CHAOS_SEED={seed}")  # noqa: T201 - to repeat it
     scenario = dataclasses.replace(SCENARIO, target=Target(extra=FLAT))
@@ -95,3 +100,4 @@ async def test_nothing_is_lost_or_reordered_and_nothing_grows(bench: Bench, caps
         assert isinstance(load.audit, SlimAudit)
         assert load.audit.errors == 0
         assert load.audit.delivered_count >= load.audit.started > minutes * 60.0 * bench.pace.rate / 2
+    assert_histories(tmp_path)
