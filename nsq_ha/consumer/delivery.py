@@ -180,6 +180,7 @@ class Delivery:
         self._unsettled = Unsettled()
         self._finished: list[bytes] = []
         self._first: Message | None = None
+        self._is_first_finished = False
         self._held: set[asyncio.TimerHandle] = set()
 
     @property
@@ -246,13 +247,14 @@ class Delivery:
             self._on_freed()
 
     def without_repeat(self, messages: list[Message]) -> list[Message]:
-        """Remove a second copy of the first message; call this while ``may_repeat``.
+        """Remove further copies of the first message; call this while ``may_repeat``.
 
         nsqd restarts its reader at the first SUB_ORDERED on a channel with a backlog, and when a start position is
         set. It sends the message that it had ready first. The reader may then reach that message again and send it a
-        second time, with the same number of attempts: on an ordered channel immediately or never, else when the
-        reader gets there. A message that was requeued or timed out has more attempts; a message of another
-        connection is no copy. Calling ``/channel/setorder`` first does not prevent the copy.
+        second time, and after a change of the leader a third time, with the same number of attempts: on an ordered
+        channel immediately or never, else when the reader gets there. A message that was requeued or timed out has
+        more attempts; a message of another connection is no copy. Calling ``/channel/setorder`` first does not prevent
+        the copies.
 
         Source: server protocol 5.2, 9.1.
         """
@@ -263,9 +265,8 @@ class Delivery:
                 if self.may_repeat:
                     self._first = message
             elif message.attempts == first.attempts and message.is_copy_of(first):
-                self._no_repeat()
-                # While the application works on the first copy, its answer counts for both: they have the same id.
-                if first.answered and not self._held:
+                # Until the answer to the first copy is sent, it counts for all: they have the same id.
+                if self._is_first_finished:
                     self.counts.finished_unhandled += 1
                     self.finish_unseen(message.id)
                 continue
@@ -310,6 +311,7 @@ class Delivery:
         if message.watch is not None:
             self.finish_watched(message, message.watch)
             return
+        self._is_first_finished |= message is self._first
         finished = self._finished
         if not finished:
             connection = self._connection

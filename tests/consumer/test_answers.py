@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from nsq_ha.errors import ConnectionLostError
 from nsq_ha.message import Message, Watch
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Identity
+from nsq_ha.protocol.encoding import encode_req
 from tests.consumer.parts import Reports, delivery_for
 from tests.support.nsqd import message_id
 from tests.support.waiting import dawdle, turn
@@ -289,7 +291,7 @@ async def test_a_copy_is_the_same_number_with_the_same_attempts() -> None:
     case.delivery.may_repeat = True
     assert kept(case.delivery, (4, 1), (3, 1), (4, 2)) == [4, 3, 4]
     assert case.delivery.may_repeat
-    assert kept(case.delivery, (4, 1), (4, 1), (9, 1)) == [4, 9]
+    assert kept(case.delivery, (4, 1), (4, 1), (9, 1)) == [9]
     assert not case.delivery.may_repeat
     assert kept(case.delivery, (9, 1)) == [9]
     assert kept(case.delivery, (9, 1)) == [9]
@@ -326,6 +328,21 @@ async def test_a_copy_of_a_message_that_waits_for_its_requeue_is_not() -> None:
     message.requeue(5.0)
     assert case.delivery.without_repeat([Message(message.id, b"x", 1, 7, case.delivery)]) == []
     assert fin(message) not in case.wire.later
+
+
+@pytest.mark.real_time
+async def test_a_copy_is_not_finished_before_the_loop_learns_how_a_thread_answered_the_message() -> None:
+    """FIN would lose a message that the thread requeued: the REQ behind it would have no effect."""
+    case = Case(is_ordered=True)
+    (message,) = case.messages(1)
+    case.delivery.without_repeat([message])
+    answering = threading.Thread(target=message.requeue, args=(0,))
+    answering.start()
+    answering.join()
+    assert message.answered
+    assert case.delivery.without_repeat([Message(message.id, b"x", 1, 7, case.delivery)]) == []
+    await turn(2)
+    assert case.wire.later == [encode_req(message.id, 0)]
 
 
 async def test_after_a_requeue_the_same_number_is_the_redelivery() -> None:
