@@ -68,6 +68,7 @@ _DEFLATE_LEVEL: Final = 6
 _LONGEST_BLOCK: Final = 0.1  # seconds beyond a limit for the rest of a block that has begun
 _SEND_TIMEOUT: Final = 10.0  # for all bytes of a batch, as for its answer
 _SEND_BYTES: Final = 64 * 1024
+_MESSAGE_BYTES: Final = 500  # beside its body
 _LEAST_WAIT: Final = 0.001  # 0 would be another mode of the socket, with other errors
 _ADVICE: Final = Advice(
     no_tls="turn TLS on at the nsqd, or set tls=false",
@@ -260,9 +261,17 @@ class BlockingConnection:
         return self.answer(until)
 
     def answer(self, until: float) -> bytes:
-        """Wait for the answer to the only pending request; raises as :meth:`request`."""
+        """Wait for the answer to the only pending request; raises as :meth:`request`.
+
+        Raises:
+            RemoteProtocolError: More messages than fit into one frame came before it, too.
+        """
+        room = self._options.max_frame_bytes
         while True:
             received = self.receive(until)
+            room -= sum(_MESSAGE_BYTES + len(message.body) for message in received.messages)
+            if room < 0:
+                raise RemoteProtocolError(f"{self._name} sent messages in place of an answer")
             self.early += received.messages
             for answer in received.answers:
                 if isinstance(answer, ServerError):

@@ -369,6 +369,8 @@ def test_silence_ends_with_the_time_given(start: Start) -> None:
         ([(b"}", encode_frame(FrameType.RESPONSE, b'{"snappy":true}'))], RemoteProtocolError),
         ([(b"}", encode_frame(FrameType.RESPONSE, b"{nonsense"))], RemoteProtocolError),
         ([(b"}", error(b"E_BAD_BODY IDENTIFY"))], NsqError),
+        # Not in the time that the answer has, but as soon as there are too many to keep.
+        ([(b"}", OK), (b"SUB", delivered(*log_of([30_000] * 600)))], RemoteProtocolError),
     ],
 )
 def test_a_refused_opening_takes_its_channel_with_it(
