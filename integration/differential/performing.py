@@ -134,7 +134,7 @@ class Performer:
         if command.word == "CLS":
             reader.wire.send(b"CLS\n")
         else:
-            reader.wire.close()
+            reader.close()
             del self._side.readers[command.connection]
         return "left"
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from integration.differential.commands import CHANNELS, CONNECTIONS
 from integration.differential.performing import Performer
-from integration.differential.side import MSG_TIMEOUT_MS, Channel, Reader, Side
+from integration.differential.side import MSG_TIMEOUT_MS, Channel, Side
 from tests.devcluster.wire import Wire, connect, identify
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from integration.differential import commands
     from integration.differential.commands import Kind
     from integration.differential.observing import Event
-    from integration.differential.side import Held
+    from integration.differential.side import Held, Reader
 
 _REFRESH: Final = 5.5
 """Seconds after which an nsqd looks for timeouts in a new channel."""
@@ -46,6 +46,7 @@ class PlainSide(Side):
             raise RuntimeError(f"{name}: {lookupd} lists {len(found)} nsqds, but {CONNECTIONS} are needed")
         self.tcp = [f"{host}:{tcp}" for host, tcp, _ in found[:CONNECTIONS]]
         self.urls = [f"http://{host}:{port}" for host, _, port in found[:CONNECTIONS]]
+        self.url = self.urls[0]
         self.node_ids: set[int] = set()
         self.publishers: list[Wire] = []
         self._counts: list[dict[str, dict[str, int]]] = []
@@ -118,7 +119,7 @@ class PlainSide(Side):
         """Subscribe at the connection's nsqd; return the answer."""
         former = self.readers.pop(number, None)
         if former is not None:
-            former.wire.close()
+            former.close()
         # Messages are gathered for less than the time after which a side counts as quiet.
         who = identify(heartbeat_interval=60000, msg_timeout=MSG_TIMEOUT_MS, output_buffer_timeout=50)
         wire = connect(self.tcp[number], who)
@@ -126,7 +127,7 @@ class PlainSide(Side):
         wire.send(f"{word} {self.topic} {channel}\n".encode())
         answer = wire.answer().decode("utf-8", "replace")
         if answer == "OK":
-            self.readers[number] = Reader(wire, channel, extended=False, detail=False)
+            self.read(number, wire, channel, extended=False, detail=False)
         else:
             wire.close()
         return answer
@@ -135,13 +136,9 @@ class PlainSide(Side):
         """Return whether it is another delivery of a message that is held: an id means nothing at another nsqd."""
         return (held.connection, held.message_id) == (number, message_id)
 
-    def listen(self, began: float) -> tuple[Event, ...]:
-        """Read until nothing comes; between two nsqds there is no order."""
-        return tuple(sorted(super().listen(began), key=lambda event: event.connection))
-
-    def _message(self, number: int, reader: Reader, data: bytes, at: float) -> Event:
+    def _message(self, reader: Reader, data: bytes, at: float) -> Event:
         self.node_ids.add(int(data[10:26], 16) >> 12 & 1023)
-        return super()._message(number, reader, data, at)
+        return super()._message(reader, data, at)
 
     def counted(self) -> list[dict[str, dict[str, Any]]]:
         """Return the numbers of the channels, by nsqd and name; those that only grow count from the case's start."""

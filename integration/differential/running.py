@@ -7,20 +7,27 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from integration.differential.commands import Move, Wait
 from integration.differential.comparing import TOLERANCES, Difference, compare, described, lasting
 from integration.differential.performing import Performer
 from integration.differential.plain import PlainPerformer, PlainSide
-from integration.differential.side import Side, UnstableError
+from integration.differential.side import QUIET, Side, UnstableError
 
 if TYPE_CHECKING:
     from integration.differential.commands import Command, Kind
     from integration.differential.observing import Observation
 
+Verdict = Literal["same", "differs", "not steady", "not tried"]
+
 SHORTENINGS: Final = 14
 """Maximum number of runs to shorten one case."""
+CONFIRMED_AFTER: Final = (0.4, 1.3, 2.1, 3.2, 4.3)
+"""Seconds before each run in which the shortest case has to differ, too: nsqd does some things in a random order, and
+looks for new channels each 5 s."""
+QUIETS: Final = (0.26, 0.33, 0.29)
+"""Seconds of ``QUIET`` in repetitions, so that steps and timeouts of messages meet elsewhere."""
 _LATE: Final = Wait(max(TOLERANCES.values()))
 
 
@@ -92,25 +99,30 @@ class Runner:
         """Whether the time is over."""
         return time.monotonic() >= self._until
 
-    def check(self, kind: Kind, commands: Sequence[Command]) -> None:
+    def check(self, kind: Kind, commands: Sequence[Command]) -> Verdict:
         """Run one case, repeatedly if it differs."""
         self.tally.cases += 1
         try:
-            self._check(kind, commands)
+            return self._check(kind, commands)
         except UnstableError as error:
             self.tally.unsteady += 1
             self._tell(f"left out: {error}")
+            return "not tried"
 
-    def _check(self, kind: Kind, commands: Sequence[Command]) -> None:
+    def _check(self, kind: Kind, commands: Sequence[Command]) -> Verdict:
         first = self._run(commands)
         if not first:
-            return
-        found = lasting([first, *(self._run(commands, pause) for pause in self._pauses(kind))])
-        if not found:
-            self.tally.unsteady += 1
-            self._tell(f"differed once, not each time: {described(commands, first[0], kind.name)}")
-            return
-        self._add(self._shortened(kind, list(commands[: found[0].step]), found[0]))
+            return "same"
+        again = zip(self._pauses(kind), QUIETS, strict=False)
+        found = lasting([first, *(self._run(commands, pause, quiet) for pause, quiet in again)])
+        if found:
+            shortest = self._shortened(kind, list(commands[: found[0].step]), found[0])
+            if lasting([self._run(shortest.commands, pause) for pause in CONFIRMED_AFTER]):
+                self._add(shortest)
+                return "differs"
+        self.tally.unsteady += 1
+        self._tell(f"differed once, not each time: {described(commands, first[0], kind.name)}")
+        return "not steady"
 
     def _add(self, found: Found) -> None:
         if found.key not in {former.key for former in self.tally.found}:
@@ -135,8 +147,10 @@ class Runner:
         """Return the seconds before each repetition, so that the flush clocks are at another point."""
         return (1.1, 2.3, 3.7) if kind.sync_every > 1 else (0.0, 0.3)
 
-    def _run(self, commands: Sequence[Command], pause: float = 0.0) -> list[Difference]:
+    def _run(self, commands: Sequence[Command], pause: float = 0.0, quiet: float = QUIET) -> list[Difference]:
         run = f"{next(self._numbers)}"
+        for side in self._sides:
+            side.quiet = quiet
         count = max(side.ends()[0] for side in self._sides)
         list(self._pool.map(lambda side: side.begin(run, count), self._sides))
         time.sleep(pause)  # the subject: where the flush clocks stand when the case begins

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import struct
+import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import httpx
 
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from integration.differential.commands import Kind
+    from nsq_ha.protocol.frames import FrameType
 
 QUIET: Final = 0.2
 """Seconds without news after which a side counts as quiet; more than nsqd's 50 ms of buffering."""
@@ -48,21 +53,55 @@ class Held:
     body: str
 
 
-@dataclass
 class Reader:
-    """One subscribed connection.
+    """One subscribed connection, whose frames a thread takes as they arrive: what a command waits for delays no time.
 
-    Attributes:
+    Args:
+        number: Of the connection.
         wire: The socket.
         channel: Name of its channel.
         extended: Its messages carry a header part.
         detail: Its messages carry offset and size.
+        arrived: What takes each frame, with its time; None for the end.
     """
 
-    wire: Wire
-    channel: str
-    extended: bool
-    detail: bool
+    def __init__(
+        self, number: int, wire: Wire, channel: str, *, extended: bool, detail: bool, arrived: SimpleQueue[Arrival]
+    ) -> None:
+        self.number = number
+        self.wire = wire
+        self.channel = channel
+        self.extended = extended
+        self.detail = detail
+        self._arrived = arrived
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the connection."""
+        with contextlib.suppress(OSError):
+            self.wire.socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self.wire.close()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                frame = self.wire.frame()
+            except TimeoutError:
+                continue
+            except (Closed, OSError):
+                self._arrived.put(Arrival(time.monotonic(), self, None))
+                return
+            self._arrived.put(Arrival(time.monotonic(), self, frame))
+
+
+class Arrival(NamedTuple):
+    """What came over a connection, and when; no frame is the end."""
+
+    at: float
+    reader: Reader
+    frame: tuple[FrameType, bytes] | None
 
 
 @dataclass
@@ -99,6 +138,8 @@ class Side:
         self.readers: dict[int, Reader] = {}
         self.channels: dict[str, Channel] = {}
         self.publisher: Wire | None = None
+        self.quiet = QUIET
+        self._arrived: SimpleQueue[Arrival] = SimpleQueue()
         self._was_shared = False
 
     def close(self) -> None:
@@ -181,7 +222,7 @@ class Side:
     def leave_all(self) -> None:
         """Close the readers."""
         for reader in self.readers.values():
-            reader.wire.close()
+            reader.close()
         self.readers.clear()
 
     # ------------------------------------------------------------ HTTP
@@ -194,6 +235,10 @@ class Side:
     def get(self, path: str, **query: str) -> httpx.Response:
         """GET from the leader's nsqd."""
         return self.http.get(self.url + path, params={"topic": self.topic, "partition": "0", **query})
+
+    def version(self) -> str:
+        """Version of the nsqd that is used now."""
+        return str(self.http.get(f"{self.url}/info").json()["version"])
 
     def stats(self) -> dict[str, Any]:
         """Numbers of the topic."""
@@ -228,7 +273,7 @@ class Side:
         """Subscribe on a new connection; return the answer."""
         former = self.readers.pop(number, None)
         if former is not None:
-            former.wire.close()
+            former.close()
         kind = self.kind
         extended = kind is not None and kind.extended
         who = identify(heartbeat_interval=60000, msg_timeout=MSG_TIMEOUT_MS, extend_support=extended)
@@ -238,36 +283,38 @@ class Side:
         wire.send(f"{word} {self.topic} {channel} 0{where}\n".encode())
         answer = wire.answer()
         if answer == b"OK":
-            self.readers[number] = Reader(wire, channel, extended, word != "SUB")
+            self.read(number, wire, channel, extended=extended, detail=word != "SUB")
         else:
             wire.close()
         return answer.decode("utf-8", "replace")
 
+    def read(self, number: int, wire: Wire, channel: str, *, extended: bool, detail: bool) -> None:
+        """Read from a connection that is subscribed."""
+        self.readers[number] = Reader(number, wire, channel, extended=extended, detail=detail, arrived=self._arrived)
+
     def listen(self, began: float) -> tuple[Event, ...]:
-        """Read from all connections until nothing comes for a while."""
+        """Take what came over all connections until nothing comes for a while; between two there is no order."""
         events: list[Event] = []
-        last = time.monotonic()
-        while time.monotonic() - last < QUIET:
-            for number, reader in tuple(self.readers.items()):
-                if reader.wire.is_quiet(0.01):
-                    continue
-                last = time.monotonic()
-                events.append(self._event(number, reader, last - began))
-        return tuple(events)
+        while True:
+            try:
+                at, reader, frame = self._arrived.get(timeout=self.quiet)
+            except Empty:
+                return tuple(sorted(events, key=lambda event: event.connection))
+            if self.readers.get(reader.number) is reader:
+                events.append(self._event(reader, frame, at - began))
 
-    def _event(self, number: int, reader: Reader, at: float) -> Event:
-        try:
-            kind, data = reader.wire.frame(1.0)
-        except (Closed, TimeoutError):
-            reader.wire.close()
-            del self.readers[number]
-            return Event(number, "closed", at=at)
+    def _event(self, reader: Reader, frame: tuple[FrameType, bytes] | None, at: float) -> Event:
+        if frame is None:
+            reader.close()
+            del self.readers[reader.number]
+            return Event(reader.number, "closed", at=at)
+        kind, data = frame
         if kind.name == "MESSAGE":
-            return self._message(number, reader, data, at)
-        return Event(number, kind.name.lower(), _without_ids(data), at=at)
+            return self._message(reader, data, at)
+        return Event(reader.number, kind.name.lower(), _without_ids(data), at=at)
 
-    def _message(self, number: int, reader: Reader, data: bytes, at: float) -> Event:
-        rest = data[26:]
+    def _message(self, reader: Reader, data: bytes, at: float) -> Event:
+        number, rest = reader.number, data[26:]
         if reader.extended:
             rest = rest[1:] if not rest[0] else rest[3 + struct.unpack_from(">H", rest, 1)[0] :]
         body = (rest[12:] if reader.detail else rest).decode()
