@@ -2,13 +2,17 @@
 
 import asyncio
 import time
+from typing import Any, Final
 
 import pytest
 
 from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, next_of, read
-from nsq_ha import ConfigError, LookupClient, Producer
+from nsq_ha import ConfigError, LookupClient, OutgoingMessage, Producer, Receipt
+from nsq_ha.errors import MessageRefusedError, PublishError
 from nsq_ha.identity import partition_of
+
+LARGEST: Final = 1024 * 1024
 
 
 async def test_a_plain_message(
@@ -120,6 +124,42 @@ async def test_the_largest_message(producer: Producer, consume: Consumers, ordin
         await producer.publish(ordinary, body + b"x")
     with pytest.raises(ConfigError, match="trace id and headers included"):
         await producer.publish(ordinary, body, trace_id=1)
+
+
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [({}, 1), ({"headers": {"a": 1}}, 1 + 2 + 7), ({"trace_id": 7}, 8)],
+    ids=["none", "headers", "trace"],
+)
+async def test_an_extended_topic_stores_what_form_a_header_has(
+    producer: Producer, extended: str, more: dict[str, Any], head: int
+) -> None:
+    """nsqd calls a message that is a byte too large a failed write, and takes no other publish for a moment."""
+    body = bytes(LARGEST - head)
+    assert (await producer.publish(extended, body, partition=0, **more)).attempts == 1
+    with pytest.raises(ConfigError, match="exceeds max_message_bytes"):
+        await producer.publish(extended, body + b"x", partition=0, **more)
+    assert (await producer.publish(extended, b"next", partition=0)).attempts == 1
+
+
+async def test_a_batch_for_an_extended_topic_is_refused_as_a_whole(producer: Producer, extended: str) -> None:
+    with pytest.raises(ConfigError, match=r"^message 1: a message of 1048577 bytes"):
+        await producer.publish_many(extended, [b"small", bytes(LARGEST), b"small"])
+    with pytest.raises(ConfigError, match=r"^message 1: a message of 1048577 bytes"):
+        await producer.publish_many(extended, [OutgoingMessage(b"small", headers={}), bytes(LARGEST)])
+    assert all(
+        isinstance(one, Receipt) for one in await producer.publish_many(extended, [b"small", bytes(LARGEST - 1)])
+    )
+
+
+async def test_a_message_that_no_queue_may_hold_is_not_repeated(cluster: ClusterUnderTest, extended: str) -> None:
+    """The client's limit is higher than the server's."""
+    async with Producer(lookupd=cluster.lookupd, max_message_bytes=LARGEST + 1) as producer:
+        with pytest.raises(PublishError, match="invalid message write size") as caught:
+            await producer.publish(extended, bytes(LARGEST), partition=1)
+        assert isinstance(caught.value.__cause__, MessageRefusedError)
+        assert (caught.value.attempts, caught.value.maybe_stored) == (1, False)
+        await producer.publish(extended, b"next", partition=1)
 
 
 async def test_headers_need_an_extended_topic(producer: Producer, ordinary: str, mark: bytes) -> None:

@@ -371,6 +371,9 @@ _MOST_TEXT: Final = 4096
 _TOO_MANY_CONNECTIONS: Final = "too much client connections"
 _NO_PARTITION: Final = "multi partition: -1"
 """End of the error text if a command names no partition of a topic with several."""
+_FAILED_WRITES: Final = frozenset(("E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"))
+_TOO_LARGE: Final = "invalid message write size"
+"""In the text of a failed write that fails each time: the size of the message exceeds what a queue may hold."""
 _TLS_REQUIRED: Final = "(TLS required)"
 """End of the text of the ``E_INVALID`` that answers every command outside TLS."""
 
@@ -380,7 +383,7 @@ def server_error(data: bytes) -> ServerError:
 
     The code ends at the first blank, which is present even without a text. Texts may
     contain raw bytes (a bad REQ echoes 16 bytes of an id), so they are decoded with
-    replacement. One frame has no code, and one shares its code with others; both are
+    replacement. One frame has no code, and some share their code with others; all are
     recognised by their texts.
 
     Source: server protocol 1.
@@ -395,6 +398,8 @@ def server_error(data: bytes) -> ServerError:
         code, _, detail = beginning(text, _MOST_TEXT).partition(" ")
     if code == "E_INVALID" and detail.endswith(_TLS_REQUIRED):
         return TlsRequiredError(code, f"{detail}: nsqd runs with -tls-required, give tls=TlsConfig(...)")
+    if code in _FAILED_WRITES and _TOO_LARGE in detail:
+        return MessageRefusedError(code, f"{detail}: the message is larger than nsqd's --max-msg-size")
     if code == "E_BAD_PARTITION" and detail.endswith(_NO_PARTITION):
         detail += ": the server is partitioned, give lookupd= with the address of an nsqlookupd instead of nsqd="
     return SERVER_ERRORS.get(code, ServerError)(code, detail)

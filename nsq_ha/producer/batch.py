@@ -23,6 +23,7 @@ from nsq_ha.producer.requests import (
     check_compression,
     check_kind,
     check_message,
+    check_size,
     compressing,
     in_context,
     lane_key,
@@ -213,22 +214,25 @@ class BatchPlan:
         """
         check_compression(view, self._config)
         publisher.choice.follow(view)
-        for part in (
-            self._rich_parts(publisher.choice, view) if self._sizes is None else self._plain_parts(publisher.choice)
-        ):
+        planned = self._rich_parts if self._sizes is None else self._plain_parts
+        for part in planned(publisher.choice, view):
             if part is not None:
                 self._parts.append(part.positions)
                 yield None  # it has been encoded, and queueing it takes time again
             yield part
 
-    def _plain_parts(self, choice: PartitionChoice) -> Iterator[Part]:
+    def _plain_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part]:
+        sizes, position = self._sizes or (), 0
         try:
             choice.bound_to(None, None)
+            largest = max(sizes)
+            position = sizes.index(largest)
+            check_size(view, largest - _HEAD_BYTES, None, self._largest)
         except ConfigError as error:
-            raise at_position(0, error) from error
+            raise at_position(position, error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
-        for cut in _cuts(self._sizes or (), self._room):
+        for cut in _cuts(sizes, self._room):
             part = bodies[cut.start : cut.stop]
             if self._is_alone(len(part[0])):
                 yield Part(single_pub(self.topic, CheckedMessage(part[0], None, None), new_future()), cut, None)
@@ -247,6 +251,7 @@ class BatchPlan:
                 checked = in_context(checked, self._context, self._largest)
             try:
                 check_kind(view, checked.trace_id, checked.ext)
+                check_size(view, len(checked.body), checked.ext, self._largest)
                 partition, key = choice.bound_to(message.key, message.partition), lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
@@ -486,8 +491,8 @@ def single_mpub(
     if type(first) is bytes and len(first) * len(messages) > room:
         return None  # most batches are uniform: encoding this one would be wasted
     try:
-        # Anything but bytes raises.
-        request = plain_mpub(topic, messages, new_future, config.max_message_bytes)  # type: ignore[arg-type]
+        # Anything but bytes raises. An extended topic takes a byte less than others.
+        request = plain_mpub(topic, messages, new_future, config.max_message_bytes - 1)  # type: ignore[arg-type]
     except ConfigError:
         return None
     return request if request.size + _HEAD_BYTES * len(messages) <= room else None

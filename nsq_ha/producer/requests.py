@@ -142,10 +142,7 @@ def check_message(
     # A message with headers has its trace id among them.
     size = len(body) + (len(ext) + _HEADER_SIZE_WORD if ext else 8 if trace_id is not None else 0)
     if size > largest:
-        raise ConfigError(
-            f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"
-            f" or raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
-        )
+        raise _too_large(size, largest)
     return CheckedMessage(body, trace_id, ext)
 
 
@@ -163,7 +160,7 @@ def in_context(checked: CheckedMessage, context: Mapping[str, str], largest: int
     if checked.trace_id is not None:
         own[TRACE_KEY] = str(checked.trace_id)
     ext = json.dumps({**context, **own}, separators=(",", ":")).encode()
-    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + _HEADER_SIZE_WORD > largest:
+    if len(ext) > MAX_EXT_BYTES or len(checked.body) + len(ext) + 1 + _HEADER_SIZE_WORD > largest:
         return checked
     return CheckedMessage(checked.body, checked.trace_id, ext)
 
@@ -221,6 +218,31 @@ def check_compression(view: TopicView, config: ProducerConfig) -> None:
     )
 
 
+def check_size(view: TopicView, body_bytes: int, ext: bytes | None, largest: int) -> None:
+    """Check that an extended topic can store a message; beside body and header, nsqd writes the form of the header.
+
+    nsqd finds out when it writes: it refuses with the code of a failure that may pass, and takes no other publish of
+    the partition for a moment.
+
+    Source: server protocol 2; youzan/nsq ``nsqd/diskqueue_writer.go``, ``invalid message write size``.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    if view.meta is None or not view.meta.extend_support:
+        return
+    size = body_bytes + (1 if ext is None else 1 + _HEADER_SIZE_WORD + len(ext))
+    if size > largest:
+        raise _too_large(size, largest)
+
+
+def _too_large(size: int, largest: int) -> ConfigError:
+    return ConfigError(
+        f"a message of {size} bytes, trace id and headers included, exceeds max_message_bytes={largest}: split it;"
+        f" or raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
+    )
+
+
 def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_ms: int | None = None) -> None:
     """Check that the topic accepts a message with this trace id, extension header and delay.
 
@@ -245,8 +267,13 @@ def check_kind(view: TopicView, trace_id: int | None, ext: bytes | None, defer_m
         )
 
 
-def suit(request: PendingPublish, view: TopicView) -> None:
+def suit(request: PendingPublish, view: TopicView, largest: int) -> None:
     """Give a request the header for extended topics on such a topic; check that the topic accepts what it has.
+
+    Args:
+        request: The request; the sizes of a batch have been checked.
+        view: The topic.
+        largest: The option ``max_message_bytes``.
 
     Raises:
         ConfigError: It does not.
@@ -257,6 +284,8 @@ def suit(request: PendingPublish, view: TopicView) -> None:
         request.is_plain = request.ext is None and request.trace_id is None and request.defer_ms is None
         request.ext_if_extended = None
     check_kind(view, request.trace_id, request.ext, request.defer_ms)
+    if request.body:
+        check_size(view, len(request.body), request.ext, largest)
 
 
 def check_defer(defer: object, checked: CheckedMessage) -> int | None:

@@ -143,8 +143,9 @@ class TopicPublisher:
             check_compression(view, self._config)
             self.choice.follow(view)
             self._calm_view = view if self._repartition.is_calm else None
-        if not request.is_plain:
-            suit(request, view)
+        largest = self._config.max_message_bytes
+        if not request.is_plain or request.size >= largest:
+            suit(request, view, largest)
         if request.key is None and request.partition is None:
             partition = self.choice.any_partition()
         else:

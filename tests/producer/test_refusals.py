@@ -75,6 +75,7 @@ async def test_a_refused_batch_is_tried_again(stage: Stage) -> None:
     [
         ("E_BAD_MESSAGE message too big 9 > 8", MessageRefusedError),
         ("E_BAD_BODY invalid body size 0", MessageRefusedError),
+        ("E_PUB_FAILED ErrType:7 ErrCode:0 : invalid message write size (9) maxMsgSize=8", MessageRefusedError),
         ("E_EXT_NOT_SUPPORT ext content not supported", MessageRefusedError),
         ("E_INVALID_JSON_HEADER not json", MessageRefusedError),
         ("INVALID_TRACE_ID trace", MessageRefusedError),

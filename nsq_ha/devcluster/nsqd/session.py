@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
-from nsq_ha.devcluster.storage.log import Draft, Record
+from nsq_ha.devcluster.storage.log import Draft, Record, raw_size
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Replica, Waiting
 from nsq_ha.devcluster.storage.search import SearchError, start_index
 from nsq_ha.protocol import commands
@@ -43,6 +43,8 @@ _IN_CLUSTER: Final = b"E_CREATE_TOPIC_FAILED CREATE_TOPIC is not allowed here wh
 _NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _PUB_FAILED: Final = b"E_PUB_FAILED "
 _MPUB_FAILED: Final = b"E_MPUB_FAILED "
+_TOO_LARGE: Final = b"ErrType:7 ErrCode:0 : invalid message write size (%d) maxMsgSize=%d"
+_SIZE_WORD: Final = 4
 _PARTITION_NEEDED: Final = b"E_BAD_PARTITION topic partition is not valid for multi partition: -1"
 _ORDER_IS_MUST: Final = b"E_SUB_ORDER_IS_MUST this topic is configured only allow ordered sub"
 _EXTEND_NEED: Final = b"E_SUB_EXTEND_NEED this topic is extended and should identify as extend support."
@@ -145,11 +147,20 @@ class Session(AnySession):
         if replica.refusal is not None:
             self.refuse(replica.refusal)
             return
+        if replica.options.extended and (text := self._too_large(drafts)) is not None:
+            self.refuse(failed + text)
+            return
         if replica.stalled:
             self._store_later(replica, drafts, answer)
             return
         self.send(answer(replica.store(drafts)))
         self._has_changed(replica)
+
+    def _too_large(self, drafts: Sequence[Draft]) -> bytes | None:
+        """Return why an extended topic cannot store these messages. None if it can."""
+        largest = raw_size(b"", None, extended=False) - _SIZE_WORD + self._limits.max_message_bytes
+        size = max(raw_size(draft.body, draft.ext, extended=True) for draft in drafts) - _SIZE_WORD
+        return _TOO_LARGE % (size, largest) if size > largest else None
 
     def _store_later(self, replica: Replica, drafts: Sequence[Draft], answer: Answer) -> None:
         def stored(records: list[Record]) -> None:

@@ -44,7 +44,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Columns of a write, with their allowed types."""
 
-_MAX_HEAD: Final = 2 + MAX_EXT_BYTES  # bytes besides the value that count for a message
+_MAX_HEAD: Final = 3 + MAX_EXT_BYTES  # bytes besides the value that count for a message
 _MAX_VALUE: Final = 256 * 1024  # bytes of a bad value that a dead letter keeps
 _TRACE_BYTES: Final = len(f',"{TRACE_KEY}":"{MAX_TRACE_ID}"')
 _MAX_TEXT: Final = 10_000  # characters of the other fields of a dead letter
@@ -274,7 +274,7 @@ class RowConverter:
     def _check_sizes(self, topics: Sequence[str], bodies: Sequence[bytes], exts: Sequence[bytes]) -> None:
         for number, (topic, body, ext) in enumerate(zip(topics, bodies, exts, strict=True)):
             traced = _TRACE_BYTES if self.targets[topic].extended else 8
-            head = (2 + len(ext) if self.targets[topic].extended else 0) + traced * self._options.trace
+            head = (3 + len(ext) if self.targets[topic].extended else 0) + traced * self._options.trace
             if len(body) + head > self._options.max_message_bytes:
                 raise ConfigError(
                     f"row {self._number + number} of the task has a value of {len(body)} bytes: with headers and trace "
