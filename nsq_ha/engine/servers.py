@@ -72,6 +72,9 @@ MANY_TOPICS: Final = 16
 _TOPICS_AT_ONCE: Final = 20_000
 """Topics of all nsqds together up to which a listing is made at once; a larger one is made in a thread."""
 
+FAILING_GAP: Final = 0.5
+"""Least seconds between two lookups at a server that fails, for all topics of a client together."""
+
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
 _QUESTIONS_AT_ONCE: Final = 8
 """httpx looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
@@ -90,6 +93,8 @@ class Server:
         failures: Number of lookups in a row without a usable answer.
         gave_list: It gave its list when it was last asked; a client without topics asks nothing else.
         probe_at: The loop's time from which it is asked again although it fails.
+        free_at: The loop's time before which, while it fails, no lookup asks it; they end as the last one did.
+        causes: Why the last lookup gave no usable answer.
     """
 
     def __init__(self, url: str, client: LookupClient, *, configured: bool, now: float) -> None:
@@ -99,6 +104,8 @@ class Server:
         self.leads = False
         self.failures = 0
         self.probe_at: float = 0.0
+        self.free_at: float = 0.0
+        self.causes: tuple[tuple[str, str], ...] = ()
         self.listed_at = now
         self.list: LookupdList | None = None
         self.gave_list = True
@@ -428,6 +435,11 @@ class Servers:
             task.exception()  # else asyncio would log it; the failure is already counted
 
     async def _question(self, server: Server, topic: str, access: Access, since: float) -> LookupAnswer:
+        if server.failures:
+            now = self._loop.time()
+            if now < server.free_at:
+                raise LookupUnavailableError("no usable answer", server.causes)
+            server.free_at = now + FAILING_GAP
         answer = await _tried(server, self._answer(server, topic, access, since))
         if isinstance(answer, NsqError):
             self._failed(server, answer)
@@ -502,6 +514,7 @@ class Servers:
     def _failed(self, server: Server, error: NsqError) -> None:
         server.failures += 1
         now, reason = self._loop.time(), _reason_of(error)
+        server.causes = _causes_of(server, error)
         server.probe_at = now + delay_after(_PROBES, server.failures, random.random)
         # One may fail at every other lookup, as one that cannot answer for one of many topics.
         if not server.is_logged and server.lines.take(now) is not None:
@@ -632,6 +645,10 @@ def _reason_of(error: NsqError) -> str:
     return redact("; ".join(text for _, text in causes) or str(error))
 
 
+def _causes_of(server: Server, error: BaseException) -> tuple[tuple[str, str], ...]:
+    return error.causes if isinstance(error, LookupUnavailableError) else ((server.url, repr(error)),)
+
+
 def _collect(
     server: Server,
     task: asyncio.Task[LookupAnswer],
@@ -641,10 +658,8 @@ def _collect(
     error = None if task.cancelled() else task.exception()
     if task.cancelled():
         causes.append((server.url, "cancelled"))
-    elif isinstance(error, LookupUnavailableError):
-        causes.extend(error.causes)
     elif error is not None:
-        causes.append((server.url, repr(error)))
+        causes.extend(_causes_of(server, error))
     else:
         answers.append(task.result())
 

@@ -10,7 +10,7 @@ import pytest
 
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.servers import FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.engine.servers import FAILING_GAP, FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually
@@ -158,6 +158,22 @@ async def test_only_a_quick_failure_is_tried_again_at_once(
     stage[A].takes, stage[A].error = takes, DOWN
     await stage.timed()
     assert len(stage[A].asked) == asked
+
+
+async def test_a_server_that_fails_is_not_asked_for_each_topic(make: Callable[..., Stage]) -> None:
+    """Sixty topics made 270 connections a second to an nsqlookupd that closed them."""
+    stage = make(A)
+    stage[A].error = DOWN
+    for number in range(60):
+        result = await stage.servers.look_up(f"topic{number}", "w")
+        assert result.error is not None
+        assert result.error.causes == DOWN.causes
+    assert len(stage[A].asked) == 3, "a quick failure is tried again at once, and so is the first lookup after it"
+    await dawdle(FAILING_GAP)
+    stage[A].error = None
+    for number in range(60):
+        assert (await stage.servers.look_up(f"topic{number}", "w")).error is None
+    assert len(stage[A].asked) == 63
 
 
 @pytest.mark.parametrize(

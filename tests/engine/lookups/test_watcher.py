@@ -247,8 +247,9 @@ async def test_changes_of_leaders_are_logged_with_their_facts(
     assert warned[0].startswith(f"nsqlookupd {fake.url} gave no usable answer: cannot connect: ")
     assert warned[0].endswith("; retrying; leaders known so far stay in use")
     await fake.start()
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert "topic orders: the lookup works again" in caplog.text
+    async with asyncio.timeout(LIMIT):
+        while "topic orders: the lookup works again" not in caplog.text:  # a server that fails is asked twice a second
+            await watch.next_round()
 
 
 @pytest.mark.usefixtures("quick")
