@@ -154,6 +154,7 @@ class BatchPlan:
         self._compress = compressing(config, topic)
         self.size: int = 0
         self._sizes: list[int] | None = None  # of plain bodies, with their heads
+        self._most = 0  # the size of the largest of them, without
         self._may_be_plain = trace_id_of(_ANY) is None and self._compress is None and not context
         if self._may_be_plain and len(messages) <= BATCH_COUNT:
             for _ in self._measure():
@@ -197,6 +198,7 @@ class BatchPlan:
             if found is None:
                 return
             sizes += [_HEAD_BYTES + size for size in found]
+            self._most = max(self._most, *found)
             yield
         self._sizes = sizes
         self.size = sum(sizes) - _HEAD_BYTES * len(sizes)
@@ -222,14 +224,15 @@ class BatchPlan:
             yield part
 
     def _plain_parts(self, choice: PartitionChoice, view: TopicView) -> Iterator[Part]:
-        sizes, position = self._sizes or (), 0
+        sizes = self._sizes or ()
         try:
             choice.bound_to(None, None)
-            largest = max(sizes)
-            position = sizes.index(largest)
-            check_size(view, largest - _HEAD_BYTES, None, self._largest)
         except ConfigError as error:
-            raise at_position(position, error) from error
+            raise at_position(0, error) from error
+        try:
+            check_size(view, self._most, None, self._largest)
+        except ConfigError as error:
+            raise at_position(sizes.index(_HEAD_BYTES + self._most), error) from error
         bodies: Sequence[bytes] = self._given  # type: ignore[assignment]  # otherwise there were no sizes
         new_future = asyncio.get_running_loop().create_future
         for cut in _cuts(sizes, self._room):

@@ -431,7 +431,7 @@ def work():
 living = threading.Thread(target=live, daemon=True)
 living.start()
 for _ in range(forks):
-    time.sleep(chance.random())
+    time.sleep(chance.random())  # the moment of the fork is what is tested
     print(child(work, 3 * LIMIT), flush=True)
 before = len(lives)
 over.set()
