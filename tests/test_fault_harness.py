@@ -20,7 +20,7 @@ from integration.faults import load as loading
 from integration.faults.audit import Ack, Delivered, Failure
 from integration.faults.bench import Bench
 from integration.faults.cluster import Cluster, NotReadyError, Partition
-from integration.faults.holdups import TICK, HoldUps
+from integration.faults.holdups import KEPT, TICK, HoldUps
 from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.plain import Plain
@@ -102,6 +102,18 @@ def test_the_machine_cannot_have_taken_more_than_there_was() -> None:
     hold_ups.note(100.0, lag=0.1, waited=9.0)
     assert hold_ups.machine_between(99.0, 100.0) == pytest.approx(0.1)
     assert hold_ups.worst_machine == pytest.approx(0.1)
+
+
+def test_a_long_run_keeps_the_latest_hold_ups_and_no_object_for_each() -> None:
+    """What the harness keeps must not look like a leak of the library."""
+    hold_ups = HoldUps()
+    hold_ups.note(0.0, lag=0.1, waited=0.1)
+    before = sys.getallocatedblocks()
+    for number in range(1, KEPT + 1):
+        hold_ups.note(float(number), lag=0.1, waited=0.1)
+    assert sys.getallocatedblocks() - before < KEPT / 10
+    assert hold_ups.machine_between(-1.0, 0.5) == 0.0
+    assert hold_ups.machine_between(0.5, KEPT) == pytest.approx(KEPT * 0.1)
 
 
 def test_small_books_tell_loss_order_repeats_and_denials() -> None:
