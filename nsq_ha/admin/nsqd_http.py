@@ -15,6 +15,7 @@ Source: server protocol 12; Spark design 1.1, 1.2; youzan/nsq ``nsqdserver/http.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -24,7 +25,7 @@ import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, is_port
-from nsq_ha.engine.body import Body, Int64, decode_json, decoded
+from nsq_ha.engine.body import Body, Int64, decode_json, decoded, weight
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
@@ -40,8 +41,10 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
+    import asyncio
     import ssl
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractAsyncContextManager
 
     import httpx
 
@@ -143,6 +146,7 @@ class NsqdHttp(HttpPeer):
         client: An HTTP client to share. None creates a private one.
         local_addr: Host of the source address, without ``client``. None lets the system choose.
         https: Asked if the node refuses plain HTTP. None raises :class:`TlsRequiredError` then.
+        turn: Held while an answer is decoded, so that the large ones of many nodes do not add up. None does not wait.
     """
 
     def __init__(
@@ -153,8 +157,10 @@ class NsqdHttp(HttpPeer):
         client: httpx.AsyncClient | None = None,
         local_addr: str | None = None,
         https: Https | None = None,
+        turn: asyncio.Lock | None = None,
     ) -> None:
         self._https = https
+        self._turn: AbstractAsyncContextManager[None] = contextlib.nullcontext() if turn is None else turn
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
@@ -169,17 +175,27 @@ class NsqdHttp(HttpPeer):
             leader_only: Return only partitions that the node leads.
             clients: Return the clients of the channels, too.
         """
-        return await self._stats(partition_stats, topic, channel, leader_only=leader_only, clients=clients)
+
+        def read(body: Body) -> tuple[PartitionStats, ...]:
+            return partition_stats(decode_json(body.data, Stats))
+
+        return await self._stats(read, topic, channel, leader_only=leader_only, clients=clients)
 
     async def node_stats(
         self, node: Node, topic: str | None = None, *, channel: str | None = None, clients: bool = False
-    ) -> NodeStats:
-        """Return :meth:`stats` with what the node says of itself; ``node`` has its addresses."""
-        read = partial(node_stats, node=node)
+    ) -> tuple[NodeStats, int]:
+        """Return :meth:`stats` with what the node says of itself, and how many bytes that takes at most.
+
+        ``node`` has its addresses.
+        """
+
+        def read(body: Body) -> tuple[NodeStats, int]:
+            return node_stats(decode_json(body.data, Stats), node), weight(body.data)
+
         return await self._stats(read, topic, channel, leader_only=False, clients=clients)
 
     async def _stats(
-        self, read: Callable[[Stats], T], topic: str | None, channel: str | None, *, leader_only: bool, clients: bool
+        self, read: Callable[[Body], T], topic: str | None, channel: str | None, *, leader_only: bool, clients: bool
     ) -> T:
         wants_clients = str(clients).lower()
         params = {"format": "json", "needClients": wants_clients, "leaderOnly": str(leader_only).lower()}
@@ -188,13 +204,17 @@ class NsqdHttp(HttpPeer):
             params["topic"] = check_topic(topic)
         if channel is not None:
             params["channel"] = check_channel(channel)
-        return await self._decoded("/stats", params, lambda body: read(decode_json(body.data, Stats)))
+        return await self._decoded("/stats", params, read)
 
     async def _decoded(self, path: str, params: dict[str, str], read: Callable[[Body], T]) -> T:
         try:
-            return await decoded(Body(200, await self.request("GET", path, params)), read)
+            return await self._in_turn(await self.request("GET", path, params), read)
         except RemoteProtocolError as error:
             raise without_frames(error) from error.__cause__  # its frames hold the answer
+
+    async def _in_turn(self, data: bytes, read: Callable[[Body], T]) -> T:
+        async with self._turn:
+            return await decoded(Body(200, data), read)
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
@@ -202,7 +222,10 @@ class NsqdHttp(HttpPeer):
         Returns:
             The counts. None if the node does not have the channel.
         """
-        read = partial(unfinished_of, topic=topic, channel=channel)
+
+        def read(body: Body) -> Unfinished | None:
+            return unfinished_of(decode_json(body.data, Stats), topic, channel)
+
         return await self._stats(read, topic, channel, leader_only=True, clients=True)
 
     async def tcp_port(self) -> int:
