@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -181,6 +181,7 @@ async def browse(
     key: str | None = None,
     wanted: MessageFilter | None = None,
     limit: float = 8.0,
+    most_body: int | None = None,
 ) -> LogLook:
     """Look at messages of a partitioned topic.
 
@@ -193,6 +194,7 @@ async def browse(
         key: Only the partition to which publishers with murmur3, the default, send this key.
         wanted: Which; None for all.
         limit: Seconds after which what was found so far is returned.
+        most_body: Characters that are kept of a body, once it is compared. None keeps all.
 
     Raises:
         ConfigError: The cluster is a plain one, or ``count`` or a partition does not exist.
@@ -210,7 +212,8 @@ async def browse(
         note = f"the nsqlookupds do not agree how many partitions {topic!r} has: try again in some seconds"
         return LogLook((), 0, {}, {}, (note,))
     of_key = () if key is None else (murmur3(key) % described.view.partition_num,)
-    reader = _Reader(admin, topic, described, frozenset((*partitions, *of_key)), wanted or MessageFilter())
+    only = frozenset((*partitions, *of_key))
+    reader = _Reader(admin, topic, described, only, wanted or MessageFilter(), most_body=most_body)
     try:
         async with asyncio.timeout(limit):
             await reader.begin(start)
@@ -224,10 +227,17 @@ class _Reader:
     """Reads the logs of the partitions, as many messages of each."""
 
     def __init__(
-        self, admin: AdminClient, topic: str, described: TopicDescription, only: frozenset[int], wanted: MessageFilter
+        self,
+        admin: AdminClient,
+        topic: str,
+        described: TopicDescription,
+        only: frozenset[int],
+        wanted: MessageFilter,
+        *,
+        most_body: int | None,
     ) -> None:
         self.notes: list[str] = []
-        self._admin, self._topic, self._wanted = admin, topic, wanted
+        self._admin, self._topic, self._wanted, self._most_body = admin, topic, wanted, most_body
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._found: list[Browsed] = []
         self._is_filtered = wanted != MessageFilter()
@@ -306,9 +316,9 @@ class _Reader:
                 for number in range(at[p], at[p] + step * each, step)
                 if 1 <= number <= self._ends[p]
             ]
-            found = await asyncio.gather(*(self._get(p, number=number) for p, number in places))
+            found = await asyncio.gather(*(self._compared(p, number) for p, number in places))
             self._count += len(places)
-            for (p, number), stored in zip(places, found, strict=True):
+            for (p, number), (stored, is_wanted) in zip(places, found, strict=True):
                 if p in ended:
                     continue
                 is_lost = (p, number) in self._failed
@@ -325,8 +335,17 @@ class _Reader:
                     if is_backward and p not in seen:
                         self._newer[p] = number + 1  # those after it are not flushed yet
                     seen.add(p)
-                    if self._wanted.has(stored):
+                    if is_wanted:
                         self._found.append(Browsed(p, stored))
+
+    async def _compared(self, partition: int, number: int) -> tuple[StoredMessage | None, bool]:
+        """Return a message with what is kept of its body, and whether it is wanted."""
+        stored = await self._get(partition, number=number)
+        if stored is None:
+            return None, False
+        is_wanted = self._wanted.has(stored)
+        # The bodies of one step may be megabytes each.
+        return replace(stored, body=stored.body[: self._most_body if is_wanted else 0]), is_wanted
 
     async def _get(self, partition: int, **where: int) -> StoredMessage | None:
         async with self._slots:

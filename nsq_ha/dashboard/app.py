@@ -226,6 +226,7 @@ class Dashboard:
                         partitions=messages.partitions_of(given),
                         key=given.get("key") or None,
                         wanted=messages.wanted_of(given),
+                        most_body=messages.MAX_BODY + 1,  # more tells that it was cut
                     )
         except NsqError as error:
             problem = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+import tracemalloc
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -116,6 +117,27 @@ async def test_what_was_read_before_the_limit_is_kept(monkeypatch: pytest.Monkey
     cluster.answers = 10
     found = await look(cluster, LogStart("oldest"), count=90, limit=0.05)
     assert (len(found.messages), found.newer, found.left) == (8, {0: 9}, 91)
+
+
+@pytest.mark.parametrize("text", ["needle", "absent"])
+async def test_large_bodies_are_compared_whole_and_kept_in_part(text: str) -> None:
+    """A search of a page held 64 of them at a time."""
+
+    class Large(Cluster):
+        async def find_message(
+            self, topic: str, *, partition: int, number: int | None = None, offset: int | None = None
+        ) -> StoredMessage | None:
+            found = await super().find_message(topic, partition=partition, number=number, offset=offset)
+            return None if found is None else dataclasses.replace(found, body="x" * 2**20 + "needle")
+
+    tracemalloc.start()
+    try:
+        found = await look(Large((1, 200)), count=3, wanted=MessageFilter(text), most_body=100)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert {each.message.body for each in found.messages} == ({"x" * 100} if text == "needle" else set())
+    assert peak < 8 * 2**20
 
 
 async def test_a_look_says_how_many_it_did_not_reach() -> None:

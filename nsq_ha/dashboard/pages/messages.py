@@ -20,7 +20,8 @@ COUNT: Final = 20
 """Messages of a page."""
 
 _NO_PLUGINS: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType({})
-_MAX_BODY: Final = 20_000
+MAX_BODY: Final = 20_000
+"""Characters of a body that are shown."""
 _FIRST: Final = 160
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
 _AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
@@ -189,9 +190,9 @@ def _more(given: Mapping[str, str], look: LogLook, name: str, label: str) -> Htm
 
 def _message(each: Browsed, show: Callable[[str], str]) -> Html:
     stored = each.message
-    body = show(stored.body[:_MAX_BODY])[: 4 * _MAX_BODY]
+    body = show(stored.body[:MAX_BODY])[: 4 * MAX_BODY]
     first = " ".join(stored.body[:_FIRST].split())
-    cut = len(stored.body) > _MAX_BODY
+    cut = len(stored.body) > MAX_BODY
     facts = f"number {stored.number}, offset {stored.offset}, id {stored.internal_id}"
     trace = f", trace id {stored.trace_id}" if stored.trace_id else ""
     return tag(
@@ -209,6 +210,6 @@ def _message(each: Browsed, show: Callable[[str], str]) -> Html:
         tag("p", "Tag ", tag("b", each.tag)) if each.tag else None,
         tag("pre", json.dumps(each.headers, ensure_ascii=False), tabindex="0") if each.headers else None,
         tag("pre", body, tabindex="0"),
-        tag("p", f"Only the first {_MAX_BODY:,} characters are shown.", class_="soft") if cut else None,
+        tag("p", f"Only the first {MAX_BODY:,} characters are shown.", class_="soft") if cut else None,
         data_key=f"{each.partition}:{stored.number}",
     )
