@@ -21,7 +21,7 @@ from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.policy.sharding import murmur3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsq_ha.admin.client import AdminClient
     from nsq_ha.admin.description import TopicDescription
@@ -41,6 +41,12 @@ _AT_ONCE: Final = 4
 
 _BATCH: Final = 64
 """Messages of one step."""
+
+MOST_KEPT: Final = 32 * 2**20
+"""Characters of the messages of one look after which it ends, and says where to go on."""
+
+_MAX_HEADERS: Final = 128 * 1024
+"""Characters of headers that are read: nsqd takes 64 KiB at most."""
 
 _MAX_JSON: Final = 256 * 1024
 _MOST_INDENTS: Final = 16
@@ -241,7 +247,7 @@ class _Reader:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._found: list[Browsed] = []
         self._is_filtered = wanted != MessageFilter()
-        self._count = self._unread = 0
+        self._count = self._unread = self._kept = 0
         known = {each.partition: each.stats for each in described.partitions}
         if only - known.keys():
             raise ConfigError(f"topic {topic!r} has no partition {min(only - known.keys())}; it has {len(known)}")
@@ -303,7 +309,7 @@ class _Reader:
         """Read until enough were found, all were read, or the limit is reached."""
         at, step = (self._older, -1) if is_backward else (self._newer, 1)
         ended, seen = self._ended, set[int]()
-        while len(self._found) < count and self._count < MAX_SCANNED:
+        while len(self._found) < count and self._count < MAX_SCANNED and self._kept < MOST_KEPT:
             left = [p for p, number in at.items() if p not in ended and 1 <= number <= self._ends[p]]
             if not left:
                 return
@@ -316,7 +322,8 @@ class _Reader:
                 for number in range(at[p], at[p] + step * each, step)
                 if 1 <= number <= self._ends[p]
             ]
-            found = await asyncio.gather(*(self._compared(p, number) for p, number in places))
+            found = await self._first_of(places)
+            del places[len(found) :]
             self._count += len(places)
             for (p, number), (stored, is_wanted) in zip(places, found, strict=True):
                 if p in ended:
@@ -338,6 +345,14 @@ class _Reader:
                     if is_wanted:
                         self._found.append(Browsed(p, stored))
 
+    async def _first_of(self, places: Sequence[tuple[int, int]]) -> list[tuple[StoredMessage | None, bool]]:
+        """Read the first of some messages, by partition and number: all, unless they become too long together."""
+        found: list[tuple[StoredMessage | None, bool]] = []
+        while len(found) < len(places) and self._kept < MOST_KEPT:
+            some = places[len(found) : len(found) + 2 * _AT_ONCE]
+            found += await asyncio.gather(*(self._compared(p, number) for p, number in some))
+        return found
+
     async def _compared(self, partition: int, number: int) -> tuple[StoredMessage | None, bool]:
         """Return a message with what is kept of its body, and whether it is wanted."""
         stored = await self._get(partition, number=number)
@@ -345,7 +360,9 @@ class _Reader:
             return None, False
         is_wanted = self._wanted.has(stored)
         # The bodies of one step may be megabytes each.
-        return replace(stored, body=stored.body[: self._most_body if is_wanted else 0]), is_wanted
+        body, headers = (stored.body[: self._most_body], stored.headers) if is_wanted else ("", "")
+        self._kept += len(body) + len(headers)
+        return replace(stored, body=body, headers=headers), is_wanted
 
     async def _get(self, partition: int, **where: int) -> StoredMessage | None:
         async with self._slots:
@@ -365,6 +382,8 @@ class _Reader:
         older = {partition: number for partition, number in self._older.items() if number >= 1}
         if self._unread and self._is_filtered:
             self.notes.append(f"{self._unread:,} cannot be read: they are not flushed yet, or were cleaned up")
+        if self._kept >= MOST_KEPT:
+            self.notes.append(f"the look ended when it had {MOST_KEPT // 2**20} MiB")
         unread = sum(max(0, count) for count in (self._older if is_backward else newer).values())
         return LogLook(tuple(found), self._count, older, dict(self._newer), tuple(self.notes), unread)
 
@@ -374,7 +393,7 @@ class _Reader:
 
 def headers_of(stored: StoredMessage) -> Mapping[str, object]:
     """Return the extension headers of a message; empty if there are none, or they are damaged."""
-    if not stored.headers:
+    if not stored.headers or len(stored.headers) > _MAX_HEADERS:
         return {}
     try:
         found = json.loads(stored.headers)

@@ -173,7 +173,7 @@ async def _browse(
         is_all = which["wanted"] == MessageFilter()
         notes = tuple(dict.fromkeys(note for look in looks for note in look.notes))
         _tell(topic, notes, sum(each.read for each in looks), len(shown), is_all=is_all)
-        is_cut = len(shown) < count and not is_all and any(each.left for each in looks)
+        is_cut = len(shown) < count and any(each.left for each in looks)
         if is_cut and not follow:
             on = (
                 [LogStart("numbers", numbers=looks[-1].older, is_backward=True)]

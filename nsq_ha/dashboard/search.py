@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+import math
+import time
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.checks import check_topic
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,10 +33,18 @@ if TYPE_CHECKING:
 LIMIT: Final = 8.0
 """Seconds for a whole search."""
 
+T = TypeVar("T")
+
 MAX_LOG_BYTES: Final = 64 * 1024 * 1024
 """The end of each trace log that is read."""
 
 MAX_STEPS: Final = 500
+MAX_FOUND: Final = 20
+"""Messages that are shown: publishers may give any number one trace id."""
+
+MAX_TEXT: Final = 20_000
+"""Characters that are shown of a body, and of headers."""
+
 _BITS: Final = 50
 """Bits of an internal id below those of the partition."""
 
@@ -151,14 +163,15 @@ async def search(
     """
     hunt = _Hunt(admin, reading, query, limit * 0.9)
     steps: tuple[TraceStep, ...] = ()
+    until = time.monotonic() + limit
     try:
         async with asyncio.timeout(limit):
             if trace_logs:
-                steps = await asyncio.to_thread(steps_of, trace_logs, query)
+                steps = await in_thread(partial(steps_of, trace_logs, query, until))
             await hunt.run(steps)
             if trace_logs and hunt.found and not steps:
                 wanted = Query(query.topic, internal_id=hunt.found[0].message.internal_id)
-                steps = await asyncio.to_thread(steps_of, trace_logs, wanted)
+                steps = await in_thread(partial(steps_of, trace_logs, wanted, until))
     except TimeoutError:
         hunt.notes.append(f"The search ended at its limit of {limit:g} s.")
     nsqds = {step.nsqd for step in steps}
@@ -208,7 +221,8 @@ class _Hunt:
             if self._query.trace_id is None:
                 await self._place()
                 return
-            for internal_id in dict.fromkeys(step.internal_id for step in steps if step.internal_id):
+            named = dict.fromkeys(step.internal_id for step in steps if step.internal_id)
+            for internal_id in self._first_of(tuple(named)):
                 self._add(await self._admin.find_message(self._query.topic, internal_id=internal_id), None)
             if not self.found:
                 await self._scan(self._query.trace_id)
@@ -230,11 +244,17 @@ class _Hunt:
         if not self.found:
             self.notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
 
+    def _first_of(self, found: Sequence[T]) -> Sequence[T]:
+        if len(found) > MAX_FOUND:
+            self.notes.append(f"{len(found):,} messages have this trace id: the first {MAX_FOUND} are shown.")
+        return found[:MAX_FOUND]
+
     async def _scan(self, trace_id: int) -> None:
         """Look at the latest messages of each partition for a trace id."""
         topic = self._query.topic
-        look = await browse(self._admin, topic, count=1, wanted=MessageFilter(trace_id=trace_id), limit=self._limit)
-        for each in look.messages:
+        wanted = MessageFilter(trace_id=trace_id)
+        look = await browse(self._admin, topic, count=1, wanted=wanted, limit=self._limit, most_body=MAX_TEXT)
+        for each in self._first_of(look.messages):
             self._add(each.message, each.partition)
         why = "the latest of each partition first, since the server has no search by trace id"
         self.notes.append(
@@ -252,6 +272,7 @@ class _Hunt:
             topic = self._query.topic
             number = stored.internal_id >> _BITS if partition is None else partition
             leader = self._reading.leaders.get((topic, number), "")
+            stored = replace(stored, body=stored.body[:MAX_TEXT], headers=stored.headers[:MAX_TEXT])
             self.found.append(
                 FoundMessage(topic, number, leader, stored, fates(self._reading, topic, number, stored.number))
             )
@@ -284,14 +305,19 @@ def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fa
     return tuple(outcomes)
 
 
-def steps_of(files: Iterable[Path], query: Query) -> tuple[TraceStep, ...]:
-    """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out."""
+def steps_of(files: Iterable[Path], query: Query, until: float = math.inf) -> tuple[TraceStep, ...]:
+    """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out.
+
+    After a time of the monotonic clock no other file is read: nothing else ends its thread.
+    """
     wanted = query.trace_id if query.trace_id is not None else query.internal_id
     if wanted is None:
         return ()
     key = "trace_id" if query.trace_id is not None else "internal_id"
     steps: list[TraceStep] = []
     for file in files:
+        if time.monotonic() > until:
+            break
         with contextlib.suppress(OSError):
             lines = trace_lines(file, key, wanted, most_bytes=MAX_LOG_BYTES)
             found = (step for line in lines if (step := step_of(line)) is not None and step.topic == query.topic)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from typing import TYPE_CHECKING
+import tracemalloc
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.admin import AdminClient, browsing
+from nsq_ha.admin import AdminClient, PartitionDescription, StoredMessage, TopicDescription, browsing
 from nsq_ha.admin.reading import Reading
-from nsq_ha.dashboard.search import Query, fates, query_of, search, steps_of
+from nsq_ha.dashboard.search import MAX_FOUND, Query, fates, query_of, search, steps_of
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NsqError
+from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.dashboard.conftest import channel, node, partition, reading
 from tests.support.waiting import eventually
 
@@ -149,6 +152,40 @@ async def test_every_message_of_a_batch_is_found(monkeypatch: pytest.MonkeyPatch
             answer = await search(admin, Reading(0.0), Query("orders", trace_id=7), (), limit=LIMIT)
             assert answer.notes[0].startswith("Looked at 4 messages, the latest of each partition first")
             assert "nsq-ha trace 7 --trace-id --topic orders" in answer.notes[1]
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+async def test_few_messages_of_a_trace_id_are_kept_and_these_in_part(*, is_logged: bool, tmp_path: Path) -> None:
+    """Any publisher may give one trace id to many large messages: 500 of 1 MiB took 505 MiB."""
+
+    class Logs:
+        """Stands in for the admin client of a topic with 64 partitions, each with such messages."""
+
+        async def describe(self, topic: str) -> TopicDescription:
+            view = TopicView(topic, TopicMeta(64), {}, complete=True, exists=True)
+            parts = [
+                PartitionDescription(n, Node("n", 1, 2), True, (), dataclasses.replace(partition(topic, n), messages=9))
+                for n in range(64)
+            ]
+            return TopicDescription(view, tuple(parts), "")
+
+        async def find_message(self, topic: str, *, internal_id: int = 0, **where: int) -> StoredMessage:
+            number = where.get("number", 1)
+            return StoredMessage(internal_id or number, 9, number, number * 40, number, "x" * 2**20, "y" * 2**16)
+
+    log = tmp_path / "trace"
+    log.write_text("\n".join(line("publish", number, internal_id=number) for number in range(1, 61)))
+    admin, logs = cast("AdminClient", Logs()), [log] if is_logged else []
+    tracemalloc.start()
+    try:
+        answer = await search(admin, Reading(0.0), Query("a", trace_id=9), logs, limit=LIMIT)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert {(len(each.message.body), len(each.message.headers)) for each in answer.found} == {(20_000, 20_000)}
+    assert len(answer.found) == MAX_FOUND
+    assert any("the first 20 are shown" in note for note in answer.notes)
+    assert peak < 24 * 2**20
 
 
 async def test_equal_ids_of_plain_nsqds_are_named_as_such(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def _found(board: Board, found: FoundMessage) -> Html:
         tag("h3", "Headers") if stored.headers else None,
         tag("pre", stored.headers, tabindex="0") if stored.headers else None,
         tag("h3", "Body"),
-        tag("pre", stored.body[:20000], tabindex="0"),
+        tag("pre", stored.body, tabindex="0"),
         tag("p", link("The topic", "topics", found.topic)),
     )
 
