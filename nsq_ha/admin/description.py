@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
-from nsq_ha.engine.body import Int64
+from nsq_ha.engine.body import MAX_TEXT, Int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -404,6 +404,12 @@ class _Client(msgspec.Struct, gc=False):
         if not self.tls:
             self.tls_version = ""
 
+    def cut(self) -> None:
+        """Keep the beginnings of long texts; not while it is decoded, when no other thread runs."""
+        for name in ("client_id", "hostname", "address", "user_agent", "tag", "tls_version", "auth_identity"):
+            if len(text := getattr(self, name)) > MAX_TEXT:
+                setattr(self, name, text[:MAX_TEXT])
+
     @property
     def compression(self) -> str:
         return "deflate" if self.deflate else "snappy" if self.snappy else ""
@@ -486,7 +492,7 @@ class Stats(msgspec.Struct):
 def node_stats(content: Stats, node: Node) -> NodeStats:
     """Return what an nsqd says of itself."""
     partitions = tuple(dataclasses.replace(entry, nsqd=node.address) for entry in partition_stats(content))
-    return NodeStats(node, content.version, content.health, content.start_time, partitions)
+    return NodeStats(node, content.version[:MAX_TEXT], content.health[:MAX_TEXT], content.start_time, partitions)
 
 
 def partition_stats(content: Stats) -> tuple[PartitionStats, ...]:
@@ -532,6 +538,8 @@ def _is_partition(text: str) -> bool:
 def _partition_stats(entry: _Partition) -> PartitionStats:
     is_plain = not entry.topic_partition
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
+    for client in (client for channel in named for client in channel.connections):
+        client.cut()
     channels = msgspec.convert(named, list[ChannelStats], from_attributes=True)
     if not is_plain:  # the others have all messages on disk, and count those with a short delay as in flight
         channels = [

@@ -15,7 +15,6 @@ Source: server protocol 12; Spark design 1.1, 1.2; youzan/nsq ``nsqdserver/http.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
@@ -25,7 +24,7 @@ import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
 from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, is_port
-from nsq_ha.engine.body import Body, Int64, decode_json, decoded, weight
+from nsq_ha.engine.body import MAX_TEXT, NO_TURN, Body, Int64, decode_json, decoded, weight
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
@@ -41,7 +40,6 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
-    import asyncio
     import ssl
     from collections.abc import Callable, Mapping
     from contextlib import AbstractAsyncContextManager
@@ -146,7 +144,7 @@ class NsqdHttp(HttpPeer):
         client: An HTTP client to share. None creates a private one.
         local_addr: Host of the source address, without ``client``. None lets the system choose.
         https: Asked if the node refuses plain HTTP. None raises :class:`TlsRequiredError` then.
-        turn: Held while an answer is decoded, so that the large ones of many nodes do not add up. None does not wait.
+        turn: Held while a large answer is decoded, so that those of many nodes do not add up.
     """
 
     def __init__(
@@ -157,10 +155,10 @@ class NsqdHttp(HttpPeer):
         client: httpx.AsyncClient | None = None,
         local_addr: str | None = None,
         https: Https | None = None,
-        turn: asyncio.Lock | None = None,
+        turn: AbstractAsyncContextManager[None] = NO_TURN,
     ) -> None:
         self._https = https
-        self._turn: AbstractAsyncContextManager[None] = contextlib.nullcontext() if turn is None else turn
+        self._turn = turn
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
@@ -208,13 +206,9 @@ class NsqdHttp(HttpPeer):
 
     async def _decoded(self, path: str, params: dict[str, str], read: Callable[[Body], T]) -> T:
         try:
-            return await self._in_turn(await self.request("GET", path, params), read)
+            return await decoded(Body(200, await self.request("GET", path, params)), read, self._turn)
         except RemoteProtocolError as error:
             raise without_frames(error) from error.__cause__  # its frames hold the answer
-
-    async def _in_turn(self, data: bytes, read: Callable[[Body], T]) -> T:
-        async with self._turn:
-            return await decoded(Body(200, data), read)
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
@@ -402,7 +396,7 @@ def _members_of(body: Body, topic: str) -> list[tuple[int, tuple[str, ...], tupl
 
 
 def _names(replicas: list[_Replica] | None) -> tuple[str, ...]:
-    return tuple(each.node_id for each in (replicas or [])[:_MOST_REPLICAS])
+    return tuple(each.node_id[:MAX_TEXT] for each in (replicas or [])[:_MOST_REPLICAS])
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:

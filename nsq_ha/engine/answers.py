@@ -23,7 +23,7 @@ from typing import Annotated, Final
 import msgspec
 
 from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
-from nsq_ha.engine.body import Body, decode_json, try_json
+from nsq_ha.engine.body import MAX_TEXT, Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from nsq_ha.redaction import beginning
@@ -245,7 +245,8 @@ def decode_nodes(body: Body) -> tuple[NodeInfo, ...]:
         topics = [topic for topic in entry.topics or () if is_valid_name(topic)]
         marks = zip(entry.topics or (), entry.tombstones or (), strict=False)
         tombstoned = frozenset(topic for topic, is_marked in marks if is_marked)
-        found.append(NodeInfo(node, entry.hostname, entry.version, partitions, tuple(topics), tombstoned))
+        hostname, version = entry.hostname[:MAX_TEXT], entry.version[:MAX_TEXT]
+        found.append(NodeInfo(node, hostname, version, partitions, tuple(topics), tombstoned))
     return tuple(found)
 
 

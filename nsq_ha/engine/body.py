@@ -9,6 +9,7 @@ Source: server protocol 11.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -33,8 +34,14 @@ _OBJECT_BYTES: Final = 400
 AT_ONCE_BYTES: Final = 256 * 1024
 """Size of an answer up to which it is decoded at once."""
 
+MAX_TEXT: Final = 400
+"""Characters that are kept of a text in an answer: a version, the name of a node or of a client."""
+
 _SHOWN: Final = 120
 _NULL: Final = msgspec.Raw(b"null")
+
+NO_TURN: Final = nullcontext()
+"""For those that wait for no others."""
 
 T = TypeVar("T")
 
@@ -105,11 +112,12 @@ def unwrap(status: int, body: bytes) -> Body:
     return Body(status, b"", _shown(refusal.message), refusal.https_port)
 
 
-async def decoded(body: Body, decode: Callable[[Body], T]) -> T:
-    """Decode an answer, a large one in a thread: nothing else would run meanwhile."""
+async def decoded(body: Body, decode: Callable[[Body], T], turn: AbstractAsyncContextManager[None] = NO_TURN) -> T:
+    """Decode an answer, a large one in a thread and in its turn: nothing else would run meanwhile."""
     if len(body.data) <= AT_ONCE_BYTES:
         return decode(body)
-    return await in_thread(partial(decode, body))
+    async with turn:
+        return await in_thread(partial(decode, body))
 
 
 def decode_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T:

@@ -146,12 +146,21 @@ async def test_replicas_of_many_partitions_hold_nobody_up(fake: Fake) -> None:
 
 async def test_few_replicas_of_a_partition_are_read(fake: Fake) -> None:
     """Each name is an nsqd that is missing, as far as anybody knows."""
-    names = [{"node_id": f"made-up-{number}"} for number in range(1000)]
+    names = [{"node_id": f"made-up-{number}" + "x" * 500} for number in range(1000)]
     entry = {"name": "t", "partition": 0, "isr_stats": names, "catchup_stats": names}
     fake.answer("/coordinator/stats", {"topic_coord_stats": [entry]})
     async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
         ((_, in_sync, behind),) = await nsqd.members("t")
     assert 5 <= len(in_sync) == len(behind) < 20
+    assert {len(name) for name in (*in_sync, *behind)} == {400}
+
+
+async def test_a_small_answer_does_not_wait_for_large_ones(fake: Fake) -> None:
+    """Hostile nsqds would otherwise hide the others."""
+    fake.answer("/stats", {"topics": [{"topic_name": "t"}]})
+    turn = asyncio.Lock()
+    async with turn, NsqdHttp(fake.url, turn=turn, timeout=5.0) as nsqd:
+        assert [each.topic for each in await asyncio.wait_for(nsqd.stats(), 5.0)] == ["t"]
 
 
 async def test_statistics_of_many_channels_hold_nobody_up(fake: Fake) -> None:
