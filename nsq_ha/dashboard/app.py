@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,7 @@ from nsq_ha.dashboard.pages.ui import Board, Extra, Page
 from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -52,6 +54,9 @@ MAX_STREAMS: Final = 100
 
 MAX_RENDERED: Final = 200
 """Pages that are kept until the next reading."""
+
+MAX_KEPT: Final = 8 * 2**20
+"""Characters of these pages."""
 
 _SEARCHES: Final = 2
 """Searches at the same time; others are asked to come again, and tabs that follow messages wait."""
@@ -85,7 +90,9 @@ class Dashboard:
         self._history = History(max(2, round(options.history / options.interval)))
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
+        self._kept = 0
         self._streams = 0
+        self._turn = asyncio.Lock()
         self._looks = asyncio.Semaphore(_SEARCHES)
         self._plugins = {name: with_plugin(name) for name in options.decoders}
 
@@ -128,8 +135,10 @@ class Dashboard:
         board = Board(self._history, time.time(), may_change=may_change, arguments=arguments(place))
         page = self._extra.make(board) if self._extra and parts == [self._extra.place] else _page(board, parts)
         page = Page(page.title, frame.live(board, page), page.status)
-        if len(self._rendered) >= MAX_RENDERED:
+        self._kept += len(page.content)
+        if len(self._rendered) >= MAX_RENDERED or self._kept > MAX_KEPT:
             self._rendered.clear()
+            self._kept = len(page.content)
         self._rendered[place, may_change] = (self.poller.count, page)
         return page
 
@@ -180,7 +189,9 @@ class Dashboard:
                 if segments(place) == ["messages"]:
                     page = await self._look(place, waits=True)
                 else:
-                    page = self.render(place, may_change=self._may(request))
+                    async with self._turn:  # all tabs wake at once: one page in a turn of the event loop
+                        page = self.render(place, may_change=self._may(request))
+                        await asyncio.sleep(0)
                 yield _sent(page)
             if self._extra is not None:
                 self._rendered.clear()  # what the program found since the last reading
@@ -201,7 +212,8 @@ class Dashboard:
                     answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
         except NsqError as error:
             problem = str(error)
-        page = search_page(board, answer, problem)
+        make = partial(search_page, board, answer, problem)
+        page = make() if answer is None else await in_thread(make)
         return self._respond(request, Page(page.title, frame.live(board, page), page.status))
 
     async def _messages(self, request: Request) -> Response:
@@ -230,7 +242,8 @@ class Dashboard:
                     )
         except NsqError as error:
             problem = str(error)
-        page = messages.messages_page(board, look, problem, self._plugins)
+        make = partial(messages.messages_page, board, look, problem, self._plugins)
+        page = make() if look is None else await in_thread(make)  # bodies of publishers take long to show
         return Page(page.title, frame.live(board, page), page.status)
 
 

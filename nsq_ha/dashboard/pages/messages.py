@@ -193,6 +193,7 @@ def _message(each: Browsed, show: Callable[[str], str]) -> Html:
     body = show(stored.body[:MAX_BODY])[: 4 * MAX_BODY]
     first = " ".join(stored.body[:_FIRST].split())
     cut = len(stored.body) > MAX_BODY
+    label, headers = each.tag, each.headers
     facts = f"number {stored.number}, offset {stored.offset}, id {stored.internal_id}"
     trace = f", trace id {stored.trace_id}" if stored.trace_id else ""
     return tag(
@@ -207,8 +208,8 @@ def _message(each: Browsed, show: Callable[[str], str]) -> Html:
             tag("span", first, class_="first"),
         ),
         tag("p", figures.moment(stored.timestamp_ns / 1e9), f", {facts}{trace}", class_="soft"),
-        tag("p", "Tag ", tag("b", each.tag)) if each.tag else None,
-        tag("pre", json.dumps(each.headers, ensure_ascii=False), tabindex="0") if each.headers else None,
+        tag("p", "Tag ", tag("b", label)) if label else None,
+        tag("pre", json.dumps(headers, ensure_ascii=False)[:MAX_BODY], tabindex="0") if headers else None,
         tag("pre", body, tabindex="0"),
         tag("p", f"Only the first {MAX_BODY:,} characters are shown.", class_="soft") if cut else None,
         data_key=f"{each.partition}:{stored.number}",
