@@ -6,18 +6,21 @@ with these. Pure: a reading comes in as an argument.
 
 from __future__ import annotations
 
+import functools
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeVar, cast
 
 from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.words import counted, some, span
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from nsq_ha.admin.description import NodeStats
     from nsq_ha.admin.reading import Reading
+
+T = TypeVar("T")
 
 Trouble = Literal[
     "unanswered",  # no nsqlookupd answers
@@ -83,6 +86,20 @@ class Incident:
         return "; ".join((self.cause + lasts, *self.effects))
 
 
+def _once(find: Callable[[Reading], T]) -> Callable[[Reading], T]:
+    """Return a function that finds something in a reading only once: each page and each poll ask several times."""
+
+    @functools.wraps(find)
+    def found(reading: Reading) -> T:
+        known = reading.__dict__  # that of a frozen value, which its own cached properties use, too
+        if find.__name__ not in known:
+            known[find.__name__] = find(reading)
+        return cast("T", known[find.__name__])
+
+    return found
+
+
+@_once
 def incidents(reading: Reading) -> tuple[Incident, ...]:
     """Return what is wrong now, the worst first."""
     if not reading.is_fresh:
@@ -104,6 +121,7 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
     return tuple(sorted(found, key=lambda each: (not each.is_bad, not each.unled, -len(each.unled), each.since or 0.0)))
 
 
+@_once
 def unled(reading: Reading) -> Mapping[TopicPartition, str]:
     """Return the partitions that nobody serves now, with the reason."""
     if reading.is_plain or not reading.is_fresh:
@@ -118,6 +136,14 @@ def unled(reading: Reading) -> Mapping[TopicPartition, str]:
         elif leader in reading.silent:
             found[partition] = f"its leader {leader} does not answer"
     return found
+
+
+def prepare(reading: Reading) -> None:
+    """Find all that is shown of a reading: in a thread, since 100,000 channels take seconds."""
+    for name in ("rows", "parts", "published", "rates", "nsqds", "names", "channels", "holders", "kept", "remembered"):
+        getattr(reading, name)
+    incidents(reading)
+    unled(reading)
 
 
 def expected(reading: Reading) -> tuple[int, int]:

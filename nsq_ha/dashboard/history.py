@@ -31,6 +31,9 @@ MAX_SERIES: Final = 3000
 
 MAX_EVENTS: Final = 1000
 MAX_PERIODS: Final = 400
+MAX_FORMER: Final = 5000
+"""Partitions without a leader whose last leader is known."""
+
 MAX_ALIKE: Final = 3
 """Events of one reading that may say the same of different things; more are folded into one."""
 
@@ -99,12 +102,12 @@ class History:
         events = [] if before is None else changes(before, reading, self._former)
         if reading.is_fresh:
             names = set(reading.names)
-            known = self._former | dict(reading.leaders)
-            self._former = {partition: nsqd for partition, nsqd in known.items() if partition[0] in names}
+            gone = [each for each in self._former if each not in reading.leaders and each[0] in names]
+            self._former = {each: self._former[each] for each in gone[-MAX_FORMER:]} | dict(reading.leaders)
             led = {
                 (each.topic, each.partition): each.messages for t in reading.topics.values() for each in t.partitions
             }
-            self._empty = {each for each in self._empty - led.keys() if each in known} | {
+            self._empty = {each for each in self._empty - led.keys() if each in self._former} | {
                 p for p, n in led.items() if not n
             }
         moved = frozenset(each.subject for each in events if each.kind == "leader")
@@ -221,7 +224,8 @@ class History:
         if len(self._series) >= MAX_SERIES:
             self._forget()
         if reading.is_fresh:
-            for key, value in _values(reading, self._empty):
+            known = self._series if len(self._series) >= MAX_SERIES else None
+            for key, value in _values(reading, self._empty, known):
                 found = self._ring(key)
                 if found is not None:
                     found[position] = value
@@ -246,8 +250,10 @@ class History:
         return [*ring[position:], *ring[:position]]
 
 
-def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tuple[Key, float]]:
-    """Yield the figures of a reading."""
+def _values(
+    reading: Reading, empty: Collection[TopicPartition], known: Collection[Key] | None = None
+) -> Iterator[tuple[Key, float]]:
+    """Yield the figures of a reading; of channels only those whose series are ``known``, if there is no room."""
     lacking = incomplete(reading, empty)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
@@ -263,6 +269,8 @@ def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tup
         yield ("topic", topic, "published"), rate
     for row in channels:
         key = ("channel", row.topic, row.name)
+        if known is not None and (*key, "depth") not in known and (*key, "done") not in known:
+            continue
         if row.topic not in lacking:  # a sum that lacks a part would look like progress
             yield (*key, "depth"), row.depth or 0
             yield (*key, "in_flight"), row.channel.in_flight if row.channel else 0

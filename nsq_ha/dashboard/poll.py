@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.causes import prepare
 from nsq_ha.admin.reading import Reading
+from nsq_ha.threads import in_thread
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
@@ -85,7 +88,9 @@ class Poller:
         wanted = self._still_watched(time.time())
         with_clients = time.time() < self._clients_until
         before = self._history.latest or Reading(time.time())
-        self._history.add(await self._admin.look(before, topics=wanted, clients=with_clients, timeout=self._limit))
+        reading = await self._admin.look(before, topics=wanted, clients=with_clients, timeout=self._limit)
+        await in_thread(partial(prepare, reading))
+        self._history.add(reading)
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()
