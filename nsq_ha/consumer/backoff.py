@@ -25,7 +25,7 @@ from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
 from nsq_ha.policy.timing import Rarely
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable, Container, Iterable
 
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.message import Message
@@ -224,13 +224,16 @@ class HandlerBackoff:
         Args:
             partition: The partition. None asks about the back-off of all partitions together.
         """
-        pause = self._pauses.get(partition)
-        if pause is None:
-            return None
-        # A message that waits will be the test.
-        return pause.policy.state is PauseState.TESTING and all(
-            self._key(message) != partition for message in self._queue.messages
-        )
+        return self.wanted_tests((partition,)).get(partition)
+
+    def wanted_tests(self, partitions: Iterable[int | None]) -> dict[int | None, bool]:
+        """Return the same for each of these that has a back-off, with one look at what waits."""
+        waiting = {self._key(message) for message in self._queue.messages}  # a message that waits will be the test
+        return {
+            partition: pause.policy.state is PauseState.TESTING and partition not in waiting
+            for partition in partitions
+            if (pause := self._pauses.get(partition)) is not None
+        }
 
     def _key(self, message: Message) -> int | None:
         is_for_all = self._scope == "consumer" or (self._scope == "auto" and not source_of(message).is_ordered)

@@ -197,10 +197,10 @@ class Flow:
         """Return the RDY of each partition."""
         ceilings = {p: s.max_ready for p, s in live.items()}
         if self._backoff.is_active:
-            for partition, subscription in live.items():
-                is_test = self._backoff.wants_test(partition)
-                if is_test is not None:
-                    ceilings[partition] = min(ceilings[partition], subscription.in_flight + 1) if is_test else 0
+            tests = self._backoff.wanted_tests(live)
+            for partition in live.keys() & tests.keys():
+                most = min(ceilings[partition], live[partition].in_flight + 1)
+                ceilings[partition] = most if tests[partition] else 0
         able = {p: s.seen for p, s in live.items() if ceilings[p] > 0}
         if len(able) > self._limit > 0:
             chosen = self._rotation.choose(asyncio.get_running_loop().time(), self._limit, able)
@@ -268,7 +268,7 @@ class ConsumerPace:
         on_gathered: Callable[[], None],
         observer: Observer = SILENT,
     ) -> None:
-        self.backoff: HandlerBackoff = HandlerBackoff(name, config, queue, self.share, observer)
+        self.backoff: HandlerBackoff = HandlerBackoff(name, config, queue, self._share_paused, observer)
         self.flow: Flow = Flow(config, subscriptions, self.backoff, on_gathered)
         self.handlers: int = 0
         self.handler_calls: int = 0
@@ -424,12 +424,19 @@ class ConsumerPace:
     def be_careful(self, until: float) -> None:
         """Check each message until then, or for as long as was asked before; 0 ends that."""
         self._careful_until = max(until, self._careful_until) if until else 0.0
-        self.review()
+        if not (until and self.is_careful):  # a lost connection asks a thousand times
+            self.review()
 
     def share(self) -> None:
         """Ask for as many messages as wanted now."""
         self.review()
         self.flow.share()
+
+    def _share_paused(self) -> None:
+        """Share after a change of a pause; with many partitions, those of many pauses together."""
+        self.review()
+        if not self.flow.gathers():
+            self.flow.share()
 
     def review(self) -> None:
         """Update how many messages to ask for, and whether to check each one."""
