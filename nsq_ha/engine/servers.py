@@ -76,6 +76,9 @@ FAILING_GAP: Final = 0.5
 """Least seconds between two lookups at a server that fails, for all topics of a client together."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
+_STATISTICS_AT_ONCE: Final = 4
+"""Statistics of nsqds that are read at the same time for all topics."""
+
 _QUESTIONS_AT_ONCE: Final = 8
 """httpx looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
 _LIST_GAP: Final = 5.0
@@ -176,6 +179,8 @@ class Servers:
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
         topics: Number of topics that are looked up.
+        reading: Held while the statistics of an nsqd are read, which may be megabytes.
+        turn: Held while they are decoded.
     """
 
     def __init__(
@@ -196,6 +201,8 @@ class Servers:
         # Requests that outlived their round; until they end, the server is not asked again about the topic.
         self._strays: dict[tuple[str, str, Access], asyncio.Task[LookupAnswer]] = {}
         self.topics: int = 0
+        self.reading: asyncio.Semaphore = asyncio.Semaphore(_STATISTICS_AT_ONCE)
+        self.turn: asyncio.Lock = asyncio.Lock()
         self._list_wanted = asyncio.Event()
         self.silence: LookupdOutage | None = None
         self.conflict: str | None = None

@@ -43,7 +43,7 @@ from nsq_ha.threads import in_thread
 from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from nsq_ha.engine.servers import Servers
     from nsq_ha.policy.topology import Node, TopicView
@@ -72,6 +72,9 @@ _SILENT: Final = 15.0
 _LEADS_WITHIN: Final = 60.0
 """Seconds for which an nsqd may not lead a partition that nsqlookupd says it leads. The real cluster takes up to that
 after an expansion."""
+
+_MOST_KEPT: Final = 10 * MAX_LISTED_CHANNELS
+"""Channels in all answers that are kept."""
 
 _PARTITION: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 
@@ -196,10 +199,19 @@ class Siblings:
                     lasts = _SILENT if isinstance(error, ResponseTimeoutError) else _FRESH
                 until = self._loop.time() + lasts
                 self._answers[node] = until, known
+                self._drop_oldest()
                 self._loop.call_at(until, self._answers.pop, node, None)  # it may be megabytes
         if isinstance(known, str):
             raise TransportError(known)
         return known
+
+    def _drop_oldest(self) -> None:
+        """Keep no more channels in all answers than a few of the largest have."""
+        kept = {node: known for node, (_, known) in self._answers.items() if not isinstance(known, str)}
+        sizes = {node: sum(len(each.paused) for each in known.values()) for node, known in kept.items()}
+        while sum(sizes.values()) > _MOST_KEPT:
+            oldest = next(iter(sizes))
+            del sizes[oldest], self._answers[oldest]
 
     async def create(self, partition: int, node: Node, channel: str, *, ordered: bool, paused: bool = False) -> None:
         """Create a channel at the end of a partition; do nothing if it exists.
@@ -295,19 +307,26 @@ class Siblings:
     async def _missing(self, partition: int, here: LedPartition, view: TopicView) -> Mapping[str, bool]:
         """Return the channels that the leaders of the other partitions have, and whether they are paused."""
         leaders = dict.fromkeys(node for number, node in view.leaders.items() if number != partition)
-        answers = await asyncio.gather(*(self.held(node) for node in leaders), return_exceptions=True)
-        siblings = [
-            held
-            for answer in answers
-            if not isinstance(answer, BaseException)
-            for number, held in answer.items()
-            if number != partition
-        ]
-        if len(view.leaders) < view.partition_num or any(isinstance(answer, BaseException) for answer in answers):
-            siblings.append(LedPartition(1, dict.fromkeys(view.channels, False)))
-        found = await in_thread(partial(lacking, here, siblings))  # hundreds of thousands, if an nsqd says so
-        names = [name for name in found if name != self._channel]
-        return {name: found[name] for name in names[:MAX_LISTED_CHANNELS]}
+        is_whole, found = len(view.leaders) >= view.partition_num, dict[str, bool]()
+        nodes = list(leaders)
+        for first in range(0, len(nodes), _AT_ONCE):  # what all say together may be gigabytes
+            asked = (self.held(node) for node in nodes[first : first + _AT_ONCE])
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            given = [answer for answer in answers if not isinstance(answer, BaseException)]
+            is_whole = is_whole and len(given) == len(answers)
+            siblings = [held for answer in given for number, held in answer.items() if number != partition]
+            found = await self._lacking(here, found, siblings)
+        listed = LedPartition(1, dict.fromkeys(() if is_whole else view.channels, False))
+        return await self._lacking(here, found, [listed])
+
+    async def _lacking(
+        self, here: LedPartition, found: dict[str, bool], siblings: Iterable[LedPartition]
+    ) -> dict[str, bool]:
+        """Return the channels found so far with those that siblings have, and no more than may be created."""
+        # In a thread: hundreds of thousands, if an nsqd says so.
+        lacked = await in_thread(partial(lacking, here, [LedPartition(1, found), *siblings]))
+        names = [name for name in lacked if name != self._channel]
+        return {name: lacked[name] for name in names[:MAX_LISTED_CHANNELS]}
 
     async def _copy(self, partition: int, node: Node, missing: Mapping[str, bool], view: TopicView) -> None:
         ordered = view.meta is not None and view.meta.ordered
@@ -378,7 +397,9 @@ class Siblings:
 
     async def _ask_held(self, node: Node) -> Mapping[int, LedPartition]:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
-        return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
+        servers = self._servers
+        async with servers.reading:
+            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in, servers.turn)
 
     def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
         stats = decode_json(body.data, _Stats)

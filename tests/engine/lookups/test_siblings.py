@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 from dataclasses import replace
@@ -530,3 +531,25 @@ async def test_a_port_that_drops_everything_is_asked_less_often_than_one_that_re
 def test_the_errors_that_are_told_apart_are_transport_errors() -> None:
     assert issubclass(ResponseTimeoutError, TransportError)
     assert issubclass(ConnectError, TransportError)
+
+
+async def test_what_many_nsqds_say_is_not_kept_together(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nsqlookupd that names one hostile nsqd 60 times took 493 MiB, and 8 more for each other one."""
+    monkeypatch.setattr(module, "_MOST_KEPT", 20)
+    nodes = {number: Node("127.0.0.1", 1000 + number, 1) for number in range(50)}
+    most, created = 0, list[str]()
+
+    async def request(node: Node, method: str, path: str, params: dict[str, str]) -> bytes:
+        nonlocal most
+        number = node.tcp_port - 1000
+        if path == "/stats":
+            most = max(most, sum(isinstance(each, LedPartition) for each in gc.get_objects()))
+            names = [f"c{number}_{each}" for each in range(9)] if number != 1 else []
+            return json.dumps({"topics": [partition(number, *names, messages=5 * (number != 1))]}).encode()
+        created.append(params["channel"])
+        return b""
+
+    view = TopicView(TOPIC, TopicMeta(50), nodes, complete=True, exists=True, channels=frozenset({"wanted"}))
+    await cluster.check(cluster.siblings(first=0, request=request), 1, view)
+    assert len(set(created)) == 49 * 9
+    assert most < 30
