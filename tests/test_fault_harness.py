@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import mmap
 import random
 import socket
 import sys
@@ -114,6 +115,13 @@ def test_a_long_run_keeps_the_latest_hold_ups_and_no_object_for_each() -> None:
     assert sys.getallocatedblocks() - before < KEPT / 10
     assert hold_ups.machine_between(-1.0, 0.5) == 0.0
     assert hold_ups.machine_between(0.5, KEPT) == pytest.approx(KEPT * 0.1)
+
+
+def test_small_books_say_what_they_hold() -> None:
+    audit = SlimAudit(["a", "b"], 30.0)
+    assert audit.kept_bytes == 0
+    audit.delivered("a", Delivered(1.0, mmap.PAGESIZE, 0, 7, "n:1"))
+    assert audit.kept_bytes == 2 * mmap.PAGESIZE
 
 
 def test_small_books_tell_loss_order_repeats_and_denials() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
-import sys
+import mmap
 from typing import TYPE_CHECKING, Final
 
 from integration.faults.audit import Audit
 
 if TYPE_CHECKING:
     from integration.faults.audit import Ack, Delivered, Failure
+
+MOST: Final = 2**24
+"""Messages of one key. Memory is taken only for the pages that are written."""
 
 DELIVERED: Final = 1
 DENIED: Final = 2
@@ -38,7 +41,9 @@ class SlimAudit(Audit):
         self.examples: list[str] = []
         self._highest = dict.fromkeys(keys, -1)
         self._arrived: list[tuple[float, int, str, int]] = []
-        self._flags = {key: bytearray() for key in keys}
+        # Arrays that grow would leave holes behind them, which look like a leak of the library.
+        self._flags = {key: mmap.mmap(-1, MOST) for key in keys}
+        self._written = dict.fromkeys(keys, 0)
         self.waiting: dict[tuple[str, int], Ack] = {}
         """What is acknowledged and not delivered."""
 
@@ -78,7 +83,7 @@ class SlimAudit(Audit):
     def _mark(self, key: str, seq: int, flag: int) -> int:
         """Set a flag of a message, and return those that it had."""
         flags = self._flags[key]
-        flags.extend(bytes(max(seq + 1 - len(flags), 0)))
+        self._written[key] = max(self._written[key], seq + 1)
         before = flags[seq]
         flags[seq] = before | flag
         return before
@@ -101,11 +106,10 @@ class SlimAudit(Audit):
     @property
     def kept_bytes(self) -> int:
         """What these books hold for good."""
-        return sum(map(sys.getsizeof, self._flags.values()))
+        return sum(-(-count // mmap.PAGESIZE) * mmap.PAGESIZE for count in self._written.values())
 
     def _was_seen(self, key: str, seq: int) -> bool:
-        flags = self._flags[key]
-        return seq < len(flags) and bool(flags[seq] & DELIVERED)
+        return bool(self._flags[key][seq] & DELIVERED)
 
     @property
     def missing(self) -> set[tuple[str, int]]:
