@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
 
 _FILE: Final = "seen.json"
-_MAX_BYTES: Final = 4 * 1024 * 1024
+_MAX_BYTES: Final = 8 * 1024 * 1024
+"""Half is for clusters with the partitions that their nsqds led, the rest for servers alone."""
 _MAX_CLUSTERS: Final = 20
 
 
@@ -64,18 +66,29 @@ def keep(lookupd: Iterable[str], memory: Memory, at: float) -> None:
     """Write down what is known of a cluster, at a time in Unix seconds."""
     urls = sorted({*lookupd, *memory.lookupds})
     others = [each for each in _load() if not {*urls} & {*each.lookupds} and at - each.at < KEPT]
-    clusters = [_Known(urls, memory, at), *others[: _MAX_CLUSTERS - 1]]
+    data = b""
+    for each in (_Known(urls, memory, at), *others[: _MAX_CLUSTERS - 1]):
+        data += _fitting(each, len(data))
     with contextlib.suppress(OSError, RuntimeError):
         file = path()
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=file.parent)
         try:
             with os.fdopen(descriptor, "wb") as output:
-                output.write(msgspec.json.encode(clusters))
+                output.write(b"[" + data.removeprefix(b",") + b"]")
             Path(name).replace(file)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+
+
+def _fitting(known: _Known, used: int) -> bytes:
+    """Return a cluster as it goes into the file after so many bytes: whole, with its servers alone, or not at all."""
+    encoded = b"," + msgspec.json.encode(known)
+    if used + len(encoded) > _MAX_BYTES // 2:
+        nsqds = {address: replace(each, led=frozenset()) for address, each in known.memory.nsqds.items()}
+        encoded = b"," + msgspec.json.encode(_Known(known.lookupds, replace(known.memory, nsqds=nsqds), known.at))
+    return encoded if used + len(encoded) < _MAX_BYTES else b""
 
 
 def _load() -> list[_Known]:
