@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
+import msgspec
 
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
+from nsq_ha.cli.archive import JournalEntry
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import (
     CHANNEL,
@@ -52,6 +55,8 @@ _Kept = TypeVar("_Kept")
 CHANNEL_OF_REPLAYS: Final = "nsq-ha-replay"
 _PREVIEW: Final = 60
 _IN_FLIGHT: Final = 1000
+_IN_MEMORY: Final = 64 * 1024 * 1024
+"""Bytes of letters above which those to replay are in a temporary file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,32 +447,38 @@ async def _replay(
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
-        rows = await _found(cluster, topic, which, None, channel, keep=_whole, unread=replayer.unread)
-        if which.is_all and found.meta is not None:
-            rows = await _unfinished(cluster, topic, channel or CHANNEL_OF_REPLAYS, rows)
-        async with producer:
-            with Progress("replayed", len(rows)) as progress:
-                for message, letter in rows:
-                    await replayer.replay(producer, message, letter)
-                    progress.advance()
+        # All are read first: while they wait for publishes, nsqd would take back those of the scan.
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+
+            def keep(message: Message, _: DeadLetter) -> int:
+                return file.write(msgspec.msgpack.encode(JournalEntry.of(message)))
+
+            sizes = await _found(cluster, topic, which, None, channel, keep=keep, unread=replayer.unread)
+            is_rest = which.is_all and found.meta is not None
+            passed = await _passed(cluster, topic, channel or CHANNEL_OF_REPLAYS) if is_rest else {}
+            file.seek(0)
+            async with producer:
+                with Progress("replayed", len(sizes)) as progress:
+                    for size in sizes:
+                        message = msgspec.msgpack.decode(file.read(size), type=JournalEntry).message()
+                        if (message.offset or 0) >= passed.get(message.partition, 0):
+                            await replayer.replay(producer, message, DeadLetter.of(message))
+                        progress.advance()
         return
     if found.meta is None and channel is None:
         raise ConfigError(f"give --channel: a plain cluster keeps the messages of {topic!r} only in its channels")
     await _replay_channel(cluster, topic, which, producer, replayer, channel=channel or CHANNEL_OF_REPLAYS)
 
 
-async def _unfinished(
-    cluster: ClusterAccess, topic: str, channel: str, rows: list[tuple[Message, DeadLetter]]
-) -> list[tuple[Message, DeadLetter]]:
-    """Return those that a channel has not finished, as far as its position says."""
-    passed = {
+async def _passed(cluster: ClusterAccess, topic: str, channel: str) -> dict[int, int]:
+    """Return up to which offset a channel has finished each partition, as far as its position says."""
+    return {
         entry.partition: entry.stats.end_offset - each.depth_bytes
         for entry in (await describe_topic(cluster, topic)).partitions
         if entry.stats is not None
         for each in entry.stats.channels
         if each.name == channel
     }
-    return [row for row in rows if (row[0].offset or 0) >= passed.get(row[0].partition, 0)]
 
 
 async def _replay_channel(
