@@ -306,8 +306,10 @@ async def scan(
         ConfigError: The cluster is a plain one, and ``channel`` is missing, or an nsqd does not have it.
     """
     if found.meta is not None:
-        async for message in _scan_log(cluster, topic, start or StartFrom.beginning(), unread):
-            yield message
+        log = _scan_log(cluster, topic, start or StartFrom.beginning(), unread)
+        async with contextlib.aclosing(log) as messages:
+            async for message in messages:
+                yield message
         return
     if channel is None:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -14,9 +15,13 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.admin import AdminClient, TopicDescription
+from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.dead_letters import Replayer
+from nsq_ha.cli.reading import scan
+from nsq_ha.cli.views import FoundTopic
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
+from nsq_ha.policy.topology import TopicMeta
 from tests.cli.test_topic import unknown
 from tests.test_dead_letters import Source, arrived, message, written
 
@@ -167,6 +172,24 @@ def test_a_topic_that_is_not_read_to_its_end_is_named(
     assert f"Error: what could be read of topic '{topic}' holds no dead letter 0x1" in replayed.stderr
     traced = json.loads(invoke("trace", "7", "--trace-id", "--topic", topic, "--json").stdout)
     assert traced["note"] == "what could be read of the topic does not hold it now"
+
+
+async def test_a_scan_that_is_ended_early_closes_its_consumer_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command went on meanwhile, and its end could cancel the close."""
+    closed = []
+
+    async def log(*_: object) -> AsyncIterator[Message]:
+        try:
+            yield message(b"x")
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr("nsq_ha.cli.reading._scan_log", log)
+    found = FoundTopic(TopicMeta(partition_num=1, replica=1))
+    scanned = scan(ClusterAccess.of(("http://a:1",)), "orders", found, set())
+    async with contextlib.aclosing(scanned) as messages:
+        await anext(messages)
+    assert closed
 
 
 def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
