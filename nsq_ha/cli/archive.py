@@ -271,7 +271,7 @@ class Journal:
         self.bytes: int = 0
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._encoder = msgspec.msgpack.Encoder()
-        self._write(_FIRST_LINE)
+        self._write([_FIRST_LINE])
         sync_folder(path.parent)
 
     def append(self, messages: Iterable[Message]) -> None:
@@ -280,11 +280,7 @@ class Journal:
         Raises:
             OSError: They could not be written; the journal is as before.
         """
-        parts: list[bytes] = []
-        for message in messages:
-            payload = self._encoder.encode(JournalEntry.of(message))
-            parts += (_HEAD.pack(len(payload), zlib.crc32(payload)), payload)
-        self._write(b"".join(parts))
+        self._write(_chunks(self._records(messages)))
 
     def close(self) -> None:
         """Close the file. Closing it again has no effect."""
@@ -292,19 +288,28 @@ class Journal:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _write(self, data: bytes) -> None:
+    def _records(self, messages: Iterable[Message]) -> Iterator[bytes]:
+        for message in messages:
+            payload = self._encoder.encode(JournalEntry.of(message))
+            yield _HEAD.pack(len(payload), zlib.crc32(payload))
+            yield payload
+
+    def _write(self, chunks: Iterable[bytes]) -> None:
+        size = self.bytes
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+                size += len(chunk)
             os.fsync(self._descriptor)
-        except OSError:
-            # On a full disk. If this fails, too, reading drops the incomplete record.
+        except BaseException:
+            # On a full disk, or without memory. If this fails, too, reading drops the incomplete record.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.bytes)
                 os.lseek(self._descriptor, self.bytes, os.SEEK_SET)
             raise
-        self.bytes += len(data)
+        self.bytes = size
 
 
 class JournalReader:

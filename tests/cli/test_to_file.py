@@ -8,6 +8,7 @@ import gzip
 import json
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from nsq_ha.message import Message
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsq_ha.devcluster import DevCluster
     from tests.cli.conftest import Invoke
 
@@ -302,6 +305,43 @@ def test_a_full_disk_leaves_the_journal_whole(tmp_path: Path, monkeypatch: pytes
     journal.close()
     assert [entry.body for entry in JournalReader(journal.path)] == [b"m1", b"m3"]
     assert journal.bytes == journal.path.stat().st_size
+
+
+def test_an_error_between_two_writes_leaves_the_journal_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    journal.append([message(1)])
+
+    def failing() -> Iterator[Message]:
+        yield message(2, b"x" * 2**20)
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        journal.append(failing())
+    journal.append([message(3)])
+    journal.close()
+    assert [entry.body for entry in JournalReader(journal.path)] == [b"m1", b"m3"]
+    assert journal.bytes == journal.path.stat().st_size
+
+
+def test_a_batch_is_written_without_a_copy_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 255 MiB took twice as much again."""
+    journal, size, most = Journal(tmp_path / "journal"), 0, 0
+
+    def write(_: int, data: memoryview) -> int:
+        nonlocal size, most
+        size, most = size + len(data), max(most, tracemalloc.get_traced_memory()[0])
+        return len(data)
+
+    monkeypatch.setattr(os, "write", write)
+    batch = [message(number, bytes(2**20)) for number in range(32)]
+    tracemalloc.start()
+    try:
+        journal.append(batch)
+    finally:
+        tracemalloc.stop()
+    journal.close()
+    assert size > 32 * 2**20
+    assert most < 8 * 2**20
 
 
 def test_two_processes_do_not_share_a_folder(invoke: Invoke, topic: str, tmp_path: Path) -> None:
