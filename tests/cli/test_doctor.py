@@ -9,6 +9,8 @@ import socket
 import ssl
 import time
 import uuid
+from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +32,7 @@ from nsq_ha.cli import doctor, seen
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.doctor import ahead, certificates, clocks, round_trip
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
 from tests.engine.lookups.loopback import LIMIT, Fake
@@ -430,6 +433,29 @@ async def test_an_nsqd_that_is_stopped_cannot_be_reached(cluster: DevCluster, mo
         node = Node("127.0.0.1", stopped.getsockname()[1], 0)
         found = await doctor.unreachable(stats(NodeStats(alive), NodeStats(node)))
     assert found == {node.address: "no answer within 1 s"}
+
+
+async def test_a_thousand_servers_that_hang_are_not_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hostile nsqlookupd that listed so many kept doctor for nine minutes."""
+    now, asked = 0.0, 0
+
+    async def hang(*_: object, **__: object) -> None:
+        nonlocal now, asked
+        now, asked = now + 2.0, asked + 1
+        raise ResponseTimeoutError("hangs")
+
+    monkeypatch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    monkeypatch.setattr(doctor, "ask", hang)
+    many = stats(*(NodeStats(Node(f"10.1.{number >> 8}.{number & 255}", 4150, 4151)) for number in range(1024)))
+    found = await doctor.unreachable(many)
+    assert Counter(found.values()) == {
+        "no answer within 2 s": asked,
+        "it was not asked in time, since others hang": 1024 - asked,
+    }
+    assert 0 < asked < 20
+    assert await clocks(ClusterAccess.of(("http://a:1",)), many, ["http://a:1"]) == {}
+    assert asked < 40
 
 
 async def test_a_topic_whose_partitions_are_not_known_is_sent_no_message(cluster: DevCluster, topic: str) -> None:
