@@ -15,6 +15,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -29,6 +30,9 @@ log: logging.Logger = logging.getLogger("nsq_ha.prometheus")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of :func:`text`."""
+
+_FRESH: Final = 0.1
+"""Seconds for which one text serves all requests."""
 
 _IDLE_LIMIT: Final = 10.0
 """Seconds after which a silent connection is closed."""
@@ -116,6 +120,9 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._making = threading.Lock()
+        self._made_at = float("-inf")
+        self._text = ""
         self._open: dict[socket.socket, None] = {}  # the oldest first; each thread removes its own
         super().__init__((host, port), _Page)
 
@@ -131,6 +138,14 @@ class _Server(ThreadingHTTPServer):
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
+    def text(self) -> str:
+        """Return the metrics. However many ask, one thread at a time takes the interpreter from the application."""
+        with self._making:
+            if time.monotonic() - self._made_at > _FRESH:
+                self._text = text()
+                self._made_at = time.monotonic()
+            return self._text
+
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
         self._open.pop(request, None)
         super().shutdown_request(request)
@@ -140,6 +155,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Page(BaseHTTPRequestHandler):
+    server: _Server  # type: ignore[mutable-override]  # no other server makes one
     timeout: ClassVar[float | None] = _IDLE_LIMIT
     server_version = "nsq_ha"
     sys_version = ""
@@ -148,7 +164,7 @@ class _Page(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self._answer(404, "the metrics are at /metrics\n", "text/plain; charset=utf-8")
         else:
-            self._answer(200, text(), CONTENT_TYPE)
+            self._answer(200, self.server.text(), CONTENT_TYPE)
 
     def _answer(self, status: int, page: str, content_type: str) -> None:
         body = page.encode()
