@@ -412,7 +412,7 @@ def test_ack_takes_its_servers_and_folder_in_either_form() -> None:
     assert (cut.min_partitions, cut.max_records_per_partition, cut.channel) == (4, 10, "c")
 
 
-@pytest.mark.parametrize("pattern", ["(", "(" * 5000, "a{99999999999}"])
+@pytest.mark.parametrize("pattern", ["(", "(" * 5000, "a{99999999999}", "/[["])
 def test_a_pattern_must_be_one(pattern: str) -> None:
     with pytest.raises(ConfigError, match=r"^option 'subscribePattern': is not a regular expression"):
         ReadOptions.parse({"lookupd": "127.0.0.1:4161", "subscribePattern": pattern})

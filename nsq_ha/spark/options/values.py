@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -44,8 +45,9 @@ _DIGITS: Final = 9  # of a number of a partition, more than any has
 def regex(text: str) -> str:
     """Check a regular expression."""
     try:
-        re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings(action="error"):  # later versions of Python will take it for another one
+            re.compile(text)
+    except (re.error, OverflowError, RecursionError, Warning) as error:
         raise ConfigError(f"is not a regular expression: {error}") from error
     return text
 
