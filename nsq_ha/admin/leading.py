@@ -89,7 +89,6 @@ class Leading:
         self.timeout = timeout
         self.http: httpx.AsyncClient = new_client(configured, tls)
         self._https = Https(nsqd_tls)
-        self._decoding = asyncio.Lock()
         self.servers: Servers = Servers(configured, timeout=timeout, client=self.http)
         self._recent: dict[str, tuple[float, TopicView]] = {}
         self._comparing: asyncio.Task[None] | None = None
@@ -300,7 +299,7 @@ class Leading:
 
     def nsqd(self, node: Node) -> NsqdHttp:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
-        return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https, turn=self._decoding)
+        return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https, turn=self.servers.turn)
 
     def lookupd(self, url: str) -> LookupClient:
         """Return a client of an nsqlookupd, which need not be closed, either."""
