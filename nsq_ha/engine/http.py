@@ -32,13 +32,16 @@ from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     import httpx
 
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 """Maximum size of an answer; a cluster of 10,000 partitions needs a third of it."""
+
+LARGE_BYTES: Final = 64 * 1024
+"""Size above which an answer is large, so that few are read at the same time."""
 
 _PIECES_AT_ONCE: Final = 256
 """Pieces of a chunked answer that are processed in one turn of the event loop; each takes 50 us."""
@@ -98,6 +101,7 @@ async def ask(
     timeout: float,
     params: Mapping[str, str] | None = None,
     content: bytes | None = None,
+    grown: Callable[[], Awaitable[object]] | None = None,
 ) -> Body:
     """Send one request and read the whole answer.
 
@@ -108,6 +112,7 @@ async def ask(
         timeout: Seconds for connecting, sending, and reading to the end.
         params: The query.
         content: Body of the request. None sends no body.
+        grown: Awaited once before more than ``LARGE_BYTES`` are read, within the time limit.
 
     Returns:
         The answer without envelope, with any status (redirects are errors).
@@ -125,7 +130,7 @@ async def ask(
             time_limit(timeout),
             client.stream(method, url, params=params, content=content) as response,
         ):
-            body = unwrap(response.status_code, await _read(response))
+            body = unwrap(response.status_code, await _read(response, grown))
             return dataclasses.replace(body, date=response.headers.get("date", ""))
     except TimeoutError as error:
         raise ResponseTimeoutError(f"no complete answer within {timeout:g} s") from error
@@ -179,14 +184,20 @@ class HttpPeer:
             await client.aclose()
 
     async def _exchange(
-        self, method: str, path: str, params: Mapping[str, str] | None = None, content: bytes | None = None
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str] | None = None,
+        content: bytes | None = None,
+        grown: Callable[[], Awaitable[object]] | None = None,
     ) -> Body:
         if self._client is None:
             raise ClosedError(f"the {type(self).__name__} was closed")
-        return await ask(self._client, method, self._url + path, timeout=self._timeout, params=params, content=content)
+        url, limit = self._url + path, self._timeout
+        return await ask(self._client, method, url, timeout=limit, params=params, content=content, grown=grown)
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: httpx.Response, grown: Callable[[], Awaitable[object]] | None) -> bytes:
     if response.is_redirect:
         raise RemoteProtocolError(
             f"the server answered with a redirect ({response.status_code}): give the address that it redirects to"
@@ -205,6 +216,9 @@ async def _read(response: httpx.Response) -> bytes:
                 await asyncio.sleep(0)  # those of one read come without a pause
             if len(body) > MAX_BODY_BYTES:
                 raise RemoteProtocolError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
+            if grown is not None and len(body) > LARGE_BYTES:
+                await grown()
+                grown = None
         return bytes(body)
     finally:
         # A kept error holds this frame with its traceback, and must not hold megabytes.

@@ -7,6 +7,8 @@ Source: server protocol 11.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
@@ -46,6 +48,10 @@ class LookupClient(HttpPeer):
         client: An HTTP client to share. None creates a private one.
         lookupd_tls: TLS for an ``https://`` address, without ``client``. None trusts the system's authorities.
 
+    Attributes:
+        lookupd: Its base URL.
+        large: Held while a large answer is read and decoded; several clients may share one.
+
     Raises:
         ConfigError: The address is not legal, there are several, or ``lookupd_tls`` cannot be used.
     """
@@ -63,6 +69,7 @@ class LookupClient(HttpPeer):
             raise ConfigError(f"LookupClient takes the address of one nsqlookupd, not of {len(urls)}: {lookupd!r}")
         super().__init__(urls[0], timeout=timeout, client=client, tls=lookupd_tls)
         self.lookupd: str = urls[0]
+        self.large: asyncio.Semaphore = asyncio.Semaphore()
 
     async def lookup(self, topic: str, access: Access = "r") -> LookupAnswer:
         """Ask who leads the partitions of ``topic``.
@@ -128,7 +135,9 @@ class LookupClient(HttpPeer):
         No local variable holds the answer: a kept error keeps the frames that it passed, and with them the answer.
         """
         try:
-            return await decoded(await self._exchange("GET", path, params), decode)
+            async with contextlib.AsyncExitStack() as held:
+                asked = self._exchange("GET", path, params, grown=lambda: held.enter_async_context(self.large))
+                return await decoded(await asked, decode)
         except ClosedError:
             raise
         except NsqError as error:

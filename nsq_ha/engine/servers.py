@@ -22,15 +22,17 @@ import dataclasses
 import logging
 import random
 import socket
-from collections import Counter, defaultdict
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from nsq_ha.checks import is_ip
 from nsq_ha.engine.answers import LookupdList, NodeInfo, plain_answer
+from nsq_ha.engine.body import NO_TURN
 from nsq_ha.engine.lookupd import Access, LookupClient
-from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError
+from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, RemoteProtocolError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
@@ -42,6 +44,7 @@ from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     import httpx
 
@@ -69,18 +72,30 @@ MAX_LEARNT: Final = 32
 MANY_TOPICS: Final = 16
 """Number of topics above which a plain nsqlookupd is asked for all nsqds and their topics instead of for each topic."""
 
-_TOPICS_AT_ONCE: Final = 20_000
-"""Topics of all nsqds together up to which a listing is made at once; a larger one is made in a thread."""
-
 FAILING_GAP: Final = 0.5
 """Least seconds between two lookups at a server that fails, for all topics of a client together."""
 
 _PROBES: Final = Backoff(initial=1.0, maximum=5.0, factor=2.0, jitter=0.3)
+MOST_NSQDS: Final = 8192
+"""Leaders of the partitions of all topics; each may take 1 KiB."""
+
+_MOST_CHANNELS: Final = 100_000
+"""Channels that are kept of the answers for all topics together ..."""
+
+_LEAST_CHANNELS: Final = 1000
+"""... and those of each topic even so."""
+
 _STATISTICS_AT_ONCE: Final = 4
 """Statistics of nsqds that are read at the same time for all topics."""
 
 _QUESTIONS_AT_ONCE: Final = 8
 """httpx looks at each connection several times for each request: a lookup took 2.5 ms with 16, 1.8 ms with 8."""
+_QUESTIONS_TO_LEARNT: Final = 32
+"""The same for all servers that lists name together, of which one may list itself ``MAX_LEARNT`` times."""
+
+_LARGE_OF_LEARNT: Final = 2
+"""Large answers of these that are read at the same time."""
+
 _LIST_GAP: Final = 5.0
 
 _log = logging.getLogger("nsq_ha.discovery")
@@ -116,6 +131,7 @@ class Server:
         # Requests wait here before their time limit starts, so that a burst over many topics does not look like a slow
         # server.
         self.slots: asyncio.Semaphore = asyncio.Semaphore(_QUESTIONS_AT_ONCE)
+        self.shared: AbstractAsyncContextManager[None] = NO_TURN
         self.is_plain = False  # by its last answer
         self.is_logged = False  # that it fails
         self.lines: Rarely = Rarely()
@@ -130,22 +146,18 @@ class Listing:
         began_at: When it was asked for, in the loop's time.
     """
 
-    def __init__(self, began_at: float, lookupd: str, nodes: Sequence[NodeInfo]) -> None:
+    def __init__(self, began_at: float, lookupd: str, nodes: Iterable[NodeInfo]) -> None:
         self.began_at: float = began_at
         self._lookupd = lookupd
-        self._nodes = nodes
-        self._by_topic: defaultdict[str, list[Node]] = defaultdict(list)
-        for info in nodes:
-            for topic in info.topics:
-                if topic not in info.tombstoned:
-                    self._by_topic[topic].append(info.node)
+        # Not by topic: there may be 400,000, and each would take three times as much.
+        self._nodes = [(info.node, frozenset(info.topics) - info.tombstoned, info.tombstoned) for info in nodes]
 
     def answer(self, topic: str, access: Access) -> LookupAnswer | None:
         """Return the answer to a lookup. None if only the nsqlookupd itself can answer it."""
-        nodes = tuple(self._by_topic.get(topic, ()))
+        nodes = tuple(node for node, topics, _ in self._nodes if topic in topics)
         candidates: tuple[Node, ...] = ()
         if not nodes and access == "w":
-            candidates = tuple(info.node for info in self._nodes if topic not in info.tombstoned)
+            candidates = tuple(node for node, _, tombstoned in self._nodes if topic not in tombstoned)
         if not nodes and not candidates:
             return None  # it may know the topic, though no nsqd has it
         return dataclasses.replace(plain_answer(self._lookupd, nodes), candidates=candidates)
@@ -203,6 +215,9 @@ class Servers:
         self.topics: int = 0
         self.reading: asyncio.Semaphore = asyncio.Semaphore(_STATISTICS_AT_ONCE)
         self.turn: asyncio.Lock = asyncio.Lock()
+        self._nodes: WeakValueDictionary[tuple[object, ...], Node] = WeakValueDictionary()
+        self._learnt = asyncio.Semaphore(_QUESTIONS_TO_LEARNT)
+        self._large_of_learnt = asyncio.Semaphore(_LARGE_OF_LEARNT)
         self._list_wanted = asyncio.Event()
         self.silence: LookupdOutage | None = None
         self.conflict: str | None = None
@@ -312,7 +327,7 @@ class Servers:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _channels(self, server: Server, topic: str, partition: int) -> frozenset[str] | None:
-        async with server.slots:
+        async with server.slots, server.shared:
             found = await _tried(server, server.client.channels(topic, partition))
         return None if isinstance(found, NsqError) else frozenset(found)
 
@@ -460,8 +475,18 @@ class Servers:
             answer = (await self._listing(server, since)).answer(topic, access)
             if answer is not None:
                 return answer
-        async with server.slots:
-            return await self._ask(server, lambda: server.client.lookup(topic, access))
+        async with server.slots, server.shared:
+            answer = await self._ask(server, lambda: server.client.lookup(topic, access))
+        most = max(_LEAST_CHANNELS, _MOST_CHANNELS // max(1, self.topics))
+        partitions = {number: self._known(node) for number, node in answer.partitions.items()}
+        return dataclasses.replace(answer, partitions=partitions, channels=answer.channels[:most])
+
+    def _known(self, node: Node) -> Node:
+        """Return the same object for each equal one, since nsqds lead partitions of many topics."""
+        key = (node.address, node.http_port, node.distributed_id, node.is_plain)
+        if len(self._nodes) >= MOST_NSQDS and key not in self._nodes:
+            raise RemoteProtocolError(f"the answers for all topics together name more than {MOST_NSQDS} nsqds")
+        return self._nodes.setdefault(key, node)
 
     def _is_listing(self, server: Server) -> bool:
         """Return whether to ask a server for all nsqds instead of for each topic."""
@@ -512,11 +537,9 @@ class Servers:
 
     async def _list(self, server: Server) -> Listing:
         began_at = self._loop.time()
+        server.listing = None  # it may have megabytes, as the next one has
         nodes = await self._ask(server, server.client.nodes)
-        make = partial(Listing, began_at, server.url, nodes)
-        if sum(len(info.topics) for info in nodes) <= _TOPICS_AT_ONCE:
-            return make()
-        return await in_thread(make)
+        return await in_thread(partial(Listing, began_at, server.url, nodes))
 
     def _failed(self, server: Server, error: NsqError) -> None:
         server.failures += 1
@@ -555,6 +578,8 @@ class Servers:
     def _add(self, url: str, *, configured: bool) -> Server:
         client = LookupClient(url, timeout=self._timeout, client=self.http)
         server = Server(url, client, configured=configured, now=self._loop.time())
+        if not configured:
+            server.shared, client.large = self._learnt, self._large_of_learnt
         self._servers.append(server)
         return server
 
@@ -571,7 +596,7 @@ class Servers:
         return server.url, _reason_of(failure)
 
     async def _learn(self, server: Server) -> None:
-        async with server.slots:
+        async with server.slots, server.shared:
             server.list = listed = await server.client.list_lookupd()
         now = self._loop.time()
         for url in listed.nodes:

@@ -31,7 +31,7 @@ DISPUTED_ROUNDS: Final = 8
 follower is about 2 s behind, which is fewer rounds than this."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Node:
     """An nsqd as nsqlookupd lists it.
 
