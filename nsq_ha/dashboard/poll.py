@@ -90,7 +90,7 @@ class Poller:
         before = self._history.latest or Reading(time.time())
         reading = await self._admin.look(before, topics=wanted, clients=with_clients, timeout=self._limit)
         await in_thread(partial(prepare, reading))
-        self._history.add(reading)
+        self._history.take(await in_thread(partial(self._history.compare, reading)))
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()

@@ -468,11 +468,31 @@ def test_a_reading_is_explained_once() -> None:
     assert unled(now) is unled(now)
 
 
-async def test_a_reading_is_explained_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reading_is_explained_and_compared_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """90,000 channels took 2.3 s of the event loop, at each poll."""
     threads: list[int] = []
-    monkeypatch.setattr(poll, "prepare", lambda _: threads.append(threading.get_ident()))
+
+    def noted(*_: object) -> list[ClusterEvent]:
+        threads.append(threading.get_ident())
+        return []
+
+    for what in ("prepare", "changes"):
+        monkeypatch.setattr(poll if what == "prepare" else module, what, noted)
     async with AdminClient("127.0.0.1:1") as admin:
-        await poll.Poller(admin, History(2), interval=1.0, limit=1.0).once()
-    assert len(threads) == 1
-    assert threads != [threading.get_ident()]
+        poller = poll.Poller(admin, History(2), interval=1.0, limit=1.0)
+        await poller.once()
+        await poller.once()
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+def test_comparing_adds_nothing() -> None:
+    one = reading(1, node(4150, partition()))
+    two = reading(3, node(4250, partition()), before=one)
+    kept = History(10)
+    kept.add(one)
+    step = kept.compare(two)
+    assert step.events
+    assert (kept.latest, list(kept.events), kept.times) == (one, [], [1.0])
+    kept.take(step)
+    assert (kept.latest, list(kept.events)[: len(step.events)], kept.times) == (two, step.events, [1.0, 3.0])
