@@ -65,7 +65,7 @@ class Result:
         case: The case.
         client: The kind of client.
         broken: What should not have happened.
-        turn: Seconds of CPU of the longest turn of the loop.
+        turn: Seconds of CPU of the loop's longest iteration.
         what: That turn.
         memory: Bytes of the peak above idle.
         reconnects: Connections a second to the hostile nsqd, after the first of each partition, over 10 s at least.
@@ -443,7 +443,7 @@ def _measured(result: Result) -> Iterator[Turns]:
         loop.set_exception_handler(None)
         logger.removeHandler(watch)
     result.memory = above(idle)
-    result.turn, result.what = measured.longest, measured.what
+    result.turn, result.what = measured.iteration, measured.what
 
 
 async def play(case: Case, client: str, partitions: int, hostile: float) -> Result:

@@ -14,7 +14,7 @@ COLUMNS: Final = (
     "client",
     "cases",
     "beyond a limit",
-    "longest turn, ms of CPU",
+    "longest iteration, ms of CPU",
     "peak memory, MiB",
     "reconnects a second",
     "s until it works again",

@@ -27,12 +27,14 @@ class Turns:
     Attributes:
         longest: Seconds of CPU of the longest one.
         what: The callback that it ran.
+        iteration: Seconds of CPU of the loop's longest iteration, which runs all callbacks that are due.
         count: Number of turns.
     """
 
     def __init__(self) -> None:
         self.longest: float = 0.0
         self.what: str = ""
+        self.iteration: float = 0.0
         self.count: int = 0
 
     def ended(self, handle: asyncio.Handle, seconds: float) -> None:
@@ -68,8 +70,19 @@ def turns() -> Iterator[Turns]:
         handle, began = running.pop()
         measured.ended(handle, time.thread_time() - began)
 
+    once = vars(asyncio.BaseEventLoop)["_run_once"]
+
+    def iterated(loop: asyncio.AbstractEventLoop) -> None:
+        began = time.thread_time()
+        once(loop)
+        if threading.get_ident() == here:
+            measured.iteration = max(measured.iteration, time.thread_time() - began)
+
     gc.freeze()
-    with mock.patch.object(asyncio.Handle, "_run", timed):
+    with (
+        mock.patch.object(asyncio.BaseEventLoop, "_run_once", iterated),
+        mock.patch.object(asyncio.Handle, "_run", timed),
+    ):
         try:
             yield measured
         finally:
