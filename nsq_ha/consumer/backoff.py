@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections import deque
 from time import monotonic
@@ -49,6 +50,7 @@ class _Pause:
 
     Attributes:
         parked: Messages that are not handed out yet, with their arrival times.
+        returns_at: When the first of them goes back to nsqd, or earlier: those that left are not taken out of it.
         test: The message that was handed out as a test last. None without one.
         test_ends_at: When nsqd requeues the test if nobody answers or touches it.
         failures: Number of failures since it began.
@@ -61,6 +63,7 @@ class _Pause:
         self.partition = partition
         self.began_at = began_at
         self.parked: deque[tuple[Message, float]] = deque()
+        self.returns_at = math.inf
         self.test: Message | None = None
         self.test_ends_at = 0.0
         self.failures = 0
@@ -70,14 +73,16 @@ class _Pause:
     def next_at(self, now: float) -> float:
         """Return when to look at it again."""
         policy = self.policy
-        times = [_returns_at(message, arrived_at) for message, arrived_at in self.parked]
         if policy.until is not None:
-            times.append(policy.until)
-        elif policy.state is PauseState.TESTING:
-            times.append(now + _LOOK_INTERVAL)
-        else:
-            times.append(self.ends_at)
-        return min(times)
+            return min(policy.until, self.returns_at)
+        if policy.state is PauseState.TESTING:
+            return min(now + _LOOK_INTERVAL, self.returns_at)
+        return min(self.ends_at, self.returns_at)
+
+    def park(self, message: Message, arrived_at: float) -> None:
+        """Keep a message: of thousands that are kept one after the other, none looks at all."""
+        self.parked.append((message, arrived_at))
+        self.returns_at = min(self.returns_at, _returns_at(message, arrived_at))
 
     @property
     def ends_at(self) -> float:
@@ -333,16 +338,16 @@ class HandlerBackoff:
         if _returns_at(message, arrived_at) <= (pause.policy.until or monotonic()):
             give_back(message, _WHY)
         else:
-            pause.parked.append((message, arrived_at))
+            pause.park(message, arrived_at)
 
     def _give_back_before(self, pause: _Pause, until: float) -> None:
         """Give back the messages that cannot wait until then."""
-        parked, pause.parked = pause.parked, deque()
+        parked, pause.parked, pause.returns_at = pause.parked, deque(), math.inf
         for message, arrived_at in parked:
             if _returns_at(message, arrived_at) <= until:
                 give_back(message, _WHY)
             else:
-                pause.parked.append((message, arrived_at))
+                pause.park(message, arrived_at)
 
     def _unpark(self, pause: _Pause, count: int) -> None:
         """Put the first ``count`` messages back to the head of the queue."""

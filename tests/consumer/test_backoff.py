@@ -20,6 +20,7 @@ from nsq_ha.protocol import Finish, Identity, Ready, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
+from tests.support.turns import TURN, turns
 from tests.support.waiting import dawdle, eventually, turn
 
 pytestmark = pytest.mark.usefixtures("any_may_wait")
@@ -82,6 +83,21 @@ def state_of(consumer: Consumer) -> PauseState:
 
 
 # ------------------------------------------------------------ one consumer
+
+
+async def test_a_pause_of_thousands_of_messages_is_short_work(stage: Stage) -> None:
+    """Each that was kept looked at all that were: 2,500 took 0.3 s in one turn, after a failure."""
+    handler, consumer = Handler(is_broken=False), stage.consumer(handler_backoff=SECOND, max_in_flight=2500)
+    async with running(consumer, handler):
+        peer = await stage.nsqd.subscriber()
+        await always_full(peer, 2500)
+        await eventually(lambda: peer.ready == 2500 and len(handler.calls) == 2500)
+        handler.is_broken = True
+        with turns() as measured:
+            deliver(peer, range(2500, 5000))
+            await eventually(lambda: len(handler.calls) == 2502)
+        assert len(inbox_of(consumer).pace.backoff.parked) > 2000
+    assert measured.longest < TURN, measured.what
 
 
 async def test_a_failing_handler_is_called_once_after_each_pause(stage: Stage) -> None:
