@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol, TypedDict, TypeVar, Unpack
 
-from nsq_ha import TlsConfig
+from nsq_ha import OutgoingMessage, Producer, Receipt, TlsConfig
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.nsqd_http import NsqdHttp
 from nsq_ha.errors import NsqError
@@ -86,6 +86,9 @@ class ClusterUnderTest(Protocol):
     def start_node(self, address: str) -> None:
         """Start what was killed."""
 
+    def await_writable(self) -> None:
+        """Wait until all topics that were created here can be published to again after a fault."""
+
     def close(self) -> None:
         """Remove what was created."""
 
@@ -98,6 +101,9 @@ class OperatedNodes:
 
     def start_node(self, address: str) -> None:
         subprocess.run([*shlex.split(os.environ[NODE_VARIABLE]), "start", address], check=True, timeout=60)
+
+    def await_writable(self) -> None:
+        """Wait for nothing: a plain nsqd takes messages from the beginning."""
 
 
 class AdministeredCluster(OperatedNodes):
@@ -146,6 +152,19 @@ class AdministeredCluster(OperatedNodes):
                             continue  # it was never made there, or the leader is moving
 
         self._ask(delete)
+
+    def await_writable(self) -> None:
+        """Publish to each partition: one that nsqlookupd names for writing may refuse it for a minute."""
+
+        async def publish(admin: AdminClient) -> None:
+            async with Producer(lookupd=self.lookupd) as producer:
+                for topic in self._topics:
+                    wanted = range((await admin.describe(topic)).view.partition_num)
+                    messages = [OutgoingMessage(b"is it writable?", partition=number) for number in wanted]
+                    for outcome in await producer.publish_many(topic, messages, timeout=120.0):
+                        assert isinstance(outcome, Receipt), outcome
+
+        self._ask(publish)
 
     def close(self) -> None:
         async def delete(admin: AdminClient) -> None:

@@ -166,6 +166,14 @@ def channel(cluster: ClusterUnderTest) -> Iterator[str]:
     cluster.delete_channel(name)
 
 
+@pytest.fixture(autouse=True)
+def faults_are_over(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A real cluster refuses to publish, and to create channels, for up to a minute after a node's return."""
+    yield
+    if request.node.get_closest_marker("faults") is not None:
+        request.getfixturevalue("cluster").await_writable()
+
+
 @pytest.fixture
 def mark() -> bytes:
     """The beginning of this test's bodies."""

@@ -23,6 +23,9 @@ class EmbeddedNodes:
     def start_node(self, address: str) -> None:
         self._cluster.start(self._named(address))
 
+    def await_writable(self) -> None:
+        """Wait for nothing: it is at once."""
+
     def _named(self, address: str) -> str:
         return next(name for name, its in self._cluster.nsqds.items() if its == address)
 
