@@ -205,17 +205,22 @@ class Connection:
 
     async def _open_stream(self, receiver: Receiver) -> TcpStream:
         config, node = self.config, self.node
-        hint, source = "" if config.nsqd else REACHABLE, config.local_addr
+        opening = partial(
+            TcpStream.open,
+            host=node.host,
+            port=node.tcp_port,
+            cluster=config.lookupd or config.nsqd,
+            hint="" if config.nsqd else REACHABLE,
+            local_addr=config.local_addr,
+        )
         if not _wire_log.isEnabledFor(logging.DEBUG):
-            quiet = partial(TcpStream, receiver, self._lost)
-            return await TcpStream.open(quiet, node.host, node.tcp_port, hint=hint, local_addr=source)
+            return await opening(partial(TcpStream, receiver, self._lost))
         from nsq_ha.engine.wire import WireLog, WireStream  # noqa: PLC0415 - 10 ms that only those who log should pay for
 
         wire = WireLog(self.name, self._protocol, config.max_frame_bytes)
         wire.note("connecting")
         try:
-            logged = partial(WireStream, receiver, self._lost, wire)
-            stream = await TcpStream.open(logged, node.host, node.tcp_port, hint=hint, local_addr=source)
+            stream = await opening(partial(WireStream, receiver, self._lost, wire))
         except Exception as error:
             wire.note(f"not connected: {error}")
             raise

@@ -12,11 +12,14 @@ Source: server failures 5.2.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from collections.abc import Container
 from typing import Any, Final
 
 import httpcore
 
+from nsq_ha.engine.names import MOST_AT_ONCE, addresses
 from nsq_ha.errors import RemoteProtocolError
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -109,13 +112,22 @@ class _Stream(httpcore.AsyncNetworkStream):
 class BoundedHeads(httpcore.AnyIOBackend):
     """Connects as httpcore does on asyncio.
 
+    Args:
+        known: Hosts that the user gave; the names of others are resolved apart, see ``names``.
+
     Attributes:
         closing: Ends with the close of each connection that is being closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, known: Container[str]) -> None:
         self.closing: set[asyncio.Task[None]] = set()
+        self._known = known
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
+    async def connect_tcp(self, host: str, port: int, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         """Connect, and bound the heads that come."""
-        return _Stream(await super().connect_tcp(*args, **kwargs), self.closing)
+        found = [host] if host in self._known else await addresses(host, port, self._places)
+        for each in found[:-1]:
+            with contextlib.suppress(httpcore.ConnectError):
+                return _Stream(await super().connect_tcp(each, port, *args, **kwargs), self.closing)
+        return _Stream(await super().connect_tcp(found[-1], port, *args, **kwargs), self.closing)

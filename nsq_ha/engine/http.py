@@ -15,6 +15,7 @@ import dataclasses
 import os
 import ssl
 from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import urlsplit
 
 from nsq_ha.engine.body import Body, unwrap
 from nsq_ha.errors import (
@@ -90,7 +91,8 @@ def new_client(
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
         verify = ssl.create_default_context()
-    return QuietClient(verify, None if tls is None else server_name(tls, ""), local_addr)
+    known = {urlsplit(url).hostname or "" for url in urls}
+    return QuietClient(known, verify, None if tls is None else server_name(tls, ""), local_addr)
 
 
 async def ask(

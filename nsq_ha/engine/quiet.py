@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final
 
@@ -60,13 +60,20 @@ class QuietClient(httpx.AsyncClient):
     """Sends requests with one transport, and nothing around it. It keeps no state but open connections.
 
     Args:
+        known: Hosts that the user gave.
         verify: Checks certificates. None if no server uses https.
         server_name: Name that a certificate must contain. None for the host of the URL.
         local_addr: Host of the source address. None lets the system choose.
     """
 
-    def __init__(self, verify: ssl.SSLContext | None, server_name: str | None, local_addr: str | None) -> None:
-        backend = BoundedHeads()
+    def __init__(
+        self,
+        known: Container[str],
+        verify: ssl.SSLContext | None,
+        server_name: str | None,
+        local_addr: str | None,
+    ) -> None:
+        backend = BoundedHeads(known)
         transport = _Transport(
             httpcore.AsyncConnectionPool(
                 ssl_context=verify,

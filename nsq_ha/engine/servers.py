@@ -631,13 +631,13 @@ class Servers:
         ]
 
     async def _resolve(self, server: Server) -> None:
-        """Resolve a host name, so that a list with the server's address does not add it again.
+        """Resolve a configured host name, so that a list with the server's address does not add it again.
 
         A name with several addresses of one kind may stand for several servers. Then each one that is listed is added:
         whoever answers to the name may be any of them.
         """
         host, port = _address(server.url)
-        if is_ip(host):
+        if is_ip(host) or not server.configured:
             return
         try:
             async with asyncio.timeout(self._timeout):

@@ -7,6 +7,7 @@ and all data written in one turn of the event loop is sent in one write.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import mmap
@@ -19,7 +20,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.checks import is_port
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
+from nsq_ha.engine.names import addresses, places_of
+from nsq_ha.engine.tls_records import TlsRecords
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.redaction import harmless
 from nsq_ha.tls import trust_hint
 from nsq_ha.unexpected import report_unexpected, without_frames
@@ -42,6 +45,9 @@ OnLost = Callable[[NsqError], None]
 MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
 messages and heartbeats only: enough for 50,000 messages in flight."""
+
+MAX_WRAPPING_BYTES: Final = 256 * 1024
+"""Maximum number of compressed bytes that hold no data. Servers send none of that kind."""
 
 READ_BYTES: Final = 256 * 1024
 """Maximum number of bytes of one read."""
@@ -98,6 +104,7 @@ class TcpStream(asyncio.BufferedProtocol):
         receiver: Takes the data that is read.
         peer: The address, for errors.
         last_received: The loop's time of the last read.
+        read_bytes: Number of bytes that were read, decrypted but not decompressed.
         is_paused: Whether the peer accepts no more data for now.
         is_closing: Returns whether the end is decided, shortly before ``on_lost``.
         on_resume: Called when ``is_paused`` ends. None calls nothing.
@@ -114,11 +121,13 @@ class TcpStream(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._flushing = False
         self._unread = 0
+        self._wrapping_bytes = 0  # read since the last data
         self._later: Iterator[bytes | memoryview] | None = None  # pieces that wait for their turns
         self._reason: NsqError | None = None
         self._is_closed_here = False
         self.peer: str = "nsqd"
         self.last_received: float = self._loop.time()
+        self.read_bytes: int = 0
         self.is_paused: bool = False
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
@@ -129,15 +138,17 @@ class TcpStream(asyncio.BufferedProtocol):
         host: str,
         port: int,
         *,
+        cluster: tuple[str, ...] = (),
         hint: str = REACHABLE,
         local_addr: str | None = None,
     ) -> TcpStream:
-        """Connect by TCP with Nagle's algorithm off (asyncio's default).
+        """Connect by TCP with Nagle's algorithm off (asyncio's default), to the first address of ``host`` that answers.
 
         Args:
             new_stream: Creates the stream.
             host: Name or address.
             port: The port.
+            cluster: Addresses that the user gave for its cluster.
             hint: Advice if no host answers at the address; may be empty.
             local_addr: Host of the source address. None lets the system choose.
 
@@ -151,7 +162,14 @@ class TcpStream(asyncio.BufferedProtocol):
         if not is_port(port):  # the resolver takes 99999 for 34463
             raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
         try:
-            _, stream = await loop.create_connection(new_stream, host, port, local_addr=source)
+            stream: TcpStream | None = None
+            *others, last = await addresses(host, port, places_of(cluster))
+            for each in others:
+                with contextlib.suppress(OSError):
+                    _, stream = await loop.create_connection(new_stream, each, port, local_addr=source)
+                    break
+            if stream is None:
+                _, stream = await loop.create_connection(new_stream, last, port, local_addr=source)
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""
@@ -160,6 +178,11 @@ class TcpStream(asyncio.BufferedProtocol):
             raise ConnectError(f"cannot connect to {address}: {_text_of(error)}{advice}") from harmless(error)
         stream.peer = address
         return stream
+
+    @property
+    def is_held(self) -> bool:
+        """Whether what was read waits for its turn, and no more is read."""
+        return self._later is not None
 
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Continue inside TLS.
@@ -184,6 +207,8 @@ class TcpStream(asyncio.BufferedProtocol):
         if upgraded is None:
             raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
         self._transport = upgraded
+        if isinstance(tls := transport.get_protocol(), asyncio.BufferedProtocol):
+            transport.set_protocol(TlsRecords(tls, self))
         # asyncio's TLS transport does not tell that the connection below it has failed.
         self.is_closing = lambda: transport.is_closing() or upgraded.is_closing()
 
@@ -295,6 +320,7 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on the data that was read (called by the event loop)."""
+        self.read_bytes += nbytes
         if self._codec is not None or self._on_lost is None or self._reason is not None or self._later is not None:
             self.received(self._in[:nbytes])
             return
@@ -314,7 +340,10 @@ class TcpStream(asyncio.BufferedProtocol):
         if self._later is not None:  # TLS had read it before the pause
             self._later = chain(self._later, self._pieces(bytes(data)))
         else:
+            self._wrapping_bytes += len(data)
             self._pass_on(None, self._pieces(data))
+            if self._wrapping_bytes > MAX_WRAPPING_BYTES:
+                self.abort(RemoteProtocolError(f"{self.peer} sends compressed data that holds nothing"))
 
     def _pieces(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
         if self._codec is None:
@@ -324,12 +353,13 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def _pass_on(self, piece: bytes | memoryview | None, pieces: Iterator[bytes | memoryview]) -> bool:
         """Pass on one piece, which is the next of ``pieces`` if it is None; return whether others wait."""
-        self.last_received = self._loop.time()
         if self._on_lost is None or self._reason is not None:
             return False
         following: bytes | memoryview | None = None
         try:
             if piece is not None or (piece := next(pieces, None)) is not None:
+                if piece:
+                    self.last_received, self._wrapping_bytes = self._loop.time(), 0
                 following = b"" if self.receiver(piece) else next(pieces, None)
         except Exception as error:  # noqa: BLE001
             self._failed(error)

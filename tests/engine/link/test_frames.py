@@ -10,7 +10,7 @@ import pytest
 
 from nsq_ha import ClientConfig
 from nsq_ha.engine.connection import FRAMES_AT_ONCE
-from nsq_ha.engine.tcp import TcpStream
+from nsq_ha.engine.tcp import MAX_WRAPPING_BYTES, TcpStream
 from nsq_ha.errors import ConnectionLostError, RemoteProtocolError, ResponseTimeoutError, ServerError
 from nsq_ha.policy.liveness import MOST_ERRORS, MOST_HEARTBEATS
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
@@ -236,7 +236,7 @@ async def test_what_expands_a_thousandfold_takes_a_turn_for_each_piece(nsqd: Fak
 
 async def test_chunks_without_data_cost_no_long_turn(nsqd: FakeNsqd) -> None:
     begin = b"\xff\x06\x00\x00sNaPpY"
-    padding = b"\xfe\x00\x00\x00" * 250_000
+    padding = b"\xfe\x00\x00\x00" * 60_000
     answer = SnappyCodec().compress(OK).removeprefix(begin)
     with turns() as measured:
         async with linked(nsqd) as link:
@@ -245,6 +245,32 @@ async def test_chunks_without_data_cost_no_long_turn(nsqd: FakeNsqd) -> None:
             reason = await link.lost()
     assert "answers no request" in str(reason)
     assert measured.longest < TURN, measured.what
+
+
+@pytest.mark.parametrize(
+    ("codec", "begin", "empty"),
+    [(SnappyCodec, b"\xff\x06\x00\x00sNaPpY", b"\xfe\x00\x00\x00"), (DeflateCodec, b"", b"\x00\x00\x00\xff\xff")],
+)
+async def test_compressed_data_that_holds_nothing_ends_the_connection(
+    nsqd: FakeNsqd, codec: type[Codec], begin: bytes, empty: bytes
+) -> None:
+    """It took most of the event loop, and counted as a sign of life."""
+    async with linked(nsqd) as link:
+        compressed(link, codec())
+        link.peer.write(begin + empty * (2 * MAX_WRAPPING_BYTES // len(empty)))
+        reason = await link.lost()
+    assert isinstance(reason, RemoteProtocolError)
+    assert "compressed data that holds nothing" in str(reason)
+
+
+async def test_compressed_data_that_holds_nothing_is_no_sign_of_life(nsqd: FakeNsqd) -> None:
+    async with linked(nsqd, ClientConfig(heartbeat_interval=1.0)) as link:
+        compressed(link, DeflateCodec())
+        link.peer.stop_heartbeats()
+        while not link.recorder.lost:
+            link.peer.write(b"\x00\x00\x00\xff\xff")
+            await dawdle(0.2)
+        assert isinstance(await link.lost(), ResponseTimeoutError)
 
 
 async def test_a_stream_that_comes_byte_by_byte(nsqd: FakeNsqd) -> None:

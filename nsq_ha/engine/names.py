@@ -1,0 +1,68 @@
+"""Host names that servers name, resolved in threads of their own.
+
+asyncio resolves in its default executor, which has six threads on a machine with two cores, and which is the
+application's, too. A resolver may take 20 s for a name, and holds its thread when all have given up. So an answer that
+names many such nsqds would hold up all else: the clients of other clusters, and the application's own calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+from weakref import WeakValueDictionary
+
+from nsq_ha.checks import is_ip
+from nsq_ha.engine.loops import PerLoop
+from nsq_ha.threads import in_thread
+
+MOST_AT_ONCE: Final = 8
+"""Names that are resolved at the same time for the clients of one cluster."""
+
+_places: PerLoop[WeakValueDictionary[tuple[str, ...], asyncio.Semaphore]] = PerLoop(WeakValueDictionary)
+
+
+def places_of(cluster: tuple[str, ...]) -> asyncio.Semaphore:
+    """Return what bounds the names that are resolved for the clients of a cluster, in the running event loop."""
+    return _places.here().setdefault(cluster, asyncio.Semaphore(MOST_AT_ONCE))
+
+
+async def addresses(host: str, port: int, places: asyncio.Semaphore) -> list[str]:
+    """Return the IP addresses of a host, those to be tried first in front.
+
+    Args:
+        host: A name or an address.
+        port: The port.
+        places: One of them is taken until the resolver returns.
+
+    Raises:
+        OSError: The name cannot be resolved.
+        ValueError: The name is not legal.
+
+    If cancelled, the resolver goes on in its thread.
+    """
+    if is_ip(host):
+        return [host]
+    await places.acquire()
+    loop, taken, has_begun = asyncio.get_running_loop(), [places], False
+
+    def give_back() -> None:
+        while taken:
+            taken.pop().release()
+
+    def resolve() -> list[str]:
+        nonlocal has_begun
+        has_begun = True
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            return list(dict.fromkeys(str(address[0]) for *_, address in found))
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(give_back)
+
+    try:
+        return await in_thread(resolve)
+    finally:
+        if not has_begun:  # it was cancelled before, or the system has no thread left
+            give_back()

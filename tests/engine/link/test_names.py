@@ -1,0 +1,132 @@
+"""Names whose resolver hangs, and who must not wait for them."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nsq_ha.engine.http import ask, new_client
+from nsq_ha.engine.names import MOST_AT_ONCE, places_of
+from nsq_ha.engine.tcp import TcpStream
+from nsq_ha.errors import ConnectError
+from tests.engine.lookups.loopback import Fake
+from tests.support.nsqd import LIMIT
+from tests.support.waiting import eventually, turn
+
+pytestmark = pytest.mark.real_time  # threads
+
+EVIL, WELL = ("http://evil:4161",), ("http://well:4161",)
+
+
+class Resolver:
+    """Names that begin with ``slow`` take until ``goes_on``; all are those of the loopback.
+
+    Attributes:
+        asked: The names.
+        threads: Of the names that are resolved now.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.threads: set[int] = set()
+        self.goes_on = threading.Event()
+        self._resolve = socket.getaddrinfo
+
+    def __call__(self, host: str | bytes, port: int, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        host = host.decode() if isinstance(host, bytes) else host
+        self.asked.append(host)
+        if host.startswith("slow"):
+            self.threads.add(threading.get_ident())
+            self.goes_on.wait(LIMIT)
+            self.threads.discard(threading.get_ident())
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        return self._resolve("127.0.0.1", port, *args, **options)
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
+    resolver = Resolver()
+    monkeypatch.setattr(socket, "getaddrinfo", resolver)
+    yield resolver
+    resolver.goes_on.set()
+
+
+async def connect(host: str, port: int, cluster: tuple[str, ...]) -> None:
+    stream = await TcpStream.open(lambda: TcpStream(lambda _: None, lambda _: None), host, port, cluster=cluster)
+    stream.abort()
+    await turn(2)
+
+
+async def test_names_that_hang_hold_up_neither_the_application_nor_another_cluster(resolver: Resolver) -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    waiting = [asyncio.create_task(connect(f"slow{number}", port, EVIL)) for number in range(100)]
+    await eventually(lambda: len(resolver.threads) == MOST_AT_ONCE)
+    async with asyncio.timeout(LIMIT):
+        assert await asyncio.to_thread(lambda: "called") == "called"
+        await connect("well", port, WELL)
+        await connect("127.0.0.1", port, EVIL)  # nothing is resolved
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert len(resolver.threads) == MOST_AT_ONCE  # they cannot be stopped, so their places stay taken
+    assert places_of(EVIL).locked()
+    resolver.goes_on.set()
+    await eventually(lambda: not places_of(EVIL).locked())
+    await connect("well", port, EVIL)
+    assert not {name for name in resolver.asked if name.startswith("slow")} - {f"slow{n}" for n in range(MOST_AT_ONCE)}
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_name_that_does_not_resolve_is_an_error_that_names_it(resolver: Resolver) -> None:
+    resolver.goes_on.set()
+    with pytest.raises(ConnectError, match=r"^cannot connect to slow:4150: .*Temporary failure in name resolution"):
+        await connect("slow", 4150, EVIL)
+    assert not places_of(EVIL).locked()
+
+
+async def test_without_a_thread_a_name_keeps_no_place(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for _ in range(MOST_AT_ONCE + 1):
+        with pytest.raises(ConnectError, match="can't start new thread"):
+            await connect("slow", 4150, EVIL)
+    assert not places_of(EVIL).locked()
+
+
+async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    infos = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port)) for host in ("127.0.0.2", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: infos)
+    await connect("well", port, WELL)
+    fake = await Fake().start()
+    infos[:] = [(*info[:4], (info[4][0], fake.port)) for info in infos]
+    fake.answer("/ping", b"OK")
+    async with new_client() as client:
+        assert (await ask(client, "GET", f"http://well:{fake.port}/ping", timeout=LIMIT)).data == b"OK"
+    await fake.stop()
+    server.close()
+    await server.wait_closed()
+
+
+async def test_the_http_of_nsqds_with_such_names_holds_up_no_known_nsqlookupd(resolver: Resolver) -> None:
+    fake = await Fake().start()
+    fake.answer("/ping", b"OK")
+    async with new_client([f"http://known:{fake.port}"]) as client:
+        waiting = [
+            asyncio.create_task(ask(client, "GET", f"http://slow{number}:1/stats", timeout=LIMIT))
+            for number in range(100)
+        ]
+        await eventually(lambda: len(resolver.threads) == MOST_AT_ONCE)
+        assert (await ask(client, "GET", f"http://known:{fake.port}/ping", timeout=LIMIT)).data == b"OK"
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+    await fake.stop()
