@@ -122,6 +122,8 @@ class Ledger:
         self._finished = Finished()
         self._finished_again = FewLines()  # after a connection is lost, there may be a thousand
         self._expiry_check_at = 0.0
+        self._is_left_due = False
+        self._queued: set[MessageIdentity] | None = None  # in this turn
         self._warned: frozenset[str] = frozenset()
         # By id(): messages whose block was just cancelled, with the timers that requeue them.
         self._interrupted: dict[int, tuple[Message, asyncio.TimerHandle]] = {}
@@ -140,6 +142,7 @@ class Ledger:
         self._pace.arrived(now, len(messages))
         queue.ages.arrived(sent_at, len(messages), len(queue.messages))
         queue.unseen.extend(messages)
+        self._queued = None
         for message in expired:
             drop(message)
         is_blocked = sent_at != now
@@ -236,7 +239,19 @@ class Ledger:
         return handed_out_after - min(QUICK, timeout / 4)  # as in _put_back()
 
     def left(self) -> None:
-        """Record that a connection was lost: its messages are not handed out, since the server delivers them again."""
+        """Record that a connection was lost: its messages are not handed out, since the server delivers them again.
+
+        With many partitions they leave the queue in the next turn: all may have been led by an nsqd that stops.
+        """
+        if not self._pace.has_many:
+            self._have_left()
+        elif not self._is_left_due:
+            self._is_left_due = True
+            self._pace.be_careful(monotonic() + QUICK)  # until then they are noticed one by one
+            asyncio.get_running_loop().call_soon(self._have_left)
+
+    def _have_left(self) -> None:
+        self._is_left_due = False
         self._queue.remove(lambda message: not source_of(message).is_alive)
         if not self.closing.is_set():
             self.look_for_copies()
@@ -284,9 +299,20 @@ class Ledger:
         """Return whether the server may have sent a message again; let its answer answer copies in the queue, too."""
         self._warn_if_late(message, watch, now)
         is_late = now > watch.deadline or not source_of(message).is_alive or bool(self._clock.blocked_for(now))
-        for copy_of_it in self._queue.remove(message.is_copy_of) if is_late else ():
-            _add_copy(watch, copy_of_it)
+        if is_late and self._may_be_queued(message):
+            for copy_of_it in self._queue.remove(message.is_copy_of):
+                _add_copy(watch, copy_of_it)
         return is_late
+
+    def _may_be_queued(self, message: Message) -> bool:
+        """Return whether a copy waits; thousands may be answered late in one turn, and only the first looks at all."""
+        if self._queued is None:
+            self._queued = {waiting.identity for waiting in self._queue.unseen}
+            asyncio.get_running_loop().call_soon(self._forget_queued)
+        return message.identity in self._queued
+
+    def _forget_queued(self) -> None:
+        self._queued = None
 
     def given_back(self, message: Message) -> None:
         """Record that a message that has not failed goes back to the server."""

@@ -291,7 +291,14 @@ class ConsumerPace:
         self._handed_out = 0
         self._window: tuple[float, int] | None = None
         self._careful_until = 0.0
+        self._count = 0
+        self._count_at = 0.0
         self._checks_all = False
+
+    @property
+    def has_many(self) -> bool:
+        """Whether there are so many partitions that their changes are gathered."""
+        return ready.gathering(len(self._subscriptions)) > 0
 
     # -- what happens
 
@@ -450,7 +457,7 @@ class ConsumerPace:
         if is_quick and rate is None:
             self.flow.limit_to(None)
             return
-        in_hand = self.flow.in_flight - len(queue.messages)
+        in_hand = self._counted(now) - len(queue.messages)
         limit = most
         if not is_quick:
             waiting = self.speed.waiting(self.msg_timeout, handlers)
@@ -462,6 +469,15 @@ class ConsumerPace:
             # If none may wait, none may come while the last one is answered, either.
             limit = min(limit, in_hand + waiting) if (waiting := self._may_wait(rate, now)) else 0
         self.flow.limit_to(limit)
+
+    def _counted(self, now: float) -> int:
+        """Return the messages in flight; with many partitions as they were a moment ago, and soon look again.
+
+        To count looks at each partition, and thousands of handlers may end in one turn.
+        """
+        if now >= self._count_at or not self.flow.gathers():
+            self._count, self._count_at = self.flow.in_flight, now + ready.gathering(len(self._subscriptions))
+        return self._count
 
     def _may_wait(self, rate: MaxRate, now: float) -> int:
         """Return how many messages may wait for their turns; if none may yet, ask again later."""

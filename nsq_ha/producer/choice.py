@@ -140,6 +140,8 @@ class PartitionChoice:
         sender = self._senders.get(chosen)
         if sender is not None and sender.trouble is None and sender.link.connection is not None:
             return chosen
+        if self.is_healthy(chosen) and (self._connections.has_room or self.is_near(chosen)):
+            return chosen  # it is one of the best: while a thousand connect, looking at all for each publish takes long
         best = self._best(routes)
         return chosen if chosen in best or self._is_worth_a_try(chosen) else self._pick(best)
 

@@ -133,6 +133,7 @@ class PendingPublishes:
         new_future: Creates the future of a publish.
         total_bytes: Bytes of all queued and unanswered bodies, in all partitions.
         max_bytes: The limit of ``total_bytes``.
+        freed: How often bytes were subtracted from it.
         full_buffers: Buffers of partitions in which publishes wait for space.
         usual: Publishes with the usual limit, oldest first.
         is_open: Whether the producer accepts publishes.
@@ -144,6 +145,7 @@ class PendingPublishes:
         self.new_future: Callable[[], asyncio.Future[list[Receipt]]] = self.loop.create_future
         self.total_bytes: int = 0
         self.max_bytes = max_bytes
+        self.freed: int = 0
         self.full_buffers: dict[PartitionBuffer, None] = {}
         self.usual: dict[PendingPublish, None] = {}
         self.is_open = True
@@ -202,6 +204,7 @@ class PendingPublishes:
     def free(self, size: int) -> None:
         """Subtract ``size`` bytes from the total, and queue publishes that now have space."""
         self.total_bytes -= size
+        self.freed += 1
         if self.full_buffers and not self._admit_is_due:
             # Not at once: the caller may be in the middle of its partition's answers.
             self._admit_is_due = True

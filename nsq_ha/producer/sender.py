@@ -478,7 +478,8 @@ class Sender(Role["Connection | Share"]):
     def leader(self) -> Node:
         """Return the node that accepts publishes."""
         view = self._watch.view
-        node = view.publishable.get(self.partition) if view is not None else None
+        # Not by view.publishable, which would be made for each of a thousand partitions.
+        node = view.leaders.get(self.partition) if view is not None and self.partition < view.partition_num else None
         if node is None:
             if view is not None and view.is_plain and self.partition in view.last_known:
                 address = view.last_known[self.partition].address

@@ -82,6 +82,7 @@ class TopicPublisher:
         self.check_open = check_open
         self._pending = pending
         self._was_known = False
+        self._no_room = -1, 0  # what was freed before no partition took a publish of so many bytes
         self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
         self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
         self.choice: PartitionChoice = PartitionChoice(
@@ -230,10 +231,13 @@ class TopicPublisher:
 
     def _wait_for_room(self, request: PendingPublish, sender: Sender) -> None:
         """Queue a request at another partition than the full one of ``sender`` if possible; else let it wait."""
-        if not request.keys:
+        freed, size = self._no_room
+        # Until something is freed, there is no more room for the next of thousands of publishes than for this one.
+        if not request.keys and (freed != self._pending.freed or request.size < size):
             for partition in self.choice.routes:
                 if self.choice.is_healthy(partition) and self.sender(partition).buffer.take_in(request):
                     return
+            self._no_room = self._pending.freed, request.size
         sender.buffer.admit(request)
 
     # ------------------------------------------------------------ ready
