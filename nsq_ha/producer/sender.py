@@ -502,8 +502,9 @@ class Sender(Role["Connection | Share"]):
             if not self.is_needed:
                 raise self._waited
         callbacks = Callbacks(lost, answers=self._answers, stored=self._all_stored)
-        if node.is_plain and self._config.on_unreachable == "retry":
-            self._slow = self._loop.call_later(STALLED_AFTER, self._connects_slowly, node)
+        if self._config.on_unreachable == "retry":
+            slowly = self._connects_slowly if node.is_plain else self._waits_for_turn
+            self._slow = self._loop.call_later(STALLED_AFTER, slowly, node)
         try:
             return await connections.open(
                 node,
@@ -527,6 +528,12 @@ class Sender(Role["Connection | Share"]):
         self._connections.suspects.failed(node.address, now)
         self.in_trouble(ConnectError(f"{node.address} has not completed the handshake for {STALLED_AFTER} s or more"))
         self.link.news.set()
+
+    def _waits_for_turn(self, node: Node) -> None:
+        """Move what may be published elsewhere: an nsqd that failed is connected to once a second, for all of them."""
+        self._slow = self._loop.call_later(STALLED_AFTER, self._waits_for_turn, node)
+        if self.load or self.trouble is None:
+            self.in_trouble(ConnectError(f"{node.address} could not be connected to for {STALLED_AFTER} s or more"))
 
     def has_room(self) -> bool:
         """Return whether the limit of connections permits one more to the leader."""
