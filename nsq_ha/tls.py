@@ -61,6 +61,8 @@ def trust_hint(error: BaseException | None) -> str:
         return ""
     if error.verify_code in _OTHER_NAME:
         return "; give server_name=, the name that the certificate is for"
+    if error.verify_code in _OTHER_TIME:
+        return "; the server needs a newer certificate, or a clock is wrong"
     return "; if nsqd's certificate is self-signed or from your own authority, give ca_file= with its PEM file"
 
 
@@ -75,6 +77,10 @@ client's handshake."""
 
 _OTHER_NAME: Final = frozenset({62, 64})
 """OpenSSL's error codes for a certificate of another host name or address."""
+
+
+_OTHER_TIME: Final = frozenset({9, 10})
+"""Its codes for a certificate that is not valid yet, or not any more."""
 
 
 def _trusting(ca_file: str | None) -> ssl.SSLContext:

@@ -18,7 +18,7 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE, until_usable
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
-from nsq_ha.checks import MAX_PARTITIONS, check_topic
+from nsq_ha.checks import MAX_PARTITIONS, check_topic, shown
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
 
@@ -389,4 +389,4 @@ def _shown(meta: TopicMeta | None) -> list[tuple[str, object]]:
 def _in_range(name: str, value: object) -> None:
     least, most = _RANGES[name]
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} must be {least}..{most}, not {value!r}")
+        raise ConfigError(f"{name} must be {least}..{most}, not {shown(value)}")

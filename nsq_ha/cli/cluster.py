@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
 
 from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.errors import ConfigError, TopicNotFoundError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ClientOptions, ConsumerOptions, ProducerOptions
 
 _Result = TypeVar("_Result")
+
+_LONGEST_SECRET: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +100,17 @@ class ClusterAccess:
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Return a consumer. ``options`` win over flags, and these over the environment.
 
+        A body that cannot be decompressed stops no command: whoever publishes it would stop those of ordered topics.
+
         Raises:
             ConfigError: An option is wrong.
         """
         from nsq_ha import Consumer
 
-        return Consumer(topic, channel, config=config_from_env(ConsumerConfig, self._with(options), self.context))
+        config = config_from_env(ConsumerConfig, self._with(options), self.context)
+        if config.decompress:
+            config = dataclasses.replace(config, decompress="if_possible")
+        return Consumer(topic, channel, config=config)
 
     def admin(self) -> AdminClient:
         """Return an admin client.
@@ -152,12 +159,15 @@ def secret_in(file: str) -> str:
         ConfigError: The file cannot be read, or its first line is empty or no secret. The error does not show it.
     """
     try:
-        text = Path(file).read_text("utf-8-sig")
+        with Path(file).open(encoding="utf-8-sig") as opened:
+            text = opened.readline(_LONGEST_SECRET)  # a device has no end
     except UnicodeDecodeError:
         raise ConfigError(f"the secret's file {file!r} is not text in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"the secret's file {file!r} cannot be read: {error.strerror}") from None
-    secret = text.partition("\n")[0].rstrip("\r")
+    if len(text) == _LONGEST_SECRET:
+        raise ConfigError(f"the secret's file {file!r} has no secret: its first line is longer than {len(text) - 1}")
+    secret = text.rstrip("\r\n")
     if not secret:
         raise ConfigError(f"the secret's file {file!r} is empty: its first line must be the secret")
     return checked_secret(secret)

@@ -49,7 +49,7 @@ def check_concurrency(concurrency: object) -> None:
         ConfigError: ``concurrency`` is not an int of 1..10000.
     """
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_WORKERS:
-        raise ConfigError(f"concurrency must be an int of 1..{MOST_WORKERS}, not {concurrency!r}")
+        raise ConfigError(f"concurrency must be an int of 1..{MOST_WORKERS}, not {shown(concurrency)}")
 
 
 def check_handler(handler: object, option: str = "handler") -> None:

@@ -245,6 +245,7 @@ class ConsumerInbox:
         self._is_expanding = False
         self._checked_from = checked_from(config)
         self._max_decompressed_bytes = config.max_decompressed_bytes
+        self._takes_unreadable = config.decompress == "if_possible"
         self._expanding_bytes = 0  # what bodies may become that are being expanded in threads
         self.iterations: Iterations = Iterations(self.queue, self, check_loop)
         # Messages of tasks that close the consumer and so cannot answer: requeue the first ones; the others go back
@@ -455,29 +456,26 @@ class ConsumerInbox:
 
     async def _expanded(self, message: Message, ext: bytes) -> bool:
         """Decompress the body of a message if it is compressed; return False if it counts as failed."""
+        body = b""
         try:
             packed = packed_body(message.body, ext, self._max_decompressed_bytes)
             if packed is None:
                 return True
             body = await self._expand(packed, message)
         except ValueError as error:
-            failure = BodyError(
-                "cannot be decompressed",
-                f"it {error}",
-                topic=message.topic,
-                partition=message.partition,
-                message_id=message.internal_id,
-            )
-            await self.giving_up.unreadable(message, failure)
-            return False
+            if not self._takes_unreadable:
+                await self.giving_up.unreadable(message, _unreadable(message, error))
+                return False
+            packed = None
         if self.closing.is_set():
             self.ledger.take_back(message, CLOSED)
             return False
         if not is_open(message):  # its connection was lost meanwhile
             return False
-        message.compressed = (message.body, ext)
-        message.body, message.ext = body, packed.ext
-        self.pace.flow.seen(len(body))
+        if packed is not None:
+            message.compressed = (message.body, ext)
+            message.body, message.ext = body, packed.ext
+            self.pace.flow.seen(len(body))
         return True
 
     async def _expand(self, packed: PackedBody, message: Message) -> bytes:
@@ -595,3 +593,13 @@ class ConsumerInbox:
         """Return the unanswered messages of a task that an exception ended, each message once."""
         messages, self._abandoned = self._abandoned, []
         return [message for message in messages if not message.answered]
+
+
+def _unreadable(message: Message, error: ValueError) -> BodyError:
+    return BodyError(
+        "cannot be decompressed",
+        f"it {error}",
+        topic=message.topic,
+        partition=message.partition,
+        message_id=message.internal_id,
+    )

@@ -30,6 +30,7 @@ _AT_ONCE: Final = 4 * 1024
 """Bytes of a head that are read, and so parsed, in one turn of the event loop."""
 
 _END: Final = re.compile(rb"\n\r?\n")
+_LENGTH: Final = re.compile(rb"\ncontent-length:[ \t]*([0-9]{1,18})\s")
 _INTERIM: Final = re.compile(rb"HTTP/\S* 1")
 _LAST_CHUNK: Final = re.compile(rb"\n0+[\r; \t]")  # no line of the JSON that Go writes begins like this
 _LONGEST_SIZE: Final = 24
@@ -46,14 +47,18 @@ class _Stream(httpcore.AsyncNetworkStream):
         self._read_bytes = 0
         self._in_head = True
         self._is_chunked = False
+        self._left: int | None = None  # of the body. None if the head does not say it
         self._end = b""
         self._trailer_bytes = 0
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         if not self._in_head:
-            data = await self._stream.read(max_bytes, timeout)
+            # What follows a body is not read: h11 would keep it, and parse it in one turn before the next answer.
+            data = await self._stream.read(min(max_bytes, self._left or max_bytes), timeout)
             if self._is_chunked:
                 self._watch(data)
+            elif self._left:
+                self._left -= len(data)
             return data
         data = await self._stream.read(min(max_bytes, _AT_ONCE), timeout)
         self._read_bytes += len(data)
@@ -61,7 +66,10 @@ class _Stream(httpcore.AsyncNetworkStream):
         while end := _END.search(self._head):
             if not _INTERIM.match(self._head):
                 self._in_head = False
-                self._is_chunked = b"chunked" in self._head[: end.end()].lower()
+                head = self._head[: end.end()].lower()
+                self._is_chunked = b"chunked" in head
+                length = _LENGTH.search(head)
+                self._left = max(0, int(length[1]) - len(self._head) + len(head)) if length else None
                 if self._is_chunked:
                     self._watch(self._head[end.end() - 1 :])
                 self._head.clear()

@@ -62,6 +62,9 @@ _OTHER_AUTHORITY: Final = (
 )
 _OTHER_NAME: Final = "; give lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
 
+_SILENT: Final = {"ConnectError": "the server closed the connection"}
+"""What an error of httpx means that has no text: here, during the TLS handshake."""
+
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
 _CLOSED: Final = ("Server disconnected", "peer closed connection")
@@ -232,7 +235,8 @@ def _ours(error: Exception) -> NsqError:
     import httpx  # noqa: PLC0415 - as in new_client()
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
-    text = beginning(str(error) if is_known else f"{type(error).__name__}: {error}", _SHOWN)  # h11 quotes what it got
+    said = str(error) if is_known or not str(error) else f"{type(error).__name__}: {error}"
+    text = beginning(said or _SILENT.get(type(error).__name__, type(error).__name__), _SHOWN)  # h11 quotes what it got
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError) or text.startswith(_CLOSED):
         return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
@@ -242,7 +246,7 @@ def _ours(error: Exception) -> NsqError:
     if _NO_TLS in text:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        text += _OTHER_NAME if "mismatch" in text else _OTHER_AUTHORITY
+        text += _OTHER_NAME if "mismatch" in text else "" if "expired" in text else _OTHER_AUTHORITY
     if text == _NO_REASON:
         text = _system_text(error) or text
     return ConnectError(f"cannot connect: {text}")

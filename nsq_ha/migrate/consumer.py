@@ -12,6 +12,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from nsq_ha.checks import shown
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.engine.single_use import Closing
@@ -63,7 +64,7 @@ class MigratingConsumer(ClientPair[Consumer]):
     ) -> None:
         super().__init__(Consumer, previous, current)
         if order not in ("together", "previous_first"):
-            raise ConfigError(f"order must be 'together' or 'previous_first', not {order!r}")
+            raise ConfigError(f"order must be 'together' or 'previous_first', not {shown(order)}")
         if order == "previous_first" and not previous.config.lookupd:
             raise ConfigError("order='previous_first' asks the previous cluster's nsqlookupds: give it lookupd=")
         self._held: int | None = current.max_in_flight if order == "previous_first" else None

@@ -293,9 +293,10 @@ class ConsumerConfig(ClientConfig):
     skip_header: Annotated[str | Mapping[str, object], skipped_headers] | None = None
     """Finish messages that have this header without handing them out, or, with a mapping, that have one of these
     headers with the given value."""
-    decompress: bool = True
-    """Decompress bodies that their headers mark as compressed, as Go programs and ``compress_body`` write them. False
-    hands them out as they are stored."""
+    decompress: bool | Literal["if_possible"] = True
+    """Decompress bodies that their headers mark as compressed, as Go programs and ``compress_body`` write them. A
+    message whose body cannot be decompressed counts as failed; with ``if_possible`` it is handed out as it is stored.
+    False hands out all as they are stored."""
     max_decompressed_bytes: Annotated[Bytes, Meta(ge=1, le=_MOST)] = 16 * 1024 * 1024
     """Largest body after decompression; a message with a larger one counts as failed, and is not handed out."""
     requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)

@@ -87,7 +87,7 @@ class ConsumerOptions(ClientOptions, total=False):
     tag: str | None
     ext_filter: ExtFilter | None
     skip_header: str | Mapping[str, object] | None
-    decompress: bool
+    decompress: bool | Literal["if_possible"]
     max_decompressed_bytes: int
     requeue_backoff: Backoff
     handler_backoff: Backoff | None

@@ -122,7 +122,7 @@ def hasher(sharding: Sharding) -> Callable[[Any], int]:
     try:
         return _RULES[sharding]
     except KeyError:
-        raise ConfigError(f"sharding must be one of {', '.join(_RULES)} or a function, not {sharding!r}") from None
+        raise ConfigError(f"sharding must be one of {', '.join(_RULES)} or a function, not {shown(sharding)}") from None
 
 
 def partition_for(key: Key, partition_num: int, sharding: Sharding = "murmur3") -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from nsq_ha.checks import check_partition
+from nsq_ha.checks import check_partition, shown
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import Key, printable
@@ -174,7 +174,7 @@ def _check_trace_id(trace_id: object) -> None:
     if trace_id is not None and (
         isinstance(trace_id, bool) or not isinstance(trace_id, int) or not 0 <= trace_id <= MAX_TRACE_ID
     ):
-        raise ConfigError(f"trace_id must be an unsigned 64-bit int, not {trace_id!r}")
+        raise ConfigError(f"trace_id must be an unsigned 64-bit int, not {shown(trace_id)}")
 
 
 def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
@@ -182,7 +182,7 @@ def _encode_header(headers: object, tag: object, trace_id: int | None) -> bytes:
         raise ConfigError(f"headers must be a mapping, not {type(headers).__name__}")
     for key in headers:
         if not isinstance(key, str):
-            raise ConfigError(f"the name of a header must be a str, not {key!r}")
+            raise ConfigError(f"the name of a header must be a str, not {shown(key)}")
         if key.startswith("##"):
             raise ConfigError(f"header {key!r}: the server reserves names that begin with ##; use tag= and trace_id=")
     full = dict(headers)
@@ -297,7 +297,7 @@ def check_defer(defer: object, checked: CheckedMessage) -> int | None:
     if defer is None:
         return None
     if isinstance(defer, bool) or not isinstance(defer, int | float) or not 0 <= defer <= MAX_DELAY_MS / 1000:
-        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DELAY_MS // 1000}, not {defer!r}")
+        raise ConfigError(f"defer must be a number of seconds, 0..{MAX_DELAY_MS // 1000}, not {shown(defer)}")
     if checked.trace_id is not None or checked.ext is not None:
         raise ConfigError("defer= cannot be combined with a trace, headers or a tag: plain nsqd knows none of them")
     return round(defer * 1000)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from nsq_ha.checks import check_partition, check_topic
+from nsq_ha.checks import check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError
 
 MAGIC: Final = b"  V2"
@@ -133,7 +133,9 @@ def encode_dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
     Source: upstream ``protocol_v2.go`` ``DPUB``.
     """
     if type(defer_ms) is not int or not 0 <= defer_ms <= MAX_DELAY_MS:
-        raise ConfigError(f"the delay of a deferred message must be an int of 0..{MAX_DELAY_MS} ms, not {defer_ms!r}")
+        raise ConfigError(
+            f"the delay of a deferred message must be an int of 0..{MAX_DELAY_MS} ms, not {shown(defer_ms)}"
+        )
     body = as_bytes("message body", body)
     if not 0 < len(body) <= MAX_SIZE:
         raise refuse_size("message body", len(body), MAX_SIZE)
@@ -365,7 +367,7 @@ def _batch_head(head: bytes, count: int, parts: Sequence[bytes]) -> bytes:
 
 def _check_trace_id(trace_id: int) -> int:
     if type(trace_id) is not int or not 0 <= trace_id <= MAX_TRACE_ID:
-        raise ConfigError(f"trace id must be an unsigned 64 bit int, not {trace_id!r}")
+        raise ConfigError(f"trace id must be an unsigned 64 bit int, not {shown(trace_id)}")
     return trace_id
 
 
@@ -412,7 +414,7 @@ def encode_req(message_id: bytes, delay_ms: int) -> bytes:
     if len(message_id) != MESSAGE_ID_BYTES:
         raise _refuse_id(message_id)
     if type(delay_ms) is not int or not 0 <= delay_ms <= MAX_DELAY_MS:
-        raise ConfigError(f"delay of a requeue must be an int of 0..{MAX_DELAY_MS} ms, not {delay_ms!r}")
+        raise ConfigError(f"delay of a requeue must be an int of 0..{MAX_DELAY_MS} ms, not {shown(delay_ms)}")
     return b"REQ %b %d\n" % (message_id, delay_ms)
 
 
@@ -441,7 +443,7 @@ def encode_ready(count: int) -> bytes:
     Source: server protocol 7; ``protocol_v2.go`` ``RDY``.
     """
     if type(count) is not int or not 0 <= count <= _MAX_READY:
-        raise ConfigError(f"ready count must be an int of 0 or more, not {count!r}")
+        raise ConfigError(f"ready count must be an int of 0 or more, not {shown(count)}")
     return b"RDY %d\n" % count
 
 

@@ -344,6 +344,19 @@ def test_a_batch_is_written_without_a_copy_of_it(tmp_path: Path, monkeypatch: py
     assert most < 8 * 2**20
 
 
+def test_a_body_that_cannot_be_decompressed_stops_nothing(cluster: DevCluster, invoke: Invoke, tmp_path: Path) -> None:
+    """On an ordered topic nothing came after it, for anybody who publishes one."""
+    cluster.create_topic("spoilt", 1, 1, ordered=True, extended=True, sync_every=1)
+    for body, options in (("first", ()), ("bad", ("--header", "nsq.client.compress=1")), ("last", ())):
+        assert invoke("pub", "spoilt", "--key", "k", *options, stdin=body).exit_code == 0
+    written = invoke("to-file", "spoilt", "--dir", str(tmp_path), "--from", "beginning", "-n", "3")
+    assert written.exit_code == 0
+    [path] = tmp_path.glob("spoilt/*.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["body"] for line in lines] == ["first", "bad", "last"]
+    assert lines[1]["headers"] == {"nsq.client.compress": "1"}
+
+
 def test_two_processes_do_not_share_a_folder(invoke: Invoke, topic: str, tmp_path: Path) -> None:
     with contextlib.closing(Archive(tmp_path, topic, "json", "none")):
         refused = invoke("to-file", topic, "--dir", str(tmp_path))

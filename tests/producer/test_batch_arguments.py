@@ -83,6 +83,8 @@ BOTH = "key= and partition= both choose the partition: give only one of them (se
         ({}, 2**64, f"trace_id must be an unsigned 64-bit int, not {2**64}"),
         ({}, True, "trace_id must be an unsigned 64-bit int, not True"),
         ({}, "7", "trace_id must be an unsigned 64-bit int, not '7'"),
+        # Python prints no number of so many digits.
+        pytest.param({}, 10**5000, "trace_id must be an unsigned 64-bit int, not a int", id="digits"),
     ],
 )
 def test_what_is_no_message_is_refused(fields: dict[str, Any], trace_id: Any, text: str) -> None:  # noqa: ANN401

@@ -278,6 +278,9 @@ def test_a_server_that_demands_a_certificate_says_which_option_gives_it(version:
             reasons.append(trust_hint(error))
     assert reasons[-1] == "; the server may demand a client certificate: give cert_file= with its PEM file"
     assert trust_hint(None) == trust_hint(OSError()) == ""
+    old = ssl.SSLCertVerificationError()
+    old.reason, old.verify_code = "", 10
+    assert trust_hint(old) == "; the server needs a newer certificate, or a clock is wrong"
 
 
 def test_a_version_of_tls_that_is_not_accepted_says_which_option_decides() -> None:
