@@ -51,7 +51,8 @@ def both(
 ) -> Iterator[tuple[Any, Any]]:
     """Read each partition in bulk and through a subscription; ``between`` is called after the first rows in bulk."""
     given = {"lookupd": ",".join(lookupd), "topic": topic, "fetch": "bulk", "includeHeaders": "true"}
-    options = ReadOptions.parse({**given, "arrowBatchRows": "100"})
+    # After 5 s, the default, a subscription reads the rest; a busy nsqd takes longer to make its log readable.
+    options = ReadOptions.parse({**given, "arrowBatchRows": "100", "fetchTimeout": "60s"})
     with BlockingCluster(options.lookupd) as asked:
         for part in plan(options, asked):
             batches = map(copied_batch, RangeReader(part, options, asked).batches())
