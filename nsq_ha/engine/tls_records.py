@@ -17,8 +17,8 @@ READ_BYTES: Final = 32 * 1024
 _MOST_SPARE: Final = 64 * 1024
 """Bytes that may hold no data: tickets of sessions, and a record whose end has not arrived."""
 
-_WORTH: Final = 4
-"""Encrypted bytes that one byte of data allows. The shortest frame has 10 bytes, in a record of 32."""
+_WORTH: Final = 16
+"""Encrypted bytes that one byte of data allows. The shortest frame has 10 bytes, in a record of 32 to 90."""
 
 
 class Decrypted(Protocol):
