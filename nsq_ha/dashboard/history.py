@@ -73,7 +73,7 @@ class Period:
     cause: str = ""
 
 
-class Step(NamedTuple):
+class Comparison(NamedTuple):
     """What a reading brings.
 
     Attributes:
@@ -121,7 +121,7 @@ class History:
         """Add the newest reading."""
         self.take(self.compare(reading))
 
-    def compare(self, reading: Reading) -> Step:
+    def compare(self, reading: Reading) -> Comparison:
         """Return what the newest reading brings; this changes nothing, and takes long for 100,000 channels."""
         before, former, empty = self.latest, self._former, self._empty
         events = [] if before is None else changes(before, reading, former)
@@ -142,16 +142,16 @@ class History:
                     room -= is_new
                     values.append((key, value))
         moved = frozenset(each.subject for each in events if each.kind == "leader")
-        return Step(reading, *folded(events), moved, former, empty, values)
+        return Comparison(reading, *folded(events), moved, former, empty, values)
 
-    def take(self, step: Step) -> None:
+    def take(self, found: Comparison) -> None:
         """Add what :meth:`compare` has returned for the newest reading."""
-        self.latest, self._former, self._empty = step.reading, step.former, step.empty
-        self._first = min(self._first, step.reading.at)
-        main, alike = folded(self._follow(step.reading, step.moved))
-        self.events.extend([*step.events, *main])
-        self._alike.extend([*step.alike, *alike])
-        self._write(step.reading, step.values)
+        self.latest, self._former, self._empty = found.reading, found.former, found.empty
+        self._first = min(self._first, found.reading.at)
+        main, alike = folded(self._follow(found.reading, found.moved))
+        self.events.extend([*found.events, *main])
+        self._alike.extend([*found.alike, *alike])
+        self._write(found.reading, found.values)
 
     def tell(self, event: ClusterEvent) -> None:
         """Add an event that no reading shows, such as what an operator did."""

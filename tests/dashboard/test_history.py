@@ -491,8 +491,8 @@ def test_comparing_adds_nothing() -> None:
     two = reading(3, node(4250, partition()), before=one)
     kept = History(10)
     kept.add(one)
-    step = kept.compare(two)
-    assert step.events
+    compared = kept.compare(two)
+    assert compared.events
     assert (kept.latest, list(kept.events), kept.times) == (one, [], [1.0])
-    kept.take(step)
-    assert (kept.latest, list(kept.events)[: len(step.events)], kept.times) == (two, step.events, [1.0, 3.0])
+    kept.take(compared)
+    assert (kept.latest, list(kept.events)[: len(compared.events)], kept.times) == (two, compared.events, [1.0, 3.0])
