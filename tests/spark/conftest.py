@@ -13,6 +13,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_ext
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.session import local_session
+from tests.spark.streams import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +41,7 @@ def publish(dev_cluster: DevCluster) -> Publish:
 
     def send(topic: str, partition: int, bodies: Sequence[bytes]) -> None:
         with BlockingCluster(tuple(dev_cluster.lookupd)) as cluster:
+            until(lambda: cluster.view(topic).meta is not None)  # a topic has just grown: they differ for a moment
             view = cluster.view(topic)
         assert view.meta is not None
         address = view.leaders[partition].host, view.leaders[partition].tcp_port
