@@ -532,8 +532,10 @@ class Sender(Role["Connection | Share"]):
     def _waits_for_turn(self, node: Node) -> None:
         """Move what may be published elsewhere: an nsqd that failed is connected to once a second, for all of them."""
         self._slow = self._loop.call_later(STALLED_AFTER, self._waits_for_turn, node)
-        if self.load or self.trouble is None:
-            self.in_trouble(ConnectError(f"{node.address} could not be connected to for {STALLED_AFTER} s or more"))
+        waited = self._waited
+        if self.load or (waited is None and self.trouble is None):  # as in failed()
+            text = f"{node.address} could not be connected to for {STALLED_AFTER} s or more"
+            self.in_trouble(ConnectError(text) if waited is None else waited)
 
     def has_room(self) -> bool:
         """Return whether the limit of connections permits one more to the leader."""
