@@ -62,9 +62,6 @@ _OTHER_AUTHORITY: Final = (
 )
 _OTHER_NAME: Final = "; give lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
 
-_SILENT: Final = {"ConnectError": "the server closed the connection"}
-"""What an error of httpx means that has no text: here, during the TLS handshake."""
-
 _NO_TLS: Final = "WRONG_VERSION_NUMBER"
 """OpenSSL's text if the peer does not speak TLS."""
 _CLOSED: Final = ("Server disconnected", "peer closed connection")
@@ -236,7 +233,10 @@ def _ours(error: Exception) -> NsqError:
 
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
     said = str(error) if is_known or not str(error) else f"{type(error).__name__}: {error}"
-    text = beginning(said or _SILENT.get(type(error).__name__, type(error).__name__), _SHOWN)  # h11 quotes what it got
+    if not said:
+        is_early = isinstance(error, httpx.ConnectError)  # during the TLS handshake
+        said = "the server closed the connection" if is_early else type(error).__name__
+    text = beginning(said, _SHOWN)  # h11 quotes what it got
     if isinstance(error, httpx.ReadError | httpx.WriteError | httpx.CloseError) or text.startswith(_CLOSED):
         return ConnectionLostError(f"connection lost: {text}")
     if isinstance(error, httpx.RemoteProtocolError | httpx.DecodingError | httpx.StreamError):
