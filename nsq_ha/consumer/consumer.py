@@ -383,7 +383,7 @@ class Consumer(SingleUseClient):
             self._partitions.follow(view, self._group)
         if view.meta is not None and view.meta.extend_support and self.config.decompress:
             self._inbox.look_for_compressed()
-        if not view.exists:
+        if not self._partitions.is_listed:
             self._seek()
         self._inbox.changed.set()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
 _NUMBERS: Final = "[0-9]+"
+_LOOK_AGAIN: Final = 1.0
 
 
 class Partitions:
@@ -112,15 +114,32 @@ class Partitions:
         for subscription in self._subscriptions.values():
             subscription.view_changed(view)
 
+    @property
+    def is_listed(self) -> bool:
+        """Whether a partition of the topic, or an nsqd of a plain cluster that has it, is known to the nsqlookupds."""
+        return _is_listed(self._watch.view)
+
+    @property
+    def absent_since(self) -> float | None:
+        """Since when there is nothing to read, in the loop's time. None if there is."""
+        return self._absence.began_at
+
     async def seek(self) -> None:
-        """Look up often while the topic does not exist: a new channel misses messages published before it.
+        """Look up often while there is nothing to read, since a new channel misses earlier messages; warn meanwhile.
+
+        Nobody tries to connect then, so no failing attempt could warn.
 
         Raises:
             ClosedError: The watch ended.
         """
         loop, outage = asyncio.get_running_loop(), self._absence
-        outage.failed(loop.time())
-        while not await self._is_found(outage.warn_at):
+        while not self.is_listed:
+            if any(map(self.is_subscribed, self._subscriptions)):
+                # Nsqds of a plain cluster that are not listed any more deliver while their connections last.
+                await asyncio.sleep(_LOOK_AGAIN)
+                continue
+            if not outage.failures:
+                outage.failed(loop.time())
             warned = outage.warning(loop.time())
             if warned is not None:
                 self._is_absence_reported = True
@@ -128,6 +147,9 @@ class Partitions:
                     "%s: nothing to read for %.0f s: %s; still looking", self._name, warned.seconds, self.why_not()
                 )
                 self._reports.stalled(warned, self.why_not())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(outage.warn_at):
+                    await self._watch.wait_until(_is_listed)
         over = outage.recovered(loop.time())
         if over is not None:
             log.warning("%s: found the topic after %.0f s", self._name, over.seconds)
@@ -180,15 +202,6 @@ class Partitions:
             return set()
         subscriptions = self._subscriptions
         return {each for each in self.wanted() if each not in subscriptions or not subscriptions[each].has_channel}
-
-    async def _is_found(self, until: float | None) -> bool:
-        """Wait for the topic until the given time; return whether it exists."""
-        try:
-            async with asyncio.timeout_at(until):
-                await self._watch.wait_until(lambda view: view.exists and view.partition_num > 0)
-        except TimeoutError:
-            return False
-        return True
 
     def _check_numbers(self, view: TopicView) -> None:
         """Raise a ConfigError if an option names partitions that the topic does not have."""
@@ -258,17 +271,14 @@ class Partitions:
 
     def why_not(self) -> str:
         """Return why not all partitions to read are subscribed; may be asked from any thread."""
-        subscriptions = dict(self._subscriptions)
+        watch, subscriptions = self._watch, dict(self._subscriptions)
+        if watch.view is not None and watch.error is None and not self.is_listed:
+            return self._why_absent(watch.view)
         troubles = {p: str(trouble) for p, s in subscriptions.items() if (trouble := s.trouble) is not None}
         if troubles:
             return _by_cause(troubles, self._named)
-        watch = self._watch
-        if (error := watch.error) is not None:
-            return str(error)
-        if watch.view is not None and not watch.view.exists:
-            if watch.view.is_plain:
-                return f"no nsqd has topic {watch.topic!r} yet: the first publish creates it"
-            return str(TopicNotFoundError.named(watch.topic))
+        if watch.error is not None:
+            return str(watch.error)
         if watch.view is None:
             return "the first lookup was not answered yet"
         leaders, is_plain = watch.view.leaders, _is_plain(watch.view)
@@ -279,6 +289,19 @@ class Partitions:
         places = {address: "" if is_plain else f"{numbered(each)}: " for address, each in silent.items()}
         texts = (f"{place}nsqd {address} has not answered yet" for address, place in places.items())
         return "; ".join(texts) or f"no partition has a leader yet{watch.view.cause}"
+
+    def _why_absent(self, view: TopicView) -> str:
+        topic = self._watch.topic
+        if view.is_plain and view.exists and view.partition_num:
+            return (
+                f"no nsqlookupd lists an nsqd for topic {topic!r} any more: it was deleted, its nsqds do not run, or"
+                " nsqlookupd was restarted a moment ago"
+            )
+        if view.exists:
+            return f"no partition has a leader yet{view.cause}"
+        if view.is_plain:
+            return f"no nsqd has topic {topic!r} yet: the first publish creates it"
+        return str(TopicNotFoundError.named(topic))
 
     def _named(self, numbers: list[int]) -> str:
         """Return how texts name partitions: by their numbers, or those of a plain topic by their nsqds."""
@@ -300,6 +323,10 @@ def _by_cause(troubles: Mapping[int, str], named: Callable[[list[int]], str]) ->
         place, trouble = named([first]), troubles[first]
         texts.append(f"{trouble}{same}" if place.removeprefix("nsqd ") in trouble else f"{place}: {trouble}{same}")
     return "; ".join(texts)
+
+
+def _is_listed(view: TopicView | None) -> bool:
+    return view is not None and view.exists and bool(view.leaders if view.is_plain else view.partition_num)
 
 
 def _is_plain(view: TopicView) -> bool:

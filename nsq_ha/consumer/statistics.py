@@ -92,13 +92,13 @@ def consumer_troubles(
 ) -> list[Trouble]:
     """Return what does not work, at the loop's time ``now``."""
     found: list[Trouble] = []
-    error, failing_since, absent_since = watch.error, watch.failing_since, watch.absent_since
+    error, failing_since = watch.error, watch.failing_since
     if error is not None and failing_since is not None:
         found.append(Trouble("", str(error), now - failing_since))
     wanted = partitions.needed()
     # nsqds of a plain cluster that are not listed any more are read while their connections last.
     if not wanted and error is None and not any(map(partitions.is_subscribed, tuple(subscriptions))):
-        since = opened_at if absent_since is None else absent_since
+        since = opened_at if partitions.absent_since is None else partitions.absent_since
         found.append(Trouble(watch.topic, partitions.why_not(), now - since))
     leaderless = dict(watch.leaderless_since)
     for number in sorted(wanted):
