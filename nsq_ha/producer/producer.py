@@ -231,7 +231,7 @@ class Producer(SingleUseClient):
         Raises:
             ResponseTimeoutError: Not all partitions had a leader that can be connected to in time; the text says
                 which. It is a TimeoutError, too.
-            TopicNotFoundError: No nsqlookupd knows a topic.
+            TopicNotFoundError: No nsqlookupd of a partitioned cluster knows a topic.
             ConfigError: A name or ``timeout`` is not valid, no topic is given, or ``max_connections`` is too small.
             ClosedError: The producer is closed.
 

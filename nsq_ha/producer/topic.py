@@ -36,8 +36,9 @@ UNKNOWN_KEPT: Final = 10.0
 """Seconds for which an unknown topic is looked up; if it is created in that time, it is found at once."""
 
 UNKNOWN_TOPIC_PATIENCE: Final = 3.0
-"""Seconds for which an unseen topic may be unknown to all nsqlookupds before a publish
-fails: a second nsqlookupd learns of a new topic up to 3 s late."""
+"""Seconds for which an unseen topic of a partitioned cluster may be unknown to all nsqlookupds before a publish fails:
+a second nsqlookupd learns of a new topic up to 3 s late. A plain nsqlookupd knows only the nsqds that have registered
+since it started, so there a publish waits until its own limit."""
 
 
 class TopicPublisher:
@@ -270,7 +271,7 @@ class TopicPublisher:
         The caller sets the time limit. Cancelling leaves nothing behind.
 
         Raises:
-            TopicNotFoundError: No nsqlookupd knows the topic, and none did before.
+            TopicNotFoundError: No nsqlookupd of a partitioned cluster knows the topic, and none did before.
         """
         view = self.watch.view
         if view is not None and _names_partitions(view):
@@ -285,7 +286,7 @@ class TopicPublisher:
                 self._was_known = True
                 return view
             except TimeoutError:
-                if isinstance(self.watch.error, TopicNotFoundError) or _is_absent(self.watch.view):
+                if (view := self.watch.view) is not None and not view.exists and not view.is_plain:
                     raise self._unknown() from None
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
 
@@ -337,8 +338,9 @@ class TopicPublisher:
     def _unknown(self) -> TopicNotFoundError:
         if self.watch.view is not None and self.watch.view.is_plain:
             return TopicNotFoundError(
-                f"no nsqlookupd lists an nsqd for topic {self.watch.topic!r}: start nsqd with the option"
-                f" -lookupd-tcp-address (asked {', '.join(self.watch.lookupds)})"
+                f"no nsqlookupd lists an nsqd for topic {self.watch.topic!r} (asked {', '.join(self.watch.lookupds)}):"
+                " start nsqd with the option -lookupd-tcp-address; one that already runs registers again within 15 s"
+                " after nsqlookupd was restarted"
             )
         return TopicNotFoundError.named(self.watch.topic)
 
@@ -460,7 +462,7 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
     """Look the topics up, connect to the leaders of all their partitions, and wait until this is done.
 
     Raises:
-        TopicNotFoundError: No nsqlookupd knows a topic.
+        TopicNotFoundError: No nsqlookupd of a partitioned cluster knows a topic.
         ConfigError: More connections are needed than are allowed.
         ClosedError: The producer was closed.
     """
