@@ -37,6 +37,10 @@ _LONGEST_SIZE: Final = 24
 """Bytes that may belong to a size of a chunk whose end has not come yet."""
 
 
+_FIRST_ADDRESSES: Final = 0.25
+"""Seconds for connecting to each address of a name but the last: one that drops packets must not use up the limit."""
+
+
 class _Stream(httpcore.AsyncNetworkStream):
     """A connection whose answers have heads and trailers of a bounded size."""
 
@@ -121,7 +125,7 @@ class BoundedHeads(httpcore.AnyIOBackend):
     """Connects as httpcore does on asyncio.
 
     Args:
-        known: Hosts that the user gave; the names of others are resolved apart, see ``names``.
+        known: Hosts that the user gave; their names wait for no others.
 
     Attributes:
         closing: Ends with the close of each connection that is being closed.
@@ -131,11 +135,17 @@ class BoundedHeads(httpcore.AnyIOBackend):
         self.closing: set[asyncio.Task[None]] = set()
         self._known = known
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._places_of_known = asyncio.Semaphore(MOST_AT_ONCE)
 
     async def connect_tcp(self, host: str, port: int, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
         """Connect, and bound the heads that come."""
-        found = [host] if host in self._known else await addresses(host, port, self._places)
+        places = self._places_of_known if host in self._known else self._places
+        try:
+            found = await addresses(host, port, places)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
         for each in found[:-1]:
-            with contextlib.suppress(httpcore.ConnectError):
-                return _Stream(await super().connect_tcp(each, port, *args, **kwargs), self.closing)
+            with contextlib.suppress(httpcore.ConnectError, TimeoutError):
+                async with asyncio.timeout(_FIRST_ADDRESSES):
+                    return _Stream(await super().connect_tcp(each, port, *args, **kwargs), self.closing)
         return _Stream(await super().connect_tcp(found[-1], port, *args, **kwargs), self.closing)

@@ -1,8 +1,9 @@
-"""Host names that servers name, resolved in threads of their own.
+"""Host names, resolved in threads of their own.
 
 asyncio resolves in its default executor, which has six threads on a machine with two cores, and which is the
-application's, too. A resolver may take 20 s for a name, and holds its thread when all have given up. So an answer that
-names many such nsqds would hold up all else: the clients of other clusters, and the application's own calls.
+application's, too. While that fills them, no name would be resolved. A resolver may take 20 s for a name, and holds its
+thread when all have given up: an answer that names many such nsqds would hold up the clients of other clusters, and the
+application's own calls.
 """
 
 from __future__ import annotations

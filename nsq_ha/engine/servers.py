@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import logging
 import random
-import socket
 from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -32,6 +31,7 @@ from nsq_ha.checks import is_ip
 from nsq_ha.engine.answers import LookupdList, NodeInfo, plain_answer
 from nsq_ha.engine.body import NO_TURN
 from nsq_ha.engine.lookupd import Access, LookupClient
+from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NsqError, RemoteProtocolError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
 from nsq_ha.options.types import Backoff
@@ -641,13 +641,12 @@ class Servers:
             return
         try:
             async with asyncio.timeout(self._timeout):
-                found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                found = await addresses(host, port, places_of((server.url,)))
         except Exception as error:  # noqa: BLE001 - a resolver raises UnicodeError and ValueError, too
             _log.debug("nsqlookupd %s cannot be resolved: %r", server.url, error, extra={"lookupd": server.url})
             return
-        addresses = {(family, str(address[0])) for family, *_, address in found}
-        is_one = len(addresses) == len({family for family, _ in addresses})
-        server.aliases = {_address(server.url), *((each, port) for _, each in addresses if is_one)}
+        is_one = len(found) == len({":" in each for each in found})
+        server.aliases = {_address(server.url), *((each, port) for each in found if is_one)}
 
 
 async def _tried(server: Server, asking: Awaitable[T]) -> T | NsqError:
