@@ -80,7 +80,7 @@ class ProducerPartition(_Published):
         partition: The partition.
         leader: ``host:port`` of the leader, by the latest lookup. None if there is none.
         state: The state of the connection.
-        queued: Number of publish calls that are not written yet, including those that wait for buffer space.
+        queued: Number of publish calls that are not written yet.
         in_flight: Number of publish commands that are written and not answered.
         published: Number of messages that nsqd has acknowledged.
         failed: Number of messages whose publish failed.
@@ -111,7 +111,7 @@ class ProducerStats(_Published):
         partitions: By topic and number.
         queued: Number of publish calls that are not written yet.
         in_flight: Number of publish commands that are written and not answered.
-        pending_bytes: Bytes of their bodies, limited by ``max_pending_bytes``.
+        pending_bytes: Bytes of the bodies of all publish calls that have not ended.
         published: Number of messages that nsqd has acknowledged.
         failed: Number of messages whose publish failed.
         uncertain: Those of ``failed`` that may be stored nevertheless (``maybe_stored``).

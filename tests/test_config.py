@@ -108,7 +108,6 @@ PRODUCER: dict[str, tuple[object, ...]] = {
     "strategy": ("random", None),
     "trace": (7, [7], ["bad topic"]),
     "on_unreachable": ("wait", None),
-    "max_pending_bytes": (0, -1, 10.5),
     "on_partition_change": (5, "log"),
     "window": (0, 100_001, 1.5),
     "idle_timeout": (0.5, 86401),
@@ -156,7 +155,7 @@ def test_a_wrong_option_of_both(kind: type[ClientConfig], own: dict[str, tuple[o
     [
         (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1, "lookup_jitter": 0}),
         (ClientConfig, {"heartbeat_interval": 300, "output_buffer_bytes": 2**20, "deflate_level": 9}),
-        (ProducerConfig, {"window": 1, "max_pending_bytes": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
+        (ProducerConfig, {"window": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
         (ConsumerConfig, {"max_in_flight": 0, "sample_rate": 99, "max_attempts": 1, "warn_attempts": 0}),
         (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 7200}),

@@ -67,7 +67,6 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "on_unreachable": ("fail", "fail"),
     "new_partition_delay": ("0", 0.0),
     "partition_change": ("drain", "drain"),
-    "max_pending_bytes": ("1000", 1000),
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
     "max_connections": ("3", 3),

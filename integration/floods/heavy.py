@@ -267,7 +267,7 @@ FLOODS: Final = (
         never_reads_publishes,
         allowed=2 * GOAL_BYTES,
         closes=False,
-        bound="max_pending_bytes",
+        bound="the number of calls",
     ),
     Flood("frame of 2 GB", "consumer", frame_of(2**31 - 1)),
     Flood(

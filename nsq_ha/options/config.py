@@ -219,10 +219,6 @@ class ProducerConfig(ClientConfig):
     a key."""
     on_partition_change: Callable[[str, int, int], object] | None = None
     """Called with the topic, the old and the new number of partitions when a new number is used; must not block."""
-    max_pending_bytes: Annotated[Bytes, Meta(ge=1, le=2**40)] = 64 * 1024 * 1024
-    """Bytes of message bodies that the producer may hold; further publishes wait for space within their time limit. No
-    partition may hold more than is left free: one alone holds at most half, and a failing one leaves space for the
-    others. A partition that holds nothing accepts one publish of any size."""
     window: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 600.0

@@ -58,7 +58,6 @@ class ProducerOptions(ClientOptions, total=False):
     new_partition_delay: float | None
     partition_change: Literal["follow", "refuse", "drain"]
     on_partition_change: Callable[[str, int, int], object] | None
-    max_pending_bytes: int
     window: int
     idle_timeout: float
     max_connections: int

@@ -398,9 +398,6 @@ class BatchCall:
             if part is None:
                 continue
             self._admit(part, max(self._deadline - self._clock(), 0.0))
-            if not self._plan.is_small:
-                await self._pending.until_queued(part.request)
-                self._check_alive()
 
     async def _pause(self) -> bool:
         """Let other tasks run if the turn is over; return whether they did."""
@@ -430,7 +427,7 @@ class BatchCall:
         partition = part.partition
         if partition is None:
             partition = self._publisher.choice.any_partition()
-        self._publisher.submit(part.request, partition)
+        self._publisher.sender(partition).submit(part.request)
         self._pending.add(part.request, timeout)
         self._queued.append(part.request)
 

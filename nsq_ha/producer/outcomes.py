@@ -21,7 +21,7 @@ from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from nsq_ha.observe import PartitionReports
-    from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
+    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
     from nsq_ha.resuming import Waiting
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
@@ -57,7 +57,6 @@ class Outcomes:
         topic: The partition's topic.
         partition: The partition's number.
         pending: Holds each publish until it ends.
-        buffer: Counts the partition's bytes and holds publishes that wait for space.
         name: How errors name the partition. None for the topic and the number.
 
     Attributes:
@@ -71,7 +70,6 @@ class Outcomes:
         topic: str,
         partition: int,
         pending: PendingPublishes,
-        buffer: PartitionBuffer,
         *,
         name: str | None = None,
     ) -> None:
@@ -80,7 +78,6 @@ class Outcomes:
         self._partition = partition
         self._name = name
         self._pending = pending
-        self._buffer = buffer
         self.nsqd: str = ""
         self._shared: list[Receipt] = []
         self.counts: PublishCounts = PublishCounts()
@@ -103,7 +100,7 @@ class Outcomes:
         """
         done = self._lane.all_answered(count)
         shared, usual = self._shared, self._pending.usual
-        freed = more = 0
+        more = 0
         is_direct = may_resume(self._loop)
         for entry in done:
             if entry.is_plain and entry.attempts == 1 and entry.original is None:
@@ -119,7 +116,6 @@ class Outcomes:
                         del usual[entry]
                     else:
                         self._pending.forget(entry)
-                    freed += entry.size
             else:
                 try:
                     self._stored(entry, OK)
@@ -127,13 +123,10 @@ class Outcomes:
                     # Answers and publishes may have been misaligned before; from here on they certainly are.
                     for doubtful in done[done.index(entry) :]:
                         self._fail_in_doubt(doubtful, error)
-                    self._buffer.free(freed)
                     self.counts.published += done.index(entry) + more
                     raise
                 more -= 1  # it was counted apart
         self.counts.published += count + more  # here, since counting each would take time
-        if freed:
-            self._buffer.free(freed)
         return done[-1]
 
     def resume(self) -> None:
@@ -211,16 +204,13 @@ class Outcomes:
             error: Why.
             written: Whether to fail only those that were written, or only the others. None for all.
         """
-        for entry in (*self._lane.pending(), *self._buffer.waiting):
+        for entry in self._lane.pending():
             if not entry.given_up and written in (None, entry.stage is Stage.SENT):
                 self.give_up(entry, error)
 
     def give_up(self, entry: PendingPublish, error: NsqError) -> None:
-        """Fail a publish that is in the lane or waits for space."""
-        if entry.waits_for_room:
-            self._buffer.remove(entry)
-        else:
-            self._lane.give_up(entry)
+        """Fail a publish that is in the lane."""
+        self._lane.give_up(entry)
         self.fail(entry, error)
 
 

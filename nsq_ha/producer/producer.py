@@ -120,7 +120,7 @@ class Producer(SingleUseClient):
 
     async def _open(self) -> None:
         await self._lookups.start()
-        self._pending = PendingPublishes(self.config.publish_timeout, self.config.max_pending_bytes)
+        self._pending = PendingPublishes(self.config.publish_timeout)
         ready = asyncio.Event()
         self._supervisor = asyncio.create_task(self._supervise(ready), name="nsq_ha producer")
         await ready.wait()

@@ -34,7 +34,6 @@ from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.link_life import Life, LinkState
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at
 from nsq_ha.policy.permission import RENEWABLE, renews
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
 from nsq_ha.producer.outcomes import OutageLog, Outcomes, PublishCounts
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, Silence
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.producer.limits import PendingPublish, PendingPublishes
 
 PROBE_INTERVAL: Final = 1.0
 """Seconds between two single publishes that probe whether a partition in trouble answers again."""
@@ -72,7 +72,6 @@ class Sender(Role["Connection | Share"]):
 
     Attributes:
         lane: The queued and unanswered publishes.
-        buffer: Their bytes, and the publishes that wait for room.
         link: The connection to the leader.
         partition: The partition.
         trouble: Why publishing to the partition fails. None if it works.
@@ -96,9 +95,6 @@ class Sender(Role["Connection | Share"]):
         pending: PendingPublishes,
     ) -> None:
         self.lane: Lane[PendingPublish] = Lane()
-        self.buffer: PartitionBuffer = PartitionBuffer(
-            pending, submit=self.submit, give_up=self._give_up, expire=self._expire
-        )
         self.partition = partition
         self.trouble: NsqError | None = None
         self.last_used: float = 0.0
@@ -109,9 +105,7 @@ class Sender(Role["Connection | Share"]):
         self._connections = connections
         reports = PartitionReports(watch.observer, watch.topic, None, partition)
         self._on_trouble = on_trouble
-        self._outcomes = Outcomes(
-            self.lane, watch.topic, partition, pending, self.buffer, name=watch.name_of(partition)
-        )
+        self._outcomes = Outcomes(self.lane, watch.topic, partition, pending, name=watch.name_of(partition))
         self.counts: PublishCounts = self._outcomes.counts
         self._log = OutageLog(watch.topic, _number_for_commands(partition, watch.view), reports)
         self._retry_pause = RetryPause(config.backoff, self.kick)
@@ -137,11 +131,6 @@ class Sender(Role["Connection | Share"]):
     def load(self) -> int:
         """Number of queued and unanswered publishes."""
         return self.lane.waiting + self.lane.unanswered
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a publish is queued, unanswered or waiting for space."""
-        return self.load > 0 or bool(self.buffer.waiting) or self.buffer.held_bytes > 0
 
     @property
     def trouble_since(self) -> float | None:
@@ -181,6 +170,7 @@ class Sender(Role["Connection | Share"]):
 
     def submit(self, request: PendingPublish) -> None:
         """Queue a publish and write it in this iteration of the event loop if possible."""
+        request.holder = self
         self.lane.submit(request)
         if self._pump_is_due:
             return
@@ -634,19 +624,14 @@ class Sender(Role["Connection | Share"]):
         """Fail all queued and unanswered publishes; unanswered ones may be stored."""
         self._outcomes.fail_all(error)
 
-    def _give_up(self, request: PendingPublish) -> None:
+    def give_up(self, request: PendingPublish) -> None:
         """Record that the caller of a queued publish has stopped waiting."""
         self.lane.give_up(request)
         self.kick()
 
-    def _expire(self, request: PendingPublish) -> None:
+    def expire(self, request: PendingPublish) -> None:
         """Fail a publish whose time limit has passed."""
         self.counts.timed_out += request.count
-        if request.waits_for_room:
-            trouble = "" if self.trouble is None else f" ({self.trouble})"
-            full = f"{self.link.name}: {self.buffer.full_reason(request.size)}{trouble}"
-            self._outcomes.give_up(request, ResponseTimeoutError(full))
-            return
         self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late(request)))
         self.kick()
 

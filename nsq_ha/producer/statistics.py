@@ -62,7 +62,7 @@ def _partition(watch: TopicWatch, sender: Sender) -> ProducerPartition:
         partition=sender.partition,
         leader=None if leader is None else leader.address,
         state=STATES[link.life.state],
-        queued=sender.lane.waiting + len(sender.buffer.waiting),
+        queued=sender.lane.waiting,
         in_flight=sender.lane.unanswered,
         heartbeat_age=link.heartbeat_age,
         trouble=None if trouble is None else str(trouble),
@@ -117,4 +117,4 @@ def _why_absent(publisher: TopicPublisher) -> str:
 
 
 def _is_in_use(sender: Sender) -> bool:
-    return sender.is_busy or sender.link.life.state in (LinkState.CONNECTING, LinkState.PAUSED)
+    return sender.load > 0 or sender.link.life.state in (LinkState.CONNECTING, LinkState.PAUSED)

@@ -83,7 +83,6 @@ class TopicPublisher:
         self.check_open = check_open
         self._pending = pending
         self._was_known = False
-        self._no_room = -1, 0  # what was freed before no partition took a publish of so many bytes
         self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
         self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
         self.choice: PartitionChoice = PartitionChoice(
@@ -153,9 +152,7 @@ class TopicPublisher:
         else:
             partition = self.choice.partition_for(request.key, request.partition)
             request.keys = (lane_key(request.key),)
-        sender = self.senders.get(partition) or self.sender(partition)
-        if not sender.buffer.take_in(request):
-            self._wait_for_room(request, sender)
+        (self.senders.get(partition) or self.sender(partition)).submit(request)
         return True
 
     async def wait_and_admit(self, request: PendingPublish) -> None:
@@ -214,7 +211,7 @@ class TopicPublisher:
     def _late(self) -> str:
         if self.watch.view is None:
             return "nsqlookupd did not answer in time"
-        # Those before this one wait for room or a lookup; a large batch is admitted in parts, even if the topic works.
+        # Those before this one wait for a lookup; a large batch is admitted in parts, even if the topic works.
         return (
             "timed out waiting behind earlier publishes to the same topic: raise timeout=, "
             "or publish smaller batches if a large one is before it"
@@ -223,23 +220,6 @@ class TopicPublisher:
     def not_sent(self, error: NsqError) -> PublishError:
         """Return the error of a publish that was never queued at a partition."""
         return PublishError(str(error), topic=self.watch.topic, partition=None, attempts=0, maybe_stored=False)
-
-    def submit(self, request: PendingPublish, partition: int) -> None:
-        """Queue a request at ``partition``, which was chosen for it; its keys are set."""
-        sender = self.sender(partition)
-        if not sender.buffer.take_in(request):
-            self._wait_for_room(request, sender)
-
-    def _wait_for_room(self, request: PendingPublish, sender: Sender) -> None:
-        """Queue a request at another partition than the full one of ``sender`` if possible; else let it wait."""
-        freed, size = self._no_room
-        # Until something is freed, there is no more room for the next of thousands of publishes than for this one.
-        if not request.keys and (freed != self._pending.freed or request.size < size):
-            for partition in self.choice.routes:
-                if self.choice.is_healthy(partition) and self.sender(partition).buffer.take_in(request):
-                    return
-            self._no_room = self._pending.freed, request.size
-        sender.buffer.admit(request)
 
     # ------------------------------------------------------------ ready
 
@@ -300,7 +280,7 @@ class TopicPublisher:
         A known topic is kept for ``idle_timeout``, an unknown one for :data:`UNKNOWN_KEPT` at most.
         """
         senders = self.senders.values()
-        if self.queued or self._getting_ready or any(sender.is_busy for sender in senders):
+        if self.queued or self._getting_ready or any(sender.load for sender in senders):
             return False
         if not (self._repartition.is_settled() and self._repartition.is_calm):
             return False
@@ -382,16 +362,10 @@ class TopicPublisher:
         if not any(choice.is_near(p) or not is_near for p in others):
             return
         for request in sender.take_movable():
-            target = self.sender(self.choice.other_partition(sender.partition))
-            sender.buffer.move(request, target.buffer)
-            target.submit(request)
-        for request in sender.buffer.withdraw():
-            self.sender(self.choice.other_partition(sender.partition)).buffer.admit(request)
-        self._pending.free(0)  # queue waiting publishes: this partition has more space now
+            self.sender(self.choice.other_partition(sender.partition)).submit(request)
 
     def _futures_with_keys(self) -> list[asyncio.Future[Any]]:
-        senders = self.senders.values()
-        requests = (request for sender in senders for request in (*sender.lane.pending(), *sender.buffer.waiting))
+        requests = (request for sender in self.senders.values() for request in sender.lane.pending())
         return [request.future for request in requests if request.keys and not request.future.done()]
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, Self, Unpack
+
+from msgspec import Meta
 
 import nsq_ha
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.language import Bytes, option
 from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
 
@@ -21,6 +24,11 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ProducerOptions
 
 _P = ParamSpec("_P")
+
+MOST_BYTES: Final = 64 * 1024 * 1024
+"""The default of ``max_pending_bytes``."""
+
+_LIMIT: Final = option("max_pending_bytes", Annotated[Bytes, Meta(ge=1, le=2**40)])
 
 _NOWAIT: Final = """\
 Publish one message without waiting; return the future of its receipt.
@@ -60,24 +68,37 @@ def _body_of(args: tuple[object, ...], kwargs: dict[str, object]) -> object:
 class Producer(Facade[nsq_ha.Producer]):
     """Publishes from any thread: :class:`nsq_ha.Producer` whose methods wait.
 
-    Takes the same options. One per process is enough for all its threads. Use it with ``with``, or keep it for as long
-    as the process runs: its first use starts it, and the exit of the interpreter closes it within ``close_timeout``.
+    Takes the same options, and ``max_pending_bytes``. One per process is enough for all its threads. Use it with
+    ``with``, or keep it for as long as the process runs: its first use starts it, and the exit of the interpreter
+    closes it within ``close_timeout``.
+
+    Args:
+        config: As for :class:`nsq_ha.Producer`.
+        max_pending_bytes: Bytes of message bodies that :meth:`publish_nowait` may hold, 1..2**40; further calls wait
+            for room. All other calls wait for their own message, so they need no such limit.
+        **options: As for :class:`nsq_ha.Producer`.
 
     Raises:
         ConfigError: An option is unknown or out of range, or ``lookupd`` is missing.
     """
 
-    def __init__(self, *, config: ProducerConfig | None = None, **options: Unpack[ProducerOptions]) -> None:
+    def __init__(
+        self,
+        *,
+        config: ProducerConfig | None = None,
+        max_pending_bytes: int = MOST_BYTES,
+        **options: Unpack[ProducerOptions],
+    ) -> None:
         """Check the options; connect to nothing yet."""
         checked = options_of(ProducerConfig, config, options)
         super().__init__(lambda: nsq_ha.Producer(config=checked))
         self._close_limit = self.config.close_timeout
-        self._outstanding = Outstanding(self.config.max_pending_bytes)
+        self._outstanding = Outstanding(_LIMIT.check(max_pending_bytes))
 
     @classmethod
-    def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
+    def from_env(cls, *, max_pending_bytes: int = MOST_BYTES, **overrides: Unpack[ProducerOptions]) -> Self:
         """Create a producer from the environment, see :meth:`nsq_ha.Producer.from_env`."""
-        return cls(config=config_from_env(ProducerConfig, overrides))
+        return cls(config=config_from_env(ProducerConfig, overrides), max_pending_bytes=max_pending_bytes)
 
     publish: Final = waits(nsq_ha.Producer.publish)
     publish_many: Final = waits(nsq_ha.Producer.publish_many)

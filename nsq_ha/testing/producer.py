@@ -124,7 +124,7 @@ class FakeProducer(Producer):
         return [each.body for each in self.published if topic in (None, each.topic)]
 
     async def _open(self) -> None:
-        self._pending = PendingPublishes(self.config.publish_timeout, self.config.max_pending_bytes)
+        self._pending = PendingPublishes(self.config.publish_timeout)
 
     async def aclose(self) -> None:
         """Close. May be called again."""

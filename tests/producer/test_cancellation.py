@@ -7,12 +7,10 @@ import pytest
 
 from nsq_ha import ClosedError, Producer, PublishError
 from nsq_ha.message import Receipt
-from nsq_ha.protocol import Pub
 from tests.support.cancellation import closes_again, closes_twice_at_once, every_suspension
 from tests.support.inside import pending_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import turn
 
 
 async def closes(producer: Producer) -> None:
@@ -96,27 +94,9 @@ async def test_publishing_many(stage: Stage, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("nsq_ha.producer.batch.TURN", 0.0)  # it pauses wherever it may
     messages = [b"x" * 1000] * 1200
     for cut in every_suspension():
-        async with stage.producer(max_pending_bytes=400_000) as producer:
+        async with stage.producer() as producer:
             outcome = await cut(producer.publish_many(TOPIC, messages))
             assert cut.cancelled or (isinstance(outcome, list) and len(outcome) == len(messages))
             receipt = await asyncio.wait_for(producer.publish(TOPIC, b"after"), LIMIT)
             assert receipt.attempts == 1
             assert pending_of(producer).total_bytes == 0
-
-
-async def test_publishing_while_there_is_no_room(stage: Stage) -> None:
-    for cut in every_suspension():
-        holding = Holding()
-        stage.nsqd.script = holding
-        async with stage.producer(max_pending_bytes=10) as producer:
-            first = asyncio.create_task(producer.publish(TOPIC, b"x" * 10, key="a"))
-            await stage.nsqd.until(partial(holding.has, 1))
-            second = asyncio.create_task(cut(producer.publish(TOPIC, b"second", key="b")))
-            await turn(2)  # it stands in line
-            third = asyncio.create_task(producer.publish(TOPIC, b"third", key="b"))
-            stage.nsqd.script = None
-            holding.release()
-            await asyncio.wait_for(asyncio.gather(first, second, third), LIMIT)
-            assert (await third).attempts == 1
-        bodies = [command.body for command in stage.nsqd.commands if isinstance(command, Pub)]
-        assert bodies[-1] == b"third"

@@ -41,15 +41,6 @@ async def test_publishes_before_the_partitions_are_connected(stage: Stage, looks
     assert looks["one"] < 5 * MANY
 
 
-async def test_publishes_that_wait_for_room(stage: Stage, looks: "Counter[str]") -> None:
-    """4,000 of them held the loop for a second."""
-    async with stage.producer(max_pending_bytes=1_000_000) as producer:
-        await producer.wait_ready(TOPIC)
-        looks.clear()
-        await asyncio.gather(*(producer.publish(TOPIC, bytes(1000)) for _ in range(4 * MANY)))
-    assert looks["one"] < 20 * MANY
-
-
 async def test_connecting_to_all(stage: Stage, looks: "Counter[str]") -> None:
     """Each made a dict of all leaders, together in 0.1 s."""
     async with stage.producer() as producer:

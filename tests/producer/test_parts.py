@@ -25,7 +25,7 @@ from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position, single_mpub
 from nsq_ha.producer.choice import PartitionChoice, Repartition
-from nsq_ha.producer.limits import PartitionBuffer, PendingPublish, PendingPublishes
+from nsq_ha.producer.limits import PendingPublish, PendingPublishes
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import (
     CheckedMessage,
@@ -175,7 +175,7 @@ async def test_a_run_of_large_bodies_is_not_copied() -> None:
 
 async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> None:
     told: list[PendingPublish] = []
-    request = pub(buffer=SimpleNamespace(give_up=told.append))
+    request = pub(holder=SimpleNamespace(give_up=told.append))
     request.give_up()
     assert told == [request]
     assert request.future.cancelled()
@@ -185,10 +185,8 @@ async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> No
     other.give_up()
     assert other.future.cancelled()
     defaults = pub()
-    assert (defaults.count, defaults.is_plain, defaults.closes_when_refused, defaults.waits_for_room) == (1, True) + (
-        False,
-    ) * 2
-    assert (defaults.deadline, defaults.began_ns, defaults.timer, defaults.buffer) == (0.0, 0, None, None)
+    assert (defaults.count, defaults.is_plain, defaults.closes_when_refused) == (1, True, False)
+    assert (defaults.deadline, defaults.began_ns, defaults.timer, defaults.holder) == (0.0, 0, None, None)
 
 
 # ---------------------------------------------------------------- what is checked
@@ -631,18 +629,24 @@ class Partition:
     def __init__(self, pending: PendingPublishes) -> None:
         self.pending = pending
         self.lane: Lane[PendingPublish] = Lane()
-        self.buffer = PartitionBuffer(pending, submit=self.lane.submit, give_up=self.lane.give_up, expire=self._expire)
         self.expired: list[PendingPublish] = []
-        self.outcomes = Outcomes(self.lane, TOPIC, 3, pending, self.buffer)
+        self.outcomes = Outcomes(self.lane, TOPIC, 3, pending)
         self.outcomes.connected("here:1")
 
-    def _expire(self, request: PendingPublish) -> None:
+    def expire(self, request: PendingPublish) -> None:
         self.expired.append(request)
+
+    def give_up(self, request: PendingPublish) -> None:
+        self.lane.give_up(request)
+
+    def submit(self, request: PendingPublish) -> None:
+        request.holder = self
+        self.lane.submit(request)
 
     def queue(self, *requests: PendingPublish, timeout: float | None = None) -> None:
         for request in requests:
             self.pending.add(request, timeout)
-            self.buffer.admit(request)
+            self.submit(request)
 
     def write(self) -> None:
         self.lane.take(now(), 100)
@@ -650,18 +654,18 @@ class Partition:
 
 @pytest.fixture
 async def part() -> Partition:
-    return Partition(PendingPublishes(30.0, 100))
+    return Partition(PendingPublishes(30.0))
 
 
 async def test_usual_publishes_share_a_receipt(part: Partition) -> None:
     one, two, batch = pub(), pub(), plain_mpub(TOPIC, [b"a", b"b"], future, 9)
     part.queue(one, two, batch)
-    assert (part.pending.total_bytes, part.buffer.held_bytes) == (10, 10)
+    assert part.pending.total_bytes == 10
     part.write()
     assert part.outcomes.all_stored(3) is batch
     assert (await one.future)[0] is (await two.future)[0]
     assert await batch.future == [Receipt(TOPIC, 3, "here:1")] * 2
-    assert (part.pending.total_bytes, part.buffer.held_bytes, part.pending.futures()) == (0, 0, [])
+    assert (part.pending.total_bytes, part.pending.futures()) == (0, [])
 
 
 async def test_other_publishes_have_their_own(part: Partition) -> None:
@@ -674,9 +678,9 @@ async def test_other_publishes_have_their_own(part: Partition) -> None:
     assert part.outcomes.all_stored(3) is twice
     assert await late.future == [Receipt(TOPIC, 3, "here:1")]
     assert await twice.future == [Receipt(TOPIC, 3, "here:1", 2)]
-    assert (part.pending.total_bytes, part.buffer.held_bytes) == (4, 4)
+    assert part.pending.total_bytes == 4
     part.pending.let_go(gone)
-    assert (part.pending.total_bytes, part.buffer.held_bytes) == (0, 0)
+    assert part.pending.total_bytes == 0
 
 
 async def test_from_an_answer_that_does_not_fit_all_are_in_doubt(part: Partition) -> None:
@@ -695,7 +699,7 @@ async def test_from_an_answer_that_does_not_fit_all_are_in_doubt(part: Partition
         assert str(error) == f"publish to orders-3 at here:1 failed (may be stored, attempts: 1): {error.__cause__}"
     for request in (one, traced, three):
         part.pending.let_go(request)
-    assert (part.pending.total_bytes, part.buffer.held_bytes) == (0, 0)
+    assert part.pending.total_bytes == 0
 
 
 async def test_an_answer_of_its_own_ends_the_oldest(part: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -741,7 +745,6 @@ async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(
     part.queue(moved, batch)
     part.write()
     for request in part.lane.divert(now()):
-        part.buffer.move(request, other.buffer)
         other.lane.submit(request)
     other.write()
     if is_late:
@@ -767,87 +770,21 @@ async def test_who_is_failed(part: Partition) -> None:
     sent, queued = pub(), pub()
     part.queue(sent)
     part.write()
-    large = pub(b"x" * 99)
-    part.queue(queued, large)
-    assert list(part.buffer.waiting) == [large]
+    part.queue(queued)
     part.outcomes.fail_all(reason, written=False)
-    assert (sent.future.done(), queued.future.done(), large.future.done()) == (False, True, True)
-    assert not part.buffer.waiting
+    assert (sent.future.done(), queued.future.done()) == (False, True)
     part.outcomes.fail_all(reason, written=True)
     error = sent.future.exception()
     assert isinstance(error, PublishError)
     assert (error.maybe_stored, error.__cause__) == (True, reason)
-    for request, attempts in ((queued, 0), (large, 0)):
-        error = request.future.exception()
-        assert isinstance(error, PublishError)
-        assert (error.maybe_stored, error.attempts) == (False, attempts)
+    error = queued.future.exception()
+    assert isinstance(error, PublishError)
+    assert (error.maybe_stored, error.attempts) == (False, 0)
     part.outcomes.fail_all(reason)
-    more = [pub(), pub(b"x" * 99)]
+    more = [pub(), pub()]
     part.queue(*more)
     part.outcomes.fail_all(reason)
     assert all(isinstance(request.future.exception(), PublishError) for request in more)
-
-
-async def test_a_partition_holds_no_more_than_is_left_free(part: Partition) -> None:
-    other = Partition(part.pending)
-    first, second, third = (pub(b"x" * size) for size in (50, 40, 30))
-    part.queue(first, second)
-    assert list(part.buffer.waiting) == [second]
-    assert second.waits_for_room
-    assert not first.waits_for_room
-    assert part.buffer.full_reason(40) == (
-        "timed out waiting for buffer space: 40 bytes are needed, the partition holds 50, and all partitions together"
-        " 50 of max_pending_bytes=100. No partition may hold more than is left free: raise max_pending_bytes, or"
-        " publish less at once"
-    )
-    other.queue(third)
-    assert (part.pending.total_bytes, other.buffer.held_bytes) == (80, 30)
-    assert not other.buffer.waiting
-    waiting = asyncio.create_task(part.pending.until_queued(second))
-    await turn(2)
-    assert not waiting.done()
-    part.write()
-    part.outcomes.all_stored(1)
-    await turn(3)
-    assert waiting.done()
-    assert not second.waits_for_room
-    assert (part.buffer.held_bytes, part.pending.total_bytes) == (40, 70)
-    assert part.pending.full_buffers == {}
-    part.buffer.move(second, other.buffer)
-    assert (part.buffer.held_bytes, other.buffer.held_bytes, second.buffer) == (0, 70, other.buffer)
-
-
-async def test_who_waits_for_space_may_leave_or_go_elsewhere(part: Partition) -> None:
-    first, keyed, free, last = (pub(b"x" * 60) for _ in range(4))
-    keyed.keys = (b"k",)
-    part.queue(first, keyed, free, last)
-    assert list(part.buffer.waiting) == [keyed, free, last]
-    last.give_up()
-    assert list(part.buffer.waiting) == [keyed, free]
-    assert part.buffer.withdraw() == [free]
-    assert part.buffer.withdraw() == []
-    assert list(part.buffer.waiting) == [keyed]
-    part.pending.let_go(last)
-    assert part.pending.total_bytes == 60
-    keyed.future.cancel()
-    part.buffer.admit_waiting()
-    assert part.pending.full_buffers == {}
-    assert not part.buffer.waiting
-
-
-async def test_nothing_is_queued_once_all_is_closed(part: Partition) -> None:
-    first, second = pub(b"x" * 60), pub(b"x" * 60)
-    part.queue(first, second)
-    waiting = asyncio.create_task(part.pending.until_queued(second))
-    await turn(2)
-    assert (part.pending.is_open, part.pending.is_closed) == (True, False)
-    part.pending.close()
-    await turn(3)
-    assert waiting.done()
-    part.write()
-    part.outcomes.all_stored(1)
-    await turn(3)
-    assert second.waits_for_room
 
 
 async def test_each_publish_expires_at_its_own_time_once(part: Partition) -> None:

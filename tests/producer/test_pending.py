@@ -1,14 +1,15 @@
-"""What is being published now: bytes, ends and time limits, without a connection."""
+"""What is being published now: ends and time limits, without a connection."""
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from nsq_ha.errors import PublishError
 from nsq_ha.message import Receipt
-from nsq_ha.producer.limits import EXPIRED_AT_ONCE, PartitionBuffer, PendingPublish, PendingPublishes
+from nsq_ha.producer.limits import EXPIRED_AT_ONCE, PendingPublish, PendingPublishes
 from tests.support.waiting import eventually
 
 USUAL = 30.0
@@ -16,32 +17,36 @@ RECEIPTS = [Receipt("orders", 0, "here:4150")]
 
 
 class Partition:
-    """Holds the bytes of a partition, and fails what expires, as a sender would."""
+    """Fails what expires, as a sender would."""
 
-    def __init__(self, pending: PendingPublishes) -> None:
+    def __init__(self) -> None:
         self.expired: list[PendingPublish] = []
-        self.buffer = PartitionBuffer(pending, submit=lambda _: None, give_up=lambda _: None, expire=self.expire)
+        self.on_expire: Callable[[], object] = lambda: None
+
+    def give_up(self, request: PendingPublish) -> None:
+        pass
 
     def expire(self, request: PendingPublish) -> None:
+        self.on_expire()
         self.expired.append(request)
         request.fail(PublishError("late", topic="orders", partition=0, attempts=0, maybe_stored=False))
 
 
 @pytest.fixture
 async def pending() -> PendingPublishes:
-    return PendingPublishes(USUAL, 100)
+    return PendingPublishes(USUAL)
 
 
 @pytest.fixture
-async def partition(pending: PendingPublishes) -> Partition:
-    return Partition(pending)
+async def partition() -> Partition:
+    return Partition()
 
 
 def request(pending: PendingPublishes, partition: Partition | None = None, size: int = 10) -> PendingPublish:
     """Return a request that is queued at ``partition``."""
     one = PendingPublish(topic="orders", future=pending.new_future(), size=size)
     if partition is not None:
-        partition.buffer.admit(one)
+        one.holder = partition
     return one
 
 
@@ -49,11 +54,11 @@ async def test_one_that_is_stored_is_let_go_of_at_once(pending: PendingPublishes
     usual, other = request(pending, partition), request(pending, partition, 20)
     pending.add(usual, USUAL)
     pending.add(other, 5.0)
-    assert (pending.total_bytes, partition.buffer.held_bytes) == (30, 30)
+    assert pending.total_bytes == 30
     pending.stored(usual, RECEIPTS)
     pending.stored(other, RECEIPTS)
     assert (await usual.future, await other.future) == (RECEIPTS, RECEIPTS)
-    assert (pending.total_bytes, partition.buffer.held_bytes, pending.futures()) == (0, 0, [])
+    assert (pending.total_bytes, pending.futures()) == (0, [])
     pending.let_go(usual)
     pending.let_go(other)
     assert pending.total_bytes == 0
@@ -74,7 +79,7 @@ async def test_one_that_failed_is_let_go_of_once(pending: PendingPublishes, part
     pending.close()
 
 
-async def test_one_that_was_never_queued_has_no_bytes(pending: PendingPublishes) -> None:
+async def test_one_that_was_never_queued_is_let_go_of(pending: PendingPublishes) -> None:
     one = request(pending)
     pending.add(one, 5.0)
     pending.let_go(one)
@@ -137,19 +142,17 @@ async def test_the_first_ones_to_end_are_expired_by_one_timer(
 
 
 async def test_thousands_that_end_together_leave_turns_to_others() -> None:
-    pending = PendingPublishes(0.01, 10**6)
-    partition = Partition(pending)
+    pending, partition = PendingPublishes(0.01), Partition()
     requests = [request(pending, partition) for _ in range(3 * EXPIRED_AT_ONCE)]
     for one in requests:
         pending.add(one, None)
     turns: list[int] = []
 
-    def expire(one: PendingPublish) -> None:
+    def count() -> None:
         if len(partition.expired) % EXPIRED_AT_ONCE == 0:
             asyncio.get_running_loop().call_soon(lambda: turns.append(len(partition.expired)))
-        partition.expire(one)
 
-    partition.buffer.expire = expire
+    partition.on_expire = count
     await eventually(lambda: len(partition.expired) == len(requests))
     assert turns[:2] == [EXPIRED_AT_ONCE, 2 * EXPIRED_AT_ONCE]
     for one in requests:

@@ -187,12 +187,10 @@ async def test_keys_wait_until_what_is_under_way_is_answered(stage: Stage) -> No
 
 
 async def test_a_large_batch_is_drained_as_a_whole(stage: Stage) -> None:
-    """Its commands wait for room one after the other; nobody uses the new number before the last one is queued."""
+    """Nobody uses the new number before its last command is answered."""
     key, count = next(f"k{n}" for n in range(9) if partition_for(f"k{n}", 2) == 1), STEP + 1
     grow(stage, 1)
-    async with growing(
-        stage, partition_change="drain", new_partition_delay=0.2, max_batch_bytes=20_000, max_pending_bytes=1
-    ) as producer:
+    async with growing(stage, partition_change="drain", new_partition_delay=0.2, max_batch_bytes=20_000) as producer:
         await producer.publish(TOPIC, b"0")
         holding = stage.nsqds[0].script = Holding()
         batch = [OutgoingMessage(b"x" * 100, key=key)] * count

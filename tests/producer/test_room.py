@@ -1,25 +1,23 @@
-"""A partition in trouble takes no room from the others."""
+"""A partition in trouble takes nothing from the others, however much waits for it."""
 
 import asyncio
 
 import pytest
 
-from nsq_ha import OutgoingMessage, Producer
-from nsq_ha.errors import ClosedError, ConnectionLostError, PublishError
+from nsq_ha import OutgoingMessage, Producer, ProducerConfig
+from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.protocol import Pub
-from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
-MOST = 1_000_000
 BODY = b"x" * 20_000
+MANY = 100
 
 
 def fill(producer: Producer, topic: str = TOPIC) -> "list[asyncio.Task[object]]":
-    """Publish twice what the producer may hold to partition 0."""
-    count = 2 * MOST // len(BODY)
-    return [asyncio.create_task(producer.publish(topic, BODY, key=2 * n)) for n in range(count)]
+    """Publish to partition 0."""
+    return [asyncio.create_task(producer.publish(topic, BODY, key=2 * n)) for n in range(MANY)]
 
 
 async def abandoned(tasks: "list[asyncio.Task[object]]") -> None:
@@ -28,60 +26,53 @@ async def abandoned(tasks: "list[asyncio.Task[object]]") -> None:
     await asyncio.wait(tasks)
 
 
-async def until_full(producer: Producer) -> None:
-    """Wait until partition 0 holds its part, and the rest stands in line."""
-    await eventually(lambda: TOPIC in topics_of(producer) and 0 in topics_of(producer)[TOPIC].senders)
-    buffer = topics_of(producer)[TOPIC].senders[0].buffer
-    await eventually(lambda: len(buffer.waiting) * len(BODY) == 2 * MOST - MOST / 2)
+def test_the_number_of_calls_is_the_only_limit() -> None:
+    """The option bounded nothing: 200 calls of 1 MiB held 200 MiB with a limit of 1 MiB."""
+    with pytest.raises(ConfigError, match="max_pending_bytes"):
+        Producer(lookupd="127.0.0.1:4161", max_pending_bytes=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="max_pending_bytes"):
+        ProducerConfig(lookupd=("127.0.0.1:4161",), max_pending_bytes=1)  # type: ignore[call-arg]
 
 
-def held(producer: Producer, partition: int) -> int:
-    return topics_of(producer)[TOPIC].senders[partition].buffer.held_bytes
+async def test_many_large_publishes_to_a_silent_leader_end_by_their_limits(stage: Stage, holding: Holding) -> None:
+    loop, body = asyncio.get_running_loop(), b"x" * 2**20
+    async with stage.producer(sharding="modulo", max_message_bytes=2**21) as producer:
+        began = loop.time()
+        calls = [producer.publish(TOPIC, body, key=2 * n, timeout=2.0 + n % 3) for n in range(200)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert 4.0 <= loop.time() - began < 5.0
+        assert {type(outcome) for outcome in outcomes} == {PublishError}
+        assert producer.stats().pending_bytes == 0
+        assert (await producer.publish(TOPIC, body, key=1, timeout=LIMIT)).partition == 1
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "another"])
 async def test_publishes_to_a_healthy_leader_go_on(stage: Stage, holding: Holding, topic: str) -> None:
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
-        tasks = fill(producer)
-        await stage.nsqds[0].until(lambda: len(holding.held) * len(BODY) == MOST / 2)
+    async with stage.producer(sharding="modulo") as producer:
+        tasks = fill(producer, topic)
+        await stage.nsqds[0].until(lambda: len(holding.held) == MANY)
         for number in range(10):
             receipt = await producer.publish(topic, BODY, key=2 * number + 1, timeout=LIMIT)
             assert (receipt.partition, receipt.attempts) == (1, 1)
-        batch = [OutgoingMessage(BODY, key=2 * n + 1) for n in range(100)]
+        batch = [OutgoingMessage(BODY, key=2 * n + 1) for n in range(MANY)]
         outcomes = await producer.publish_many(topic, batch, timeout=LIMIT)
         assert not any(isinstance(outcome, PublishError) for outcome in outcomes)
-        # What may go anywhere does not wait for the partition in trouble either.
-        assert {(await producer.publish(topic, BODY, timeout=LIMIT)).partition for _ in range(10)} == {1}
-        assert held(producer, 0) == MOST / 2
         await abandoned(tasks)
 
 
 async def test_without_a_leader_too(stage: Stage) -> None:
     stage.lead({1: stage.nsqds[1]}, 2)
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
+    async with stage.producer(sharding="modulo") as producer:
         tasks = fill(producer)
-        await until_full(producer)
+        await eventually(lambda: producer.stats().pending_bytes == MANY * len(BODY))
         assert (await producer.publish(TOPIC, BODY, partition=1, timeout=LIMIT)).attempts == 1
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
         await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
-        assert held(producer, 0) == 0
+        assert producer.stats().pending_bytes == 0
 
 
-async def test_the_error_names_the_partition_and_the_option(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
-        tasks = fill(producer)
-        await until_full(producer)
-        with pytest.raises(
-            PublishError, match=f"{TOPIC}-0: timed out waiting for buffer space: .* max_pending_bytes={MOST}"
-        ) as caught:
-            await producer.publish(TOPIC, BODY, partition=0, timeout=0.2)
-        assert (caught.value.topic, caught.value.partition) == (TOPIC, 0)
-        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
-        await abandoned(tasks)
-
-
-async def test_what_waits_in_line_is_published_in_order(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, window=5) as producer:
+async def test_what_waits_is_published_in_order(stage: Stage, holding: Holding) -> None:
+    async with stage.producer(sharding="modulo", window=5) as producer:
         batch = [OutgoingMessage(b"%04d" % n + BODY, key=2 * (n % 7)) for n in range(20)]
         tasks = fill(producer)
         await eventually(lambda: len(holding.held) == 5)
@@ -92,42 +83,5 @@ async def test_what_waits_in_line_is_published_in_order(stage: Stage, holding: H
         await asyncio.wait_for(asyncio.gather(*tasks, *late, last), LIMIT)
         assert (await last).attempts == 1
         assert isinstance(stage.nsqds[0].commands[-1], Pub)
-        assert held(producer, 0) == 0
     bodies = [body[:4] for command in stage.nsqds[0].commands for body in getattr(command, "bodies", ())]
     assert bodies == [b"%04d" % n for n in range(20)]
-
-
-async def test_what_may_go_anywhere_leaves_the_line_of_a_partition_in_trouble(stage: Stage, holding: Holding) -> None:
-    stage.nsqds[1].script = other = Holding()
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST) as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, BODY)) for _ in range(2 * MOST // len(BODY))]
-        await eventually(lambda: holding.held and other.held)
-        stage.nsqds[1].script = None
-        other.release(len(other.held))
-        receipts = await asyncio.wait_for(asyncio.gather(*tasks), LIMIT)
-        assert {receipt.partition for receipt in receipts} == {1}
-        assert {held(producer, 0), held(producer, 1)} == {0}
-
-
-async def test_closing_ends_what_waits_in_line(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, close_timeout=0.3) as producer:
-        tasks = fill(producer)
-        await until_full(producer)
-        await eventually(lambda: holding.held)
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, PublishError)]
-    assert len(errors) == len(tasks)
-    assert {type(error.__cause__) for error in errors} == {ClosedError}
-    assert {error.maybe_stored for error in errors} == {True, False}
-
-
-async def test_set_to_fail_what_waits_in_line_fails(stage: Stage, holding: Holding) -> None:
-    async with stage.producer(sharding="modulo", max_pending_bytes=MOST, on_unreachable="fail") as producer:
-        tasks = fill(producer)
-        await until_full(producer)
-        await eventually(lambda: holding.held)
-        stage.nsqds[0].peers[0].abort()
-        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), LIMIT)
-        errors = [outcome for outcome in outcomes if isinstance(outcome, PublishError)]
-        assert len(errors) == len(tasks)
-        assert {type(error.__cause__) for error in errors} == {ConnectionLostError}

@@ -1,17 +1,16 @@
 """Which connection takes a publish: leaders that move or go, room, windows, idle connections."""
 
 import asyncio
-from functools import partial
 
 import pytest
 
 from nsq_ha import Backoff, ConfigError, OutgoingMessage
 from nsq_ha.engine import link
-from nsq_ha.errors import ConnectError, NoLeaderError, PublishError, ResponseTimeoutError
+from nsq_ha.errors import ConnectError, NoLeaderError, PublishError
 from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Command, Pub
 from tests.engine.lookups.loopback import hang
-from tests.support.inside import pending_of, topics_of
+from tests.support.inside import topics_of
 from tests.support.nsqd import LIMIT, OK, FakeNsqd, Holding, Peer, Publish
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually, turn
@@ -212,55 +211,8 @@ async def test_no_more_than_a_window_is_unanswered(stage: Stage) -> None:
         await asyncio.gather(*tasks)
 
 
-async def test_publishes_wait_for_room_in_their_order(stage: Stage) -> None:
-    holding = Holding()
-    stage.nsqd.script = holding
-    async with stage.producer(max_pending_bytes=1600) as producer:
-        tasks = [asyncio.create_task(producer.publish(TOPIC, b"%d" % n * 400, key=n)) for n in range(5)]
-        await stage.nsqd.until(lambda: len(holding.held) == 2)
-        assert pending_of(producer).total_bytes == 800
-        for number in range(4):
-            assert holding.bodies()[0][:1] == b"%d" % number
-            holding.release()
-            await stage.nsqd.until(partial(holding.has, min(2, 4 - number)))
-            assert pending_of(producer).total_bytes <= 800
-        holding.release()
-        await asyncio.gather(*tasks)
-        assert pending_of(producer).total_bytes == 0
-
-
-async def test_a_body_larger_than_the_room_goes_alone_in_its_partition(stage: Stage) -> None:
-    async with stage.producer(max_pending_bytes=10) as producer:
-        receipts = await asyncio.gather(*(producer.publish(TOPIC, b"x" * 100, key=n) for n in range(5)))
-    assert len(receipts) == 5
-
-
-async def test_waiting_for_room_ends_at_the_limit(stage: Stage) -> None:
-    holding = Holding()
-    stage.nsqd.script = holding
-    async with stage.producer(max_pending_bytes=10) as producer:
-        first = asyncio.create_task(producer.publish(TOPIC, b"x" * 10, key="a"))
-        await stage.nsqd.until(lambda: holding.held)
-        with pytest.raises(PublishError, match="max_pending_bytes=10") as caught:
-            await producer.publish(TOPIC, b"y" * 10, key="b", timeout=0.2)
-        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
-        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
-        cancelled = asyncio.create_task(producer.publish(TOPIC, b"z" * 10, key="c"))
-        await turn()
-        cancelled.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await cancelled
-        holding.release()
-        await first
-        last = asyncio.create_task(producer.publish(TOPIC, b"w" * 10, key="d"))
-        await stage.nsqd.until(lambda: holding.held)
-        holding.release()
-        await last
-    assert [command.body[:1] for command in stage.nsqd.commands if isinstance(command, Pub)] == [b"x", b"w"]
-
-
 async def test_a_socket_that_is_full_holds_publishes_back(stage: Stage) -> None:
-    async with stage.producer(max_pending_bytes=2**30) as producer:
+    async with stage.producer() as producer:
         await producer.publish(TOPIC, b"x", key="k")
         peer = stage.nsqd.peers[0]
         peer.pause()

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -232,6 +233,12 @@ def test_publishes_that_nobody_waits_for_do_not_fill_the_memory(cluster: DevClus
         assert len(publishing.result(LIMIT)) == 30
         producer.flush(LIMIT)
         assert not pending
+
+
+@pytest.mark.parametrize("most", [0, -1, 10.5, 2**41, "1000", True])
+def test_the_limit_of_what_nobody_waits_for_is_checked(most: Any) -> None:  # noqa: ANN401 - wrong ones, too
+    with pytest.raises(ConfigError, match=r"^max_pending_bytes must be"):
+        Producer(lookupd="127.0.0.1:4161", max_pending_bytes=most)
 
 
 def test_a_callback_in_the_event_loop_may_publish_without_waiting_only(cluster: DevCluster, topic: str) -> None:

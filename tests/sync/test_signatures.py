@@ -7,6 +7,7 @@ import pytest
 
 import nsq_ha
 from nsq_ha import admin, sync
+from nsq_ha.sync.producer import MOST_BYTES
 
 CLIENTS = [
     (sync.Producer, nsq_ha.Producer),
@@ -53,7 +54,10 @@ def test_they_are_made_with_the_same_options(threads: type, original: type) -> N
             found["producer"] = found["producer"].replace(annotation="Producer")
         return found
 
-    assert parameters(threads) == parameters(original)
+    ours = parameters(threads)
+    if threads is sync.Producer:  # only there the library holds bodies that no caller waits for
+        assert ours.pop("max_pending_bytes").default == MOST_BYTES
+    assert ours == parameters(original)
 
 
 @pytest.mark.parametrize(("threads", "original"), CLIENTS, ids=NAMES)
@@ -61,6 +65,7 @@ def test_they_are_made_from_the_same_environment(threads: Any, original: Any) ->
     ours, theirs = (dict(inspect.signature(kind.from_env).parameters) for kind in (threads, original))
     for found in (ours, theirs):
         found.pop("producer", None)
+        found.pop("max_pending_bytes", None)
     assert ours == theirs
 
 
