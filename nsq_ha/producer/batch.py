@@ -388,7 +388,7 @@ class BatchCall:
 
     async def _queue_at_front(self) -> None:
         view = await self._publisher.view()
-        self._publisher.check_open()  # from here on, closing the producer waits for the batch
+        self._publisher.check_alive()
         if not self._plan.is_small:
             for _ in self._plan.check():
                 await self._let_others_run()
@@ -411,17 +411,13 @@ class BatchCall:
     async def _let_others_run(self) -> None:
         if not await self._pause():
             return
-        self._check_alive()
+        self._publisher.check_alive()
         if self._clock() >= self._deadline:
             reason = ResponseTimeoutError(
                 "the time limit passed before this part of a large batch was queued: raise timeout= or publish"
                 " smaller batches"
             )
             raise self._publisher.not_sent(reason) from reason
-
-    def _check_alive(self) -> None:
-        if self._pending.is_closed:  # a publish queued now would never end
-            self._publisher.check_open()
 
     def _admit(self, part: Part, timeout: float) -> None:
         partition = part.partition

@@ -78,7 +78,8 @@ class Producer(SingleUseClient):
         self._observer = Observer(self.config.on_event)
         self._topics: dict[str, TopicPublisher] = {}
         self._batches: set[asyncio.Future[None]] = set()
-        self._closing = asyncio.Event()
+        self._closing = asyncio.Event()  # new publishes are refused; those that wait go on
+        self._ending = asyncio.Event()
         self._close = Closing(self._until_ended, self._end, "nsq_ha producer closes")
         self._lookups = Lookups(self.config, access="w", observer=self._observer)
         self._supervisor: asyncio.Task[None] | None = None
@@ -152,6 +153,7 @@ class Producer(SingleUseClient):
 
     async def _end(self) -> None:
         """Close everything, even with publishes pending. May be called again."""
+        self._ending.set()
         for sender in self._senders():
             sender.fail_all(ClosedError("the producer was closed"))
         if self._pending is not None:
@@ -165,14 +167,14 @@ class Producer(SingleUseClient):
         clients.closed(self)
 
     async def _supervise(self, ready: asyncio.Event) -> None:
-        """Own the senders' tasks until the close, or until a bug ends one of them."""
+        """Own the senders' tasks until the end of the close, or until a bug ends one of them."""
         try:
             async with self._group:
                 ready.set()
-                while not self._closing.is_set():
+                while not self._ending.is_set():
                     with suppress(TimeoutError):
                         async with asyncio.timeout(FORGET_INTERVAL):
-                            await self._closing.wait()
+                            await self._ending.wait()
                     self._forget_idle()
         except BaseException as error:
             self._begin_to_close()

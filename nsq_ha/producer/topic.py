@@ -49,7 +49,7 @@ class TopicPublisher:
         config: The producer's options.
         connections: The producer's connections.
         start: Runs a new sender.
-        check_open: Raises if the producer is closed or closing.
+        check_open: Raises ClosedError once the producer closes, for whatever reason.
         pending: Holds the pending publishes.
 
     Attributes:
@@ -80,7 +80,7 @@ class TopicPublisher:
         self._config = config
         self._connections = connections
         self._start = start
-        self.check_open = check_open
+        self._check_open = check_open
         self._pending = pending
         self._was_known = False
         self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
@@ -103,6 +103,15 @@ class TopicPublisher:
         """Return the topic's view. None if a publish must wait."""
         view = self.watch.view
         return view if not self.queued and self.is_usable(view) else None
+
+    def check_alive(self) -> None:
+        """Check that senders still run. A producer that closes waits for what has begun.
+
+        Raises:
+            ClosedError: None does: a publish that is queued now would never end.
+        """
+        if self._pending.is_closed:
+            self._check_open()
 
     async def publish(self, request: PendingPublish, timeout: float | None) -> list[Receipt]:
         """Queue a request at its partition; return what the leader answers.
@@ -160,14 +169,14 @@ class TopicPublisher:
 
         Raises:
             ConfigError: The request does not suit the topic.
-            PublishError: The time limit passed, the topic cannot be used, or the producer closes. Nothing was sent.
+            PublishError: The time limit passed, the topic cannot be used, or the producer is closed. Nothing was sent.
         """
         try:
             async with self.admitted(request.deadline, is_quick=True):
                 is_queued = False
                 while not is_queued:  # the view may be another one by now, which names no partitions
                     await self.view()
-                    self.check_open()
+                    self.check_alive()
                     is_queued = self.try_admit(request, is_first=True)
         except PublishError:
             self.count_unsent(request.count, request.deadline)
@@ -328,6 +337,10 @@ class TopicPublisher:
         self._repartition.view_changed(view)
         for sender in self.senders.values():
             sender.view_changed(view)
+        if self._config.on_unreachable == "retry":
+            for sender in tuple(self.senders.values()):
+                if sender.trouble is not None:
+                    self._move_elsewhere(sender, False)
 
     # ------------------------------------------------------------ the senders
 
@@ -357,6 +370,8 @@ class TopicPublisher:
         view, choice = self.watch.view, self.choice
         if view is None or view.meta is None:
             return
+        if not self.queued:  # else the publish at the front of the queue may have chosen by the number in use
+            self._repartition.is_settled()
         choice.follow(view)
         others = (p for p in choice.routes if p != sender.partition and choice.is_healthy(p))
         if not any(choice.is_near(p) or not is_near for p in others):
@@ -449,7 +464,7 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
         finally:
             for task in looking:
                 task.cancel()
-        publishers[0].check_open()
+        publishers[0].check_alive()
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
         nodes = {node.address for view in views for node in view.publishable.values()}
