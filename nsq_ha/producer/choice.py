@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import ConfigError, LookupUnavailableError, PublishError
 from nsq_ha.policy import sharding
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from nsq_ha.producer.sender import Sender
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
+
+NEEDS_PARTITIONS: Final = (
+    "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish without them"
+)
 
 
 class PartitionChoice:
@@ -96,10 +100,7 @@ class PartitionChoice:
         """
         meta = self._meta
         if not meta.is_partitioned:
-            raise ConfigError(
-                "key= and partition= need the partitioned server: plain nsqd has no partitions and no order. Publish"
-                " without them"
-            )
+            raise ConfigError(NEEDS_PARTITIONS)
         if partition is not None:
             if not 0 <= partition < meta.partition_num:
                 raise ConfigError(

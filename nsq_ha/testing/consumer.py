@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import copy
 import itertools
-import json
 import struct
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Unpack
 
-from nsq_ha.checks import check_partition
+from nsq_ha.checks import MAX_INT64, check_partition
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.identity import PARTITION_SHIFT
-from nsq_ha.message import TAG_KEY, Message
+from nsq_ha.message import Message, OutgoingMessage
 from nsq_ha.policy.skipping import skipping_of
+from nsq_ha.producer.requests import check_message
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsq_ha.stats import ConsumerStats
 
 _ID: Final = struct.Struct(">QQ")
+_MOST_ATTEMPTS: Final = 65_535
 NSQD: Final = "127.0.0.1:4150"
 """The nsqd that all messages name."""
 
@@ -159,26 +160,28 @@ class FakeConsumer(Consumer):
             tag: Dispatch tag. None for none.
 
         Raises:
-            ConfigError: No body is given, or a body is not bytes.
+            ConfigError: No body is given, or no server delivers such a message.
             ClosedError: The consumer is closing, since all messages were answered: use ``stays_open=True``.
         """
-        if not bodies or not all(isinstance(body, bytes) for body in bodies):
-            raise ConfigError("deliver() needs one body or more, as bytes")
+        if not bodies:
+            raise ConfigError("deliver() needs one body or more")
+        if not 1 <= attempts <= _MOST_ATTEMPTS:
+            raise ConfigError(f"attempts must be 1..{_MOST_ATTEMPTS}, not {attempts}")
+        given = (OutgoingMessage(body, headers=headers or None, tag=tag) for body in bodies)
+        checked = [check_message(message, trace_id or None, MAX_INT64) for message in given]
         if self._close.has_begun:
             raise ClosedError("the consumer closes when all messages are answered: give it stays_open=True")
         source = _Source(self, check_partition(partition))
-        header = dict(headers or {}) | ({} if tag is None else {TAG_KEY: tag})
-        ext = json.dumps(header).encode() if header else None
         messages = [
             Message(
                 id=_ID.pack(partition << PARTITION_SHIFT | next(self._numbers), trace_id),
-                body=body,
+                body=each.body,
                 attempts=attempts,
                 timestamp_ns=time.time_ns(),
                 source=source,
-                ext=ext,
+                ext=each.ext,
             )
-            for body in bodies
+            for each in checked
         ]
         self._arrive(list(messages))
         return messages

@@ -1,7 +1,7 @@
 """A producer that stores nothing and remembers everything, for unit tests.
 
 It checks arguments and chooses partitions as the real one does, but it knows no topics: each one exists, with as many
-partitions as the test says.
+partitions as the test says. What no server of either kind takes, it refuses with the error of the real one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.policy.sharding import Key, partition_for
+from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position
+from nsq_ha.producer.choice import NEEDS_PARTITIONS
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.producer import Producer
-from nsq_ha.producer.requests import check_defer, check_message, compressing
+from nsq_ha.producer.requests import CheckedMessage, check_defer, check_message, check_size, compressing
 from nsq_ha.stats import ProducerStats
 
 if TYPE_CHECKING:
@@ -67,11 +69,12 @@ class FakeProducer(Producer):
     """A :class:`~nsq_ha.Producer` for unit tests: it connects to nothing and remembers what was published.
 
     Arguments are checked, keys and partitions are mapped, and errors are raised as by the real one. It knows no topics,
-    so it accepts headers and traces everywhere.
+    so it accepts headers and traces everywhere; a topic that gets headers counts as extended.
 
     Args:
         partitions: The number of partitions: of all topics, or by topic; a topic that is not named has one.
         ordered: The ordered topics: a publish to them needs a key or a partition.
+        extended: The extended topics: they take a byte less for each message, and no delay.
         **options: As of :class:`~nsq_ha.Producer`; ``lookupd`` is not needed.
 
     Attributes:
@@ -86,6 +89,7 @@ class FakeProducer(Producer):
         *,
         partitions: int | Mapping[str, int] = 1,
         ordered: Iterable[str] = (),
+        extended: Iterable[str] = (),
         **options: Unpack[ProducerOptions],
     ) -> None:
         if not options.get("lookupd") and not options.get("nsqd"):
@@ -94,6 +98,7 @@ class FakeProducer(Producer):
         self.published: list[Published] = []
         self._partition_nums = partitions
         self._ordered = frozenset(ordered)
+        self._extended = set(extended)
         self._turns: Counter[str] = Counter()
         self._ends: Counter[tuple[str, int]] = Counter()
         self._ids = itertools.count(1)
@@ -201,12 +206,12 @@ class FakeProducer(Producer):
                 self._checked(topic, message, None)
             except ConfigError as error:
                 raise at_position(position, error) from error
-        outcomes = [self._take(topic, message, None) for message in wanted]
+        outcomes = [self._take(topic, message, None, in_batch=True) for message in wanted]
         await asyncio.sleep(0)
         return outcomes
 
-    def _checked(self, topic: str, message: OutgoingMessage, defer: float | None) -> tuple[int | None, int]:
-        """Return the trace id and the size in the queue.
+    def _checked(self, topic: str, message: OutgoingMessage, defer: float | None) -> CheckedMessage:
+        """Return what is sent of the message.
 
         Raises:
             ConfigError: The message is not valid.
@@ -217,16 +222,33 @@ class FakeProducer(Producer):
         trace_id = self._trace_id(topic, message)
         checked = check_message(message, trace_id, self.config.max_message_bytes, compressing(self.config, topic))
         check_defer(defer, checked)
+        self._check_kind(topic, message, checked, defer)
         partition_num = self._partition_num(topic)
         if message.key is not None:
             partition_for(message.key, partition_num, self.config.sharding)
         if message.partition is not None and message.partition >= partition_num:
             raise ConfigError(f"topic {topic!r} has no partition {message.partition}: it has {partition_num}")
-        return checked.trace_id, _OVERHEAD + len(checked.body) + (len(checked.ext) if checked.ext else 0)
+        return checked
 
-    def _take(self, topic: str, message: OutgoingMessage, defer: float | None) -> Receipt | PublishError:
+    def _check_kind(self, topic: str, message: OutgoingMessage, checked: CheckedMessage, defer: float | None) -> None:
+        """Check that a server of one of the kinds takes the message."""
+        is_extended = topic in self._extended or checked.ext is not None
+        if defer is not None and (message.key is not None or message.partition is not None):
+            raise ConfigError(NEEDS_PARTITIONS)
+        if defer is not None and is_extended:
+            raise ConfigError(f"defer= needs plain nsqd, and topic {topic!r} is extended")
+        meta = TopicMeta(self._partition_num(topic), extend_support=is_extended)
+        view = TopicView(topic, meta, {}, complete=True, exists=True)
+        check_size(view, len(checked.body), checked.ext, self.config.max_message_bytes)
+
+    def _take(
+        self, topic: str, message: OutgoingMessage, defer: float | None, *, in_batch: bool = False
+    ) -> Receipt | PublishError:
         self._check_open()
-        trace_id, size = self._checked(topic, message, defer)
+        checked = self._checked(topic, message, defer)
+        trace_id, size = checked.trace_id, _OVERHEAD + len(checked.body) + len(checked.ext or b"")
+        if checked.ext is not None:
+            self._extended.add(topic)
         partition = self._partition(topic, message)
         failure = next((each for each in self._failures if each[0] in (None, topic)), None)
         if failure is not None:
@@ -235,7 +257,9 @@ class FakeProducer(Producer):
         offset = self._ends[topic, partition]
         self._ends[topic, partition] += size
         receipt = Receipt(topic, partition, NSQD)
-        if trace_id is not None:
+        if trace_id is not None and in_batch and checked.ext is not None:
+            receipt = Receipt(topic, partition, NSQD, 1, None, trace_id)  # the answer to such a batch has no ids
+        elif trace_id is not None:
             number = partition << PARTITION_SHIFT | next(self._ids)
             receipt = Receipt(topic, partition, NSQD, 1, number, trace_id, offset, size)
         sent = OutgoingMessage(message.body, message.key, message.partition, trace_id, message.headers, message.tag)

@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from nsq_ha import Consumer, Message, OutgoingMessage, Producer
+from nsq_ha import Consumer, Message, OutgoingMessage, Producer, Receipt
 from nsq_ha.errors import ClosedError, ConfigError, NotWritableError, PublishError
 from nsq_ha.testing import FakeConsumer, FakeProducer, Requeued
 
@@ -258,3 +258,58 @@ async def test_deliveries_are_checked() -> None:
 def test_methods_have_the_real_signatures(fake: type, real: type, names: tuple[str, ...]) -> None:
     for name in names:
         assert inspect.signature(getattr(fake, name)) == inspect.signature(getattr(real, name)), name
+
+
+async def test_a_delay_needs_plain_nsqd_which_knows_no_keys() -> None:
+    """It took what each server refuses."""
+    async with FakeProducer(partitions=4) as producer:
+        for given in ({"key": "a"}, {"partition": 1}):
+            with pytest.raises(ConfigError, match="key= and partition= need the partitioned server"):
+                await producer.publish("bills", b"a", defer=1.0, **given)
+    assert producer.published == []
+
+
+async def test_a_body_that_an_extended_topic_has_no_room_for_is_refused() -> None:
+    most = 1000
+    async with FakeProducer(extended=["notes"], max_message_bytes=most) as producer:
+        await producer.publish("bills", bytes(most))
+        await producer.publish("notes", bytes(most - 1))
+        with pytest.raises(ConfigError, match=f"a message of {most + 1} bytes"):
+            await producer.publish("notes", bytes(most))
+        room = most - len(b'{"a":"b"}') - 3
+        for topic in ("notes", "others"):  # a topic that gets headers is extended
+            await producer.publish(topic, bytes(room), headers={"a": "b"})
+            with pytest.raises(ConfigError, match=f"a message of {most + 1} bytes"):
+                await producer.publish(topic, bytes(room + 1), headers={"a": "b"})
+            with pytest.raises(ConfigError, match=f"^message 1: a message of {most + 1} bytes"):
+                await producer.publish_many(topic, [b"a", OutgoingMessage(bytes(room + 1), headers={"a": "b"})])
+        with pytest.raises(ConfigError, match="notes' is extended"):
+            await producer.publish("notes", b"a", defer=1.0)
+
+
+async def test_a_batch_with_headers_gets_no_ids() -> None:
+    """As with the server, whose answer has none."""
+    async with FakeProducer(trace=True) as producer:
+        receipts = await producer.publish_many("notes", [OutgoingMessage(b"a", headers={"a": "b"}), b"c"])
+        first, second = (receipt for receipt in receipts if isinstance(receipt, Receipt))
+    assert (first.internal_id, first.offset, first.raw_size) == (None, None, None)
+    assert first.trace_id
+    assert second.internal_id
+
+
+def test_no_server_delivers_what_none_takes() -> None:
+    consumer = FakeConsumer()
+    wrong: list[dict[str, object]] = [
+        {"bodies": [b""]},
+        {"headers": {"##x": "reserved"}},
+        {"headers": {"a": object()}},
+        {"headers": {1: "a"}},
+        {"tag": ""},
+        {"trace_id": -1},
+        {"trace_id": 2**64},
+        {"attempts": 0},
+        {"attempts": 65_536},
+    ]
+    for given in wrong:
+        with pytest.raises(ConfigError):
+            consumer.deliver(*given.pop("bodies", [b"a"]), **given)  # type: ignore[arg-type, misc]
