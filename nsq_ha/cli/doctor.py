@@ -24,6 +24,7 @@ from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import look
 from nsq_ha.cli.views import agree, ask_all, differing
 from nsq_ha.engine.http import ask, new_client
+from nsq_ha.engine.names import addresses, first_open, places_of
 from nsq_ha.errors import ConfigError, NsqError, TopicNotFoundError
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import MAGIC
@@ -207,7 +208,9 @@ async def unreachable(stats: ClusterStats) -> dict[str, str]:
             return "it was not asked in time, since others hang"
         try:
             async with asyncio.timeout(_LIMIT):
-                reader, writer = await asyncio.open_connection(host, port)
+                reader, writer = await first_open(
+                    await addresses(host, port, places_of(())), _LIMIT, lambda each: asyncio.open_connection(each, port)
+                )
                 with contextlib.closing(writer):
                     writer.write(_HELLO)  # a process that is stopped accepts connections, too
                     return "" if await reader.read(1) else "it closed the connection"

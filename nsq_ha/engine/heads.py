@@ -12,19 +12,21 @@ Source: server failures 5.2.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Container
 from typing import Any, Final
 
 import httpcore
 
-from nsq_ha.engine.names import MOST_AT_ONCE, addresses
+from nsq_ha.engine.names import MOST_AT_ONCE, addresses, first_open
 from nsq_ha.errors import RemoteProtocolError
 
 MAX_HEAD_BYTES: Final = 16 * 1024
 """Maximum size of the head of an answer, interim answers included, and of its trailers. Heads of both servers have less
 than 1 KiB, and no trailers follow."""
+
+CONNECT_LIMIT: Final = 1.0
+"""Seconds for all addresses of a host if the request has no limit of its own."""
 
 _AT_ONCE: Final = 4 * 1024
 """Bytes of a head that are read, and so parsed, in one turn of the event loop."""
@@ -35,10 +37,6 @@ _INTERIM: Final = re.compile(rb"HTTP/\S* 1")
 _LAST_CHUNK: Final = re.compile(rb"\n0+[\r; \t]")  # no line of the JSON that Go writes begins like this
 _LONGEST_SIZE: Final = 24
 """Bytes that may belong to a size of a chunk whose end has not come yet."""
-
-
-_FIRST_ADDRESSES: Final = 0.25
-"""Seconds for connecting to each address of a name but the last: one that drops packets must not use up the limit."""
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -137,15 +135,25 @@ class BoundedHeads(httpcore.AnyIOBackend):
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
         self._places_of_known = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def connect_tcp(self, host: str, port: int, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
-        """Connect, and bound the heads that come."""
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        *args: Any,  # noqa: ANN401 - passed on
+        **kwargs: Any,  # noqa: ANN401 - passed on
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect, and bound the heads that come; each address but the last has a share of ``timeout``."""
+        connect = super().connect_tcp
         places = self._places_of_known if host in self._known else self._places
         try:
             found = await addresses(host, port, places)
         except OSError as error:
             raise httpcore.ConnectError(str(error)) from error
-        for each in found[:-1]:
-            with contextlib.suppress(httpcore.ConnectError, TimeoutError):
-                async with asyncio.timeout(_FIRST_ADDRESSES):
-                    return _Stream(await super().connect_tcp(each, port, *args, **kwargs), self.closing)
-        return _Stream(await super().connect_tcp(found[-1], port, *args, **kwargs), self.closing)
+        stream = await first_open(
+            found,
+            timeout or CONNECT_LIMIT,
+            lambda each: connect(each, port, None, *args, **kwargs),
+            (httpcore.ConnectError,),
+        )
+        return _Stream(stream, self.closing)

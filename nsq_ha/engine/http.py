@@ -130,7 +130,7 @@ async def ask(
     try:
         async with (
             time_limit(timeout),
-            client.stream(method, url, params=params, content=content) as response,
+            client.stream(method, url, params=params, content=content, timeout=(timeout, None, None, None)) as response,
         ):
             body = unwrap(response.status_code, await _read(response, grown))
             return dataclasses.replace(body, date=response.headers.get("date", ""))

@@ -11,12 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from nsq_ha.checks import is_ip
 from nsq_ha.engine.loops import PerLoop
 from nsq_ha.threads import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+T = TypeVar("T")
 
 MOST_AT_ONCE: Final = 8
 """Names that are resolved at the same time for the clients of one cluster."""
@@ -67,3 +72,30 @@ async def addresses(host: str, port: int, places: asyncio.Semaphore) -> list[str
     finally:
         if not has_begun:  # it was cancelled before, or the system has no thread left
             give_back()
+
+
+async def first_open(
+    found: Sequence[str],
+    limit: float,
+    connect: Callable[[str], Awaitable[T]],
+    errors: tuple[type[Exception], ...] = (OSError,),
+) -> T:
+    """Connect to the first of some addresses that answers.
+
+    Args:
+        found: The addresses, at least one.
+        limit: Seconds for all of them. Each has an equal share of what is left, so that one that drops packets leaves
+            time for the others; the caller limits the last one.
+        connect: Connects to an address.
+        errors: What ``connect`` raises for an address that does not answer.
+
+    Raises:
+        Exception: The error of the last address.
+    """
+    now = asyncio.get_running_loop().time
+    end = now() + limit
+    for number, address in enumerate(found[:-1]):
+        with contextlib.suppress(TimeoutError, *errors):
+            async with asyncio.timeout((end - now()) / (len(found) - number)):
+                return await connect(address)
+    return await connect(found[-1])

@@ -7,7 +7,6 @@ and all data written in one turn of the event loop is sent in one write.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import mmap
@@ -20,7 +19,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.checks import is_port
-from nsq_ha.engine.names import addresses, places_of
+from nsq_ha.engine.names import addresses, first_open, places_of
 from nsq_ha.engine.tls_records import TlsRecords
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.redaction import harmless
@@ -138,6 +137,7 @@ class TcpStream(asyncio.BufferedProtocol):
         host: str,
         port: int,
         *,
+        limit: float,
         cluster: tuple[str, ...] = (),
         hint: str = REACHABLE,
         local_addr: str | None = None,
@@ -148,6 +148,7 @@ class TcpStream(asyncio.BufferedProtocol):
             new_stream: Creates the stream.
             host: Name or address.
             port: The port.
+            limit: Seconds until the caller gives up; each address of ``host`` but the last has a share of it.
             cluster: Addresses that the user gave for its cluster.
             hint: Advice if no host answers at the address; may be empty.
             local_addr: Host of the source address. None lets the system choose.
@@ -162,14 +163,10 @@ class TcpStream(asyncio.BufferedProtocol):
         if not is_port(port):  # the resolver takes 99999 for 34463
             raise ConnectError(f"cannot connect to {address}: a port is 1..65535")
         try:
-            stream: TcpStream | None = None
-            *others, last = await addresses(host, port, places_of(cluster))
-            for each in others:
-                with contextlib.suppress(OSError):
-                    _, stream = await loop.create_connection(new_stream, each, port, local_addr=source)
-                    break
-            if stream is None:
-                _, stream = await loop.create_connection(new_stream, last, port, local_addr=source)
+            found = await addresses(host, port, places_of(cluster))
+            _, stream = await first_open(
+                found, limit, lambda each: loop.create_connection(new_stream, each, port, local_addr=source)
+            )
         except Exception as error:  # noqa: BLE001 - mapped to ours
             # A resolver raises UnicodeError, ValueError or OverflowError for an invalid name or port.
             advice = f"; {hint}" if hint and _is_out_of_reach(error) else ""

@@ -1,19 +1,21 @@
 """Names whose resolver hangs, and who must not wait for them."""
 
 import asyncio
+import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
+from nsq_ha import Producer
 from nsq_ha.engine.http import ask, new_client
 from nsq_ha.engine.names import MOST_AT_ONCE, places_of
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.errors import ConnectError
 from tests.engine.lookups.loopback import Fake
-from tests.support.nsqd import LIMIT
+from tests.support.nsqd import LIMIT, FakeNsqd
 from tests.support.waiting import eventually, turn
 
 pytestmark = pytest.mark.real_time  # threads
@@ -55,7 +57,9 @@ def resolver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Resolver]:
 
 
 async def connect(host: str, port: int, cluster: tuple[str, ...]) -> None:
-    stream = await TcpStream.open(lambda: TcpStream(lambda _: None, lambda _: None), host, port, cluster=cluster)
+    stream = await TcpStream.open(
+        lambda: TcpStream(lambda _: None, lambda _: None), host, port, cluster=cluster, limit=LIMIT
+    )
     stream.abort()
     await turn(2)
 
@@ -114,6 +118,64 @@ async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) 
     await fake.stop()
     server.close()
     await server.wait_closed()
+
+
+@pytest.fixture
+async def dropping() -> AsyncIterator[int]:
+    """Return a port of 127.0.0.2 that answers no packet: the backlog of its listener is full."""
+    full = socket.create_server(("127.0.0.2", 0), backlog=0)
+    port, loop = full.getsockname()[1], asyncio.get_running_loop()
+    fillers = [socket.socket() for _ in range(4)]
+    for filler in fillers:
+        filler.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            filler.connect(("127.0.0.2", port))
+    probe = socket.socket()
+    probe.setblocking(False)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await loop.sock_connect(probe, ("127.0.0.2", port))
+    yield port
+    for each in (full, probe, *fillers):
+        each.close()
+
+
+def named(monkeypatch: pytest.MonkeyPatch, *hosts: str) -> None:
+    """Let ``well`` have these addresses, in this order."""
+    resolve = socket.getaddrinfo
+
+    def found(host: str | bytes, port: int, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+        if host not in ("well", b"well"):
+            return resolve(host, port, *args, **options)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in hosts]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+async def test_an_nsqd_whose_first_address_drops_packets_gets_publishes(
+    monkeypatch: pytest.MonkeyPatch, dropping: int
+) -> None:
+    """It never connected, whatever connect_timeout was: the first address took all of it."""
+    named(monkeypatch, "127.0.0.2", "127.0.0.1")
+    nsqd = FakeNsqd()
+    nsqd.port = dropping
+    async with nsqd, Producer(nsqd=[f"well:{dropping}"], connect_timeout=2.0, publish_timeout=LIMIT) as producer:
+        receipt = await producer.publish("orders", b"x")
+    assert (receipt.nsqd, receipt.attempts) == (f"well:{dropping}", 1)
+
+
+async def test_an_http_server_whose_first_address_drops_packets_answers(
+    monkeypatch: pytest.MonkeyPatch, dropping: int
+) -> None:
+    named(monkeypatch, "127.0.0.2", "127.0.0.1")
+    fake = Fake()
+    fake.port = dropping
+    await fake.start()
+    fake.answer("/ping", b"OK")
+    for known in ([], [f"http://well:{dropping}"]):
+        async with new_client(known) as client:
+            assert (await ask(client, "GET", f"http://well:{dropping}/ping", timeout=2.0)).data == b"OK"
+    await fake.stop()
 
 
 async def test_the_http_of_nsqds_with_such_names_holds_up_no_known_nsqlookupd(resolver: Resolver) -> None:
