@@ -16,6 +16,7 @@ import itertools
 import logging
 import math
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
@@ -43,6 +44,7 @@ from nsq_ha.policy.tls_renewal import Lifetime, evidence
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
+from nsq_ha.protocol.refusals import FINAL
 from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.unexpected import report_unexpected
@@ -102,6 +104,7 @@ class Connection:
     Attributes:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
         is_recalled: Whether to leave it once its requests are answered, since another nsqd needs its place.
+        reads_no_more: Whether nsqd refused a publish so that it reads nothing that follows.
         tls_server: What this process knows about the nsqd's TLS. None without TLS.
     """
 
@@ -112,6 +115,7 @@ class Connection:
         self.identity: Identity = Identity()
         self.is_open: bool = False
         self.is_recalled: bool = False
+        self.reads_no_more: bool = False
         self._has_asked = self._has_answers = self._has_refused = False
         self._is_left = False
         self._lifetime: Lifetime | None = None
@@ -321,6 +325,15 @@ class Connection:
         stream = self._stream
         return stream is not None and not (stream.is_paused or stream.is_closing())
 
+    @property
+    def has_cut(self) -> bool:
+        """Whether the last write was not sent to its end, and never will be if the connection is lost now.
+
+        False if that is not certain.
+        """
+        stream = self._stream
+        return stream is not None and (stream.is_paused or stream.is_closing()) and sys.platform != "win32"
+
     def on_resume(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when the socket has space again."""
         if self._stream is not None:
@@ -475,7 +488,9 @@ class Connection:
             if self._waiters:
                 self._take_answers(received.answers)
             else:
-                self._has_refused = isinstance(received.answers[-1], ServerError)
+                last = received.answers[-1]
+                self._has_refused = isinstance(last, ServerError)
+                self.reads_no_more = isinstance(last, ServerError) and last.code in FINAL
                 self._callbacks.answers(received.answers)
         if received.damaged:
             self._callbacks.damaged(received.damaged)

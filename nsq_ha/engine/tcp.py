@@ -119,7 +119,6 @@ class TcpStream(asyncio.BufferedProtocol):
         self._in = _read_buffer()
         self._out: list[bytes] = []
         self._flushing = False
-        self._unread = 0
         self._wrapping_bytes = 0  # read since the last data
         self._later: Iterator[bytes | memoryview] | None = None  # pieces that wait for their turns
         self._reason: NsqError | None = None
@@ -215,24 +214,22 @@ class TcpStream(asyncio.BufferedProtocol):
         self._codec, self._fd = codec, None
 
     def write(self, data: bytes) -> None:
-        """Buffer ``data``; all data of this turn of the event loop is sent together.
+        """Buffer ``data``; all data of this turn of the event loop is sent together, once the socket has space.
 
         After the end of the stream it is dropped: the end was reported, or will be.
         """
         self._out.append(data)
         if not self._flushing:
             self._flushing = True
-            self._loop.call_soon(self.flush)
+            self._loop.call_soon(self._end_turn)
 
     def write_now(self, data: bytes) -> None:
         """Send buffered data and ``data`` now."""
         transport = self._transport
-        if self._out or self._codec is not None or transport is None:
+        if self._out or self.is_paused or self._codec is not None or transport is None:
             self._out.append(data)
-            self.flush()
+            self._end_turn()
         elif not self.is_closing():
-            if self.is_paused:
-                self._count_unread(len(data))
             try:
                 transport.write(data)
             except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
@@ -244,13 +241,11 @@ class TcpStream(asyncio.BufferedProtocol):
         The system gathers them from where they are; only what the socket has no space for may be copied.
         """
         if self._out:
-            self.flush()
+            self._end_turn()
         transport = self._transport
-        if transport is None or self._fd is None:
+        if transport is None or self._fd is None or self.is_paused:
             self.write_now(b"".join(parts))  # TLS and codecs need the bytes themselves
             return
-        if self.is_paused:
-            self._count_unread(sum(map(len, parts)))
         if self.is_closing():
             return
         try:
@@ -261,9 +256,18 @@ class TcpStream(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
             self._failed(error)
 
-    def flush(self) -> None:
-        """Send buffered data now."""
+    def _end_turn(self) -> None:
+        """Send buffered data; while the socket is full, keep it, so that what is unsent is the end of one write."""
         self._flushing = False
+        if not self.is_paused:
+            self.flush()
+            return
+        self._out = [b"".join(self._out)]
+        if len(self._out[0]) > MAX_UNREAD_BYTES:
+            self.abort(ConnectionLostError(f"nsqd does not read: {len(self._out[0])} bytes are waiting to be sent"))
+
+    def flush(self) -> None:
+        """Send buffered data now, even if the socket is full."""
         if not self._out:
             return
         data = self._out[0] if len(self._out) == 1 else b"".join(self._out)
@@ -271,18 +275,10 @@ class TcpStream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or self.is_closing():
             return
-        if self.is_paused:
-            self._count_unread(len(data))
         try:
             transport.write(self._codec.compress(data) if self._codec else data)
         except Exception as error:  # noqa: BLE001 - the caller would wait for an answer to unwritten data
             self._failed(error)
-
-    def _count_unread(self, count: int) -> None:
-        """End the connection if too much was written while the peer read nothing."""
-        self._unread += count
-        if self._unread > MAX_UNREAD_BYTES:
-            self.abort(ConnectionLostError(f"nsqd does not read: {self._unread} bytes are waiting to be sent"))
 
     def close(self) -> None:
         """Send buffered data, then close; ``on_lost`` follows."""
@@ -391,8 +387,8 @@ class TcpStream(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Record that the socket has space again (called by the event loop)."""
         self.is_paused = False
-        self._unread = 0
-        if self.on_resume is not None:
+        self.flush()
+        if self.on_resume is not None and not self.is_paused:
             self.on_resume()
 
     def connection_lost(self, exc: Exception | None) -> None:

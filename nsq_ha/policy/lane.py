@@ -9,8 +9,8 @@ The invariants, for all events in any order:
 * Each key has at most one unanswered publish, so a retry never overtakes a
   later message of its key.
 * Publishes of one key are first written in the order of their submission.
-* A publish is *not stored* only if every attempt was refused promptly or never
-  written. After one attempt in doubt it stays in doubt.
+* A publish is *not stored* only if every attempt was refused promptly, refused
+  before the server stores anything, or not written to its end. After one attempt in doubt it stays in doubt.
 * A publish that its caller has given up holds its key until its attempt is
   answered or its connection is lost.
 * A publish that went to another partition leaves a ghost in the order of
@@ -193,20 +193,21 @@ class Lane(Generic[T]):
                 self._finish(entry)
         return done
 
-    def refused(self, now: float, *, retry: bool) -> T:
+    def refused(self, now: float, *, retry: bool, is_certain: bool = False) -> T:
         """Record that the server refused the oldest unanswered publish.
 
         Args:
             now: The time of the refusal; a late one leaves doubt.
             retry: Whether it goes back to the front of its keys, unless its
                 caller has given up. If not, it ends.
+            is_certain: Whether even a late refusal says that it was not stored.
 
         Returns:
             The publish; its ``stage`` is READY if it will be written again.
         """
         entry = self._sent.popleft()
         self.unanswered -= 1
-        if now - entry.sent_at > PROMPT_REFUSAL:
+        if now - entry.sent_at > PROMPT_REFUSAL and not is_certain:
             entry.maybe_stored = True
         if retry and not entry.given_up:
             self._again((entry,))
@@ -214,8 +215,12 @@ class Lane(Generic[T]):
             self._finish(entry)
         return entry
 
-    def lost(self) -> list[T]:
+    def lost(self, *, is_read: bool = True, cut: T | None = None) -> list[T]:
         """Record that the connection is lost: all unanswered publishes are in doubt.
+
+        Args:
+            is_read: Whether the server may have read them.
+            cut: The one of them that was not written to its end. None if all may have been.
 
         They go back to the head of the lane in their old order. Publishes that
         their callers have given up end instead.
@@ -226,8 +231,9 @@ class Lane(Generic[T]):
         lost = list(self._sent)
         self._sent.clear()
         self.unanswered = 0
-        for entry in lost:
-            entry.maybe_stored = True
+        if is_read:
+            for entry in lost:
+                entry.maybe_stored = entry.maybe_stored or entry is not cut
         self._again([entry for entry in lost if not entry.given_up])
         for entry in lost:
             if entry.given_up:

@@ -37,7 +37,7 @@ from nsq_ha.policy.permission import RENEWABLE, renews
 from nsq_ha.producer.outcomes import OutageLog, Outcomes, PublishCounts
 from nsq_ha.producer.requests import encode_run
 from nsq_ha.producer.stall import RetryPause, Silence
-from nsq_ha.protocol.refusals import refuses_publish
+from nsq_ha.protocol.refusals import FINAL, refuses_publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,9 @@ PROBE_INTERVAL: Final = 1.0
 _REFRESHED_EVERY: Final = 1.0
 """Seconds between two lookups because of a leader that does not answer."""
 _WRITE_CHUNK: Final = 64
+_LARGE: Final = 64 * 1024
+"""Bytes of a publish from which publishes are written one by one, so that a full socket has cut the last of them."""
+
 _CLOSED: Final = "the producer was closed"
 
 _ASK_GRACE: Final = 0.25
@@ -112,6 +115,9 @@ class Sender(Role["Connection | Share"]):
         self._silence = Silence(self._stalled_at, self._stalled)
         self._pump_is_due = False
         self._probe_at = 0.0
+        self._has_large = False  # whether a large publish may wait
+        self._cut: PendingPublish | None = None  # the socket was full before its end
+        self._used: Connection | None = None  # the connection that unanswered publishes were written to
         self._number: int | None = _number_for_commands(partition, watch.view)
         self._callers = 0  # of connect()
         self._is_trying = False
@@ -171,6 +177,7 @@ class Sender(Role["Connection | Share"]):
     def submit(self, request: PendingPublish) -> None:
         """Queue a publish and write it in this iteration of the event loop if possible."""
         request.holder = self
+        self._has_large = self._has_large or request.size >= _LARGE
         self.lane.submit(request)
         if self._pump_is_due:
             return
@@ -191,6 +198,10 @@ class Sender(Role["Connection | Share"]):
         self._pump_is_due = False
         self.pump()
 
+    def _resumed(self) -> None:
+        self._cut = None
+        self.kick()
+
     def pump(self) -> None:
         """Write what may be written now."""
         link, lane = self.link, self.lane
@@ -204,11 +215,14 @@ class Sender(Role["Connection | Share"]):
         try:
             topic, number, now = self._watch.topic, self._number, self._clock()
             while lane.waiting and connection.takes_more:
-                requests = lane.take(now, min(window, lane.unanswered + _WRITE_CHUNK))
+                requests = lane.take(now, min(window, lane.unanswered + (1 if self._has_large else _WRITE_CHUNK)))
                 if not requests:
                     break
                 self.last_used = now
                 connection.write_publishes(encode_run(topic, number, requests), len(requests))
+                if connection.connection.has_cut:
+                    self._cut = requests[-1]
+            self._has_large = self._has_large and lane.waiting > 0
         except Exception as error:  # noqa: BLE001 - publishes taken but not written would never be answered
             link.survive(error)
             return
@@ -282,7 +296,7 @@ class Sender(Role["Connection | Share"]):
         failures = self.link.life.failures
         renewing = renews(error.code, has_secret=self._config.auth_secret is not None, failures=failures)
         again = (error.retriable or renewing) and self._config.on_unreachable == "retry"
-        request = self.lane.refused(self._clock(), retry=again)
+        request = self.lane.refused(self._clock(), retry=again, is_certain=error.code in FINAL)
         self.counts.retries += again and not request.given_up
         is_understood = refuses_publish(error)
         if not is_understood:
@@ -547,7 +561,8 @@ class Sender(Role["Connection | Share"]):
         self._is_trying = False
         if connection.is_recalled:
             self.link.news.set()
-        connection.on_resume(self.kick)
+        self._used, self._cut = connection.connection, None
+        connection.on_resume(self._resumed)
         self._connected.set()
         self.pump()
 
@@ -610,7 +625,9 @@ class Sender(Role["Connection | Share"]):
             self.link.news.set()
 
     def _take_back(self, reason: NsqError) -> None:
-        for request in self.lane.lost():
+        is_read = self._used is None or not self._used.reads_no_more
+        for request in self.lane.lost(is_read=is_read, cut=self._cut):
+            self._has_large = self._has_large or request.size >= _LARGE
             if request.given_up:
                 continue
             if self._config.on_unreachable == "fail":

@@ -61,6 +61,24 @@ PUBLISH_REFUSALS: Final = frozenset(
 )
 """Error codes that refuse a publish, of partitioned and upstream nsqds."""
 
+FINAL: Final = frozenset(
+    (
+        "E_AUTH_ERROR",
+        "E_AUTH_FAILED",
+        "E_AUTH_FIRST",
+        "E_BAD_BODY",
+        "E_BAD_MESSAGE",
+        "E_BAD_PARTITION",
+        "E_BAD_TOPIC",
+        "E_INVALID",
+        "E_PUB_TOO_MUCH_WAITING",
+        "E_TOPIC_NOT_EXIST",
+        "E_UNAUTHORIZED",
+    )
+)
+"""Codes of publishes that both kinds of nsqd refuse before they store anything, and after which they read nothing more
+from the connection (``FatalClientErr``): what follows on it is not stored, either."""
+
 _TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
 _OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"
 _INVALID: Final = r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid"
