@@ -142,14 +142,12 @@ class BackoffChanged(Event, frozen=True, kw_only=True):
     Attributes:
         topic: The topic.
         channel: The channel.
-        partition: The partition. None if the whole consumer backs off.
         state: The new state.
         seconds: How long the pause lasts; 0 for other states.
     """
 
     topic: str
     channel: str
-    partition: int | None
     state: BackoffState
     seconds: float = 0.0
 

@@ -49,7 +49,9 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     consumer = ConsumerConfig()
     assert (consumer.ordered, consumer.max_in_flight, consumer.partitions) == ("auto", 200, None)
     assert (consumer.max_attempts, consumer.warn_attempts, consumer.msg_timeout) == (None, 10, None)
-    assert (consumer.handler_backoff, consumer.handler_backoff_scope) == (Backoff(1.0, 120.0, 2.0, 0.3), "auto")
+    assert consumer.handler_backoff == Backoff(1.0, 4.0, 2.0, 0.3)
+    assert consumer.requeue_backoff == Backoff(10.0, 900.0)
+    assert consumer.requeue_backoff.initial > consumer.handler_backoff.maximum  # what fails is not the next test
 
 
 def test_the_longest_interval_is_not_shorter_than_the_shortest() -> None:
@@ -126,7 +128,6 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "tag": (7, b"blue", "", "x" * 101),
     "requeue_backoff": (1.0, None),
     "handler_backoff": (1.0, True, "off"),
-    "handler_backoff_scope": ("topic", None, True),
     "start_timeout": (-1, math.nan),
     "max_attempts": (0, 4001, 1.5),
     "warn_attempts": (-1, 65536),

@@ -87,7 +87,6 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "auto_touch": ("5.5", 5.5),
     "sample_rate": ("5", 5),
     "tag": ("blue", "blue"),
-    "handler_backoff_scope": ("connection", "connection"),
     "skip_header": ("test", "test"),
     "decompress": ("no", False),
     "max_decompressed_bytes": ("1000", 1000),

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha import observe
 from nsq_ha.policy.overrun import Granted
-from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled
-from nsq_ha.policy.timing import delay_after
+from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled, requeue_delay
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_req, encode_touch
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from nsq_ha.errors import NsqError
     from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message, Watch
-    from nsq_ha.options.types import Backoff
+    from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -82,12 +81,12 @@ class Reports(Protocol):
     Attributes:
         topic: The topic.
         channel: The channel.
-        requeue_backoff: Delay of a requeue without an explicit one.
+        config: The consumer's options.
     """
 
     topic: str
     channel: str
-    requeue_backoff: Backoff
+    config: ConsumerConfig
 
     def freed(self) -> None:
         """Record that messages were answered."""
@@ -425,7 +424,7 @@ class Delivery:
 
     def _hold_or_requeue(self, message: Message, delay: float | None) -> None:
         if delay is None:
-            delay = delay_after(self._ledger.requeue_backoff, message.attempts, lambda: 0.0)
+            delay = requeue_delay(self._ledger.config, message.attempts, is_ordered=self.is_ordered)
         if _watched.is_any:
             observe.requeued(self.topic, message)
         if self.is_ordered and delay > 0:

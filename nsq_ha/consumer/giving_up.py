@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.consumer.delivery import delivery_of, facts, give_back, reopened, source_of, take_cause
+from nsq_ha.consumer.failures import FailureLog
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
@@ -24,8 +25,8 @@ from nsq_ha.events import GaveUp
 from nsq_ha.message import Message, as_stored
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
-from nsq_ha.policy.redelivery import MOST_REMEMBERED
-from nsq_ha.policy.timing import FewLines, delay_after
+from nsq_ha.policy.redelivery import MOST_REMEMBERED, requeue_delay
+from nsq_ha.policy.timing import FewLines
 from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
@@ -308,6 +309,7 @@ class GivingUp:
         # Why messages are given up that are redelivered only for that. None if no failure is known.
         self._not_given_up: dict[MessageIdentity, Failure | None] = {}
         self._now: dict[int, Message] = {}  # by id(): the messages that are being given up
+        self._failures = FailureLog()
         self._unreadable = FewLines()  # their publisher may send any number
 
     def is_busy(self, task: asyncio.Task[Any] | None) -> bool:
@@ -331,7 +333,7 @@ class GivingUp:
 
     async def failed(self, message: Message, error: BaseException) -> None:
         """Requeue a message whose handler failed, or give it up if that was its last attempt."""
-        log.warning("handler failed on %r: %r", message, error, exc_info=error)
+        self._failures.failed(message, error, time.monotonic())
         if message.answered:
             return
         self._backoff.failed(message)
@@ -345,7 +347,9 @@ class GivingUp:
         if (more := self._unreadable.take(time.monotonic())) is not None:
             log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
         self._backoff.taken_back(message)
-        await self._failed(message, error, delay_after(self._config.requeue_backoff, message.attempts, lambda: 0.0))
+        await self._failed(
+            message, error, requeue_delay(self._config, message.attempts, is_ordered=source_of(message).is_ordered)
+        )
 
     async def _failed(self, message: Message, error: BaseException, delay: float | None) -> None:
         if not self._was_last(message) or self._waits(message):

@@ -20,6 +20,7 @@ from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
 from nsq_ha.errors import BodyError, ClosedError, ConfigError, NsqError
 from nsq_ha.observe import SILENT, Observer
+from nsq_ha.policy.consumer_backoff import PauseState
 from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, PackedBody, packed_body
 from nsq_ha.threads import in_thread
 
@@ -380,7 +381,7 @@ class ConsumerInbox:
 
     def is_exhausted(self) -> bool:
         """Return whether no message will come until one is answered."""
-        return not self.waiting and (self.pace.flow.is_full or self.pace.backoff.is_in_test)
+        return not self.waiting and (self.pace.flow.is_full or self.pace.backoff.state is PauseState.IN_TEST)
 
     def check_iterable(self) -> None:
         """Check that ``run`` does not take the messages.

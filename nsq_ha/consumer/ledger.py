@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.queue import MessageQueue
     from nsq_ha.identity import MessageIdentity
     from nsq_ha.options.config import ConsumerConfig
-    from nsq_ha.options.types import Backoff
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 
@@ -83,7 +82,7 @@ class Ledger:
     Attributes:
         topic: The topic.
         channel: The channel.
-        requeue_backoff: Delay of a requeue without an explicit one.
+        config: The consumer's options.
         handled: The messages whose handlers are running, by the tasks that run them.
         changed: Set when a subscription or the unanswered messages have changed.
         closing: Set when no more messages are handed out.
@@ -105,7 +104,7 @@ class Ledger:
         self.topic: str
         self.channel: str
         self.topic, _, self.channel = name.partition("/")
-        self.requeue_backoff: Backoff = config.requeue_backoff
+        self.config: ConsumerConfig = config
         self.handled: dict[asyncio.Task[object], Message] = {}
         self.changed: asyncio.Event = asyncio.Event()
         self.closing: asyncio.Event = asyncio.Event()

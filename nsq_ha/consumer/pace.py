@@ -174,7 +174,7 @@ class Flow:
         live = {p: s for p, s in self._subscriptions.items() if s.max_ready > 0}
         # Replaced connections have RDY 0, but their messages are still unanswered.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
-        is_test = self._backoff.wants_test(None) if self._backoff.is_active else None
+        is_test = self._backoff.wants_test
         if is_test is None:
             wanted = self._wanted(live)
         else:
@@ -196,14 +196,9 @@ class Flow:
     def _wanted(self, live: Mapping[int, Subscription]) -> dict[int, int]:
         """Return the RDY of each partition."""
         ceilings = {p: s.max_ready for p, s in live.items()}
-        if self._backoff.is_active:
-            tests = self._backoff.wanted_tests(live)
-            for partition in live.keys() & tests.keys():
-                most = min(ceilings[partition], live[partition].in_flight + 1)
-                ceilings[partition] = most if tests[partition] else 0
-        able = {p: s.seen for p, s in live.items() if ceilings[p] > 0}
-        if len(able) > self._limit > 0:
-            chosen = self._rotation.choose(asyncio.get_running_loop().time(), self._limit, able)
+        if len(live) > self._limit > 0:
+            seen = {p: s.seen for p, s in live.items()}
+            chosen = self._rotation.choose(asyncio.get_running_loop().time(), self._limit, seen)
             return {p: int(p in chosen) for p in live}
         return ready.share(self._limit, ceilings, needs=self._needs.by_partition)
 
@@ -318,7 +313,7 @@ class ConsumerPace:
         """Record that a connection was lost, with its messages in the queue."""
         self._window = None
         self.review()
-        self.backoff.left(self._subscriptions)
+        self.backoff.left()
         if not self.flow.gathers():
             self.flow.share()
 
@@ -392,7 +387,7 @@ class ConsumerPace:
 
     def is_due(self, message: Message) -> bool:
         """Take the turn of a message; if it has none yet, wake the queue when it has."""
-        if self.rate is None or self.backoff.keeps(message):  # such a one has its turn after the pause
+        if self.rate is None or self.backoff.keeps():  # such a one has its turn after the pause
             return True
         wait = self.rate.take(monotonic())
         if wait and self._turn_later is None:

@@ -80,10 +80,8 @@ def consumer_notes(inbox: ConsumerInbox) -> list[str]:
     notes = [] if inbox.pace.flow.max_in_flight else ["paused: max_in_flight=0"]
     if (rate := inbox.pace.rate) is not None:
         notes.append(f"limited: max_rate={rate.per_second:g} messages a second")
-    backoffs = tuple(inbox.pace.backoff.states)
-    if backoffs:
-        where = "all partitions" if None in backoffs else f"partitions {', '.join(map(str, backoffs))}"
-        notes.append(f"handlers failed: backing off on {where}")
+    if inbox.pace.backoff.wants_test is not None:
+        notes.append("handlers fail: messages are held back, but for one at a time")
     return notes
 
 

@@ -295,16 +295,16 @@ class ConsumerConfig(ClientConfig):
     False hands out all as they are stored."""
     max_decompressed_bytes: Annotated[Bytes, Meta(ge=1, le=_MOST)] = 16 * 1024 * 1024
     """Largest body after decompression; a message with a larger one counts as failed, and is not handed out."""
-    requeue_backoff: Backoff = Backoff(initial=1.0, maximum=900.0, factor=2.0, jitter=0.1)
-    """Delay of a requeue without ``delay``; it grows with the message's attempts."""
-    handler_backoff: Backoff | None = Backoff(initial=1.0, maximum=120.0, factor=2.0, jitter=0.3)
-    """Pause of the consumer after a handler failed, or after a requeue without ``delay``: it asks for no messages, then
-    for one as a test, and as before when tests succeed. Otherwise a database that is down would make every message
-    fail. None never pauses; a requeue with ``delay`` does not pause, either."""
-    handler_backoff_scope: Literal["auto", "consumer", "connection"] = "auto"
-    """What pauses: all of the ``consumer``, or only the ``connection`` that delivered the failed message. ``auto`` is
-    ``connection`` for ordered topics, so that one partition's failures do not stop the others, and ``consumer``
-    otherwise."""
+    requeue_backoff: Backoff = Backoff(initial=10.0, maximum=900.0, factor=2.0)
+    """Delay of a requeue without ``delay``, without its jitter; it grows with the message's attempts. The default is
+    longer than any pause of ``handler_backoff``, so that a message that fails each time is not what ends the pause. On
+    an ordered topic the message blocks its partition, so there it waits no longer than ``handler_backoff`` for as many
+    failures."""
+    handler_backoff: Backoff | None = Backoff(initial=1.0, maximum=4.0, factor=2.0, jitter=0.3)
+    """Pause of the consumer if one message fails, and the next one, too, by an exception in the handler or a requeue
+    without ``delay``: it asks for no messages, then for one as a test. If that fails, the next pause is longer; if it
+    succeeds, messages flow as before. A message that failed before neither begins a pause nor makes one longer. The
+    maximum is short, since messages wait that long after a repair. None never pauses."""
     start_timeout: Annotated[Seconds, Meta(ge=0, le=_DAY)] = 5.0
     """How long `async with` waits for all partitions; then it logs a warning, which names those that may not have the
     channel yet, and continues in the background."""

@@ -90,7 +90,6 @@ class ConsumerOptions(ClientOptions, total=False):
     max_decompressed_bytes: int
     requeue_backoff: Backoff
     handler_backoff: Backoff | None
-    handler_backoff_scope: Literal["auto", "consumer", "connection"]
     start_timeout: float
     max_attempts: int | None
     warn_attempts: int

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.touching import LEAST_GAP
 
 if TYPE_CHECKING:
     from nsq_ha.identity import MessageIdentity
+    from nsq_ha.options.config import ConsumerConfig
 
 TOUCH_SHARE: Final = 0.5
 """Share of the message timeout after which a waiting message is touched again."""
@@ -52,6 +54,15 @@ DAMAGED_ATTEMPTS: Final = 5
 def is_damaged_for_good(attempts: int) -> bool:
     """Return whether a message that could not be decoded would be damaged at each further delivery, too."""
     return attempts >= DAMAGED_ATTEMPTS
+
+
+def requeue_delay(config: ConsumerConfig, attempts: int, *, is_ordered: bool) -> float:
+    """Return the seconds until a failed message is delivered again.
+
+    On an ordered topic it blocks its partition, so it waits no longer than a consumer pauses after as many failures.
+    """
+    delay, pause = delay_after(config.requeue_backoff, attempts, lambda: 0.0), config.handler_backoff
+    return min(delay, delay_after(pause, attempts, lambda: 0.0)) if is_ordered and pause is not None else delay
 
 
 class Look(NamedTuple):

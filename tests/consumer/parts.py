@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
+from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.types import Backoff
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ class Reports:
     """Takes what deliveries report."""
 
     topic, channel = "orders", "ch"
-    requeue_backoff = Backoff(initial=2.0, maximum=30.0, factor=3.0, jitter=0.5)
+    config = ConsumerConfig(
+        requeue_backoff=Backoff(initial=2.0, maximum=30.0, factor=3.0, jitter=0.5), handler_backoff=None
+    )
 
     def __init__(self) -> None:
         self.takes = False

@@ -48,7 +48,7 @@ async def test_whatever_a_handler_fails_with_its_message_comes_again_and_others_
         peer.message(b"2", message_id(3))
         await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 2)
     await running
-    assert caplog.text.count("handler failed on") == 2
+    assert caplog.text.count("handler failed on") == 1  # the other one is counted
 
 
 class Enough(BaseException):

@@ -19,9 +19,24 @@ def made(backoff: Backoff = DOUBLING) -> ConsumerBackoff:
     return ConsumerBackoff(backoff, lambda: 1.0)
 
 
-def paused() -> ConsumerBackoff:
+def fails(policy: ConsumerBackoff, now: float, key: object) -> bool:
+    return policy.failed(now, key, is_known=False)
+
+
+def hands_out(policy: ConsumerBackoff, now: float, key: object) -> bool:
+    return policy.handed_out(now, key, is_known=False)
+
+
+def doubted() -> ConsumerBackoff:
     policy = made()
-    assert policy.failed(0.0, "a")
+    assert fails(policy, 0.0, "a")
+    return policy
+
+
+def paused() -> ConsumerBackoff:
+    policy = doubted()
+    assert hands_out(policy, 0.0, "next")
+    assert fails(policy, 0.0, "next")
     return policy
 
 
@@ -33,12 +48,13 @@ def about_to_test() -> ConsumerBackoff:
 
 def in_test() -> ConsumerBackoff:
     policy = about_to_test()
-    assert policy.handed_out(1.0, "test")
+    assert hands_out(policy, 1.0, "test")
     return policy
 
 
 IN = {
     PauseState.FLOWING: made,
+    PauseState.DOUBTED: doubted,
     PauseState.PAUSED: paused,
     PauseState.TESTING: about_to_test,
     PauseState.IN_TEST: in_test,
@@ -53,11 +69,11 @@ def test_each_state_can_be_reached(state: PauseState) -> None:
     assert IN[state]().state is state
 
 
-def test_only_a_pause_has_an_end_and_only_flowing_has_level_0() -> None:
+def test_only_a_pause_has_an_end_and_level_0_holds_nothing_back() -> None:
     for state, enter in IN.items():
         policy = enter()
         assert (policy.until is not None) is (state is PauseState.PAUSED)
-        assert (policy.level == 0) is (state is PauseState.FLOWING)
+        assert policy.holds is (policy.level > 0) is (state not in {PauseState.FLOWING, PauseState.DOUBTED})
 
 
 @pytest.mark.parametrize("event", PauseEvent)
@@ -68,18 +84,30 @@ def test_each_event_is_used(event: PauseEvent) -> None:
 # ------------------------------------------------------------ stories
 
 
-def test_one_failure_pauses_and_one_success_ends_it() -> None:
+def test_one_failure_holds_nothing_back_and_the_next_success_ends_the_doubt() -> None:
+    policy = doubted()
+    assert not policy.succeeded(0.0, "before")
+    assert hands_out(policy, 0.1, "b")
+    assert hands_out(policy, 0.1, "c")
+    assert policy.succeeded(0.2, "c")
+    assert (policy.state, policy.level) == (PauseState.FLOWING, 0)
+    assert not policy.succeeded(0.3, "b")
+    assert fails(policy, 0.4, "b")
+    assert policy.state is PauseState.DOUBTED
+
+
+def test_two_failures_in_a_row_pause_and_one_success_ends_it() -> None:
     policy = paused()
     assert (policy.level, policy.seconds, policy.until) == (1, 1.0, 1.0)
-    assert not policy.handed_out(0.5, "b")
+    assert not hands_out(policy, 0.5, "b")
     assert not policy.look(0.9)
     assert policy.look(1.0)
     assert not policy.look(1.1)
-    assert policy.handed_out(1.1, "b")
-    assert not policy.handed_out(1.1, "c")
+    assert hands_out(policy, 1.1, "b")
+    assert not hands_out(policy, 1.1, "c")
     assert policy.succeeded(1.2, "b")
-    assert (policy.state, policy.level, policy.test) == (PauseState.FLOWING, 0, None)
-    assert policy.handed_out(1.3, "c")
+    assert (policy.state, policy.level) == (PauseState.FLOWING, 0)
+    assert hands_out(policy, 1.3, "c")
     assert not policy.succeeded(1.4, "c")
 
 
@@ -88,42 +116,51 @@ def fail_tests(policy: ConsumerBackoff, count: int) -> list[float]:
     for number in range(count):
         now = policy.until or 0.0
         policy.look(now)
-        policy.handed_out(now, number)
-        policy.failed(now, number)
+        hands_out(policy, now, number)
+        fails(policy, now, number)
         pauses.append(policy.seconds)
     return pauses
 
 
-def test_failures_lead_deeper_up_to_the_maximum_and_successes_lead_out() -> None:
-    policy = made()
+def test_failures_lead_deeper_up_to_the_maximum_and_one_success_leads_out() -> None:
+    policy = doubted()
     assert fail_tests(policy, 7) == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]
-    assert policy.level == 4
-    ups = []
-    while policy.state is not PauseState.FLOWING:
-        now = policy.until or 0.0
-        assert policy.look(now)
-        assert policy.handed_out(now, "t")
-        assert policy.succeeded(now, "t")
-        ups.append((policy.level, policy.seconds))
-    assert ups == [(3, 4.0), (2, 2.0), (1, 1.0), (0, 1.0)]
+    assert policy.look(policy.until or 0.0)
+    assert hands_out(policy, 100.0, "t")
+    assert policy.succeeded(100.0, "t")
+    assert (policy.state, policy.level) == (PauseState.FLOWING, 0)
 
 
-def test_a_constant_pause_has_one_level() -> None:
-    policy = made(Backoff(initial=2.0, maximum=60.0, factor=1.0, jitter=0.0))
-    assert fail_tests(policy, 3) == [2.0, 2.0, 2.0]
-    assert policy.level == 1
+def test_what_failed_before_proves_nothing_by_failing_again() -> None:
+    policy = made()
+    assert not policy.failed(0.0, "old", is_known=True)
+    policy = doubted()
+    assert policy.handed_out(0.1, "old", is_known=True)
+    assert not policy.failed(0.2, "old", is_known=True)
+    assert policy.state is PauseState.DOUBTED
+    policy = about_to_test()
+    assert policy.handed_out(1.0, "old", is_known=True)
+    assert policy.failed(1.5, "old", is_known=True)
+    assert (policy.state, policy.level, policy.until) == (PauseState.PAUSED, 1, 2.5)
+
+
+def test_what_failed_before_ends_a_pause_by_its_success() -> None:
+    policy = about_to_test()
+    assert policy.handed_out(1.0, "old", is_known=True)
+    assert policy.succeeded(1.5, "old")
+    assert policy.state is PauseState.FLOWING
 
 
 def test_jitter_shortens_a_pause() -> None:
     policy = made(Backoff(initial=2.0, maximum=2.0, jitter=0.25))
-    policy.failed(0.0, "a")
-    assert policy.seconds == pytest.approx(1.5)
+    fails(policy, 0.0, "a")
+    assert fail_tests(policy, 1) == [pytest.approx(1.5)]
 
 
 def test_handlers_that_began_before_the_pause_have_no_say() -> None:
-    for policy in (paused(), about_to_test(), in_test()):
+    for policy in (doubted(), paused(), about_to_test(), in_test()):
         before = (policy.state, policy.level, policy.until)
-        assert not policy.failed(1.5, "b")
+        assert not fails(policy, 1.5, "b")
         assert not policy.succeeded(1.5, "b")
         assert not policy.deferred(1.5, "b")
         assert not policy.lost(1.5, "b")
@@ -140,8 +177,8 @@ def test_a_lost_test_is_followed_by_another_one() -> None:
     policy = in_test()
     assert policy.lost(1.5, "test")
     assert (policy.state, policy.level) == (PauseState.TESTING, 1)
-    assert policy.handed_out(1.5, "next")
-    assert not policy.failed(1.5, "test")
+    assert hands_out(policy, 1.5, "next")
+    assert not fails(policy, 1.5, "test")
     assert policy.succeeded(1.6, "next")
     assert policy.state is PauseState.FLOWING
 
@@ -151,9 +188,10 @@ def test_the_outcome_of_a_lost_test_counts_until_the_next_one(outcome: str, leve
     policy = in_test()
     policy.lost(1.5, "test")
     assert not policy.lost(1.6, "test")
-    assert getattr(policy, outcome)(1.6, "test")
+    options = {"is_known": False} if outcome == "failed" else {}
+    assert getattr(policy, outcome)(1.6, "test", **options)
     assert policy.level == level
-    assert not getattr(policy, outcome)(1.7, "test") or policy.state is PauseState.FLOWING
+    assert not getattr(policy, outcome)(1.7, "test", **options) or policy.state is PauseState.DOUBTED
 
 
 def test_while_messages_flow_only_a_failure_matters() -> None:
@@ -182,15 +220,18 @@ def test_the_invariants_hold_in_any_order(calls: list[tuple[str, int, float]], b
         if call == "look":
             policy.look(now)
         elif call == "handed_out":
-            was = policy.state
-            if policy.handed_out(now, number) and was is not PauseState.FLOWING:
-                assert was is PauseState.TESTING
-                out = {number}
+            held, was = policy.holds, policy.state
+            if hands_out(policy, now, number):
+                if held:
+                    assert was is PauseState.TESTING
+                    out.clear()
+                out.add(number)
+        elif call == "failed":
+            policy.failed(now, next(iter(out)) if key and out else -1, is_known=key > 1)
         else:
             getattr(policy, call)(now, next(iter(out)) if key and out else -1)
-        assert (policy.level == 0) is (policy.state is PauseState.FLOWING)
+        assert policy.holds is (policy.state not in {PauseState.FLOWING, PauseState.DOUBTED})
         assert (policy.until is None) is (policy.state is not PauseState.PAUSED)
-        assert policy.level <= 64
         assert delay_after(backoff, policy.level, lambda: 0.0) <= backoff.maximum
         if policy.until is not None:
             assert policy.until - now <= backoff.maximum + 1e-9

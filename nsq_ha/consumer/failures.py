@@ -1,0 +1,44 @@
+"""Log the failures of handlers: one of each kind with its traceback, then fewer and fewer lines, which count the rest.
+
+The invariant: a handler that fails thousands of times a second fills no log.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from nsq_ha.policy.timing import Rarely
+
+if TYPE_CHECKING:
+    from types import CodeType
+
+    from nsq_ha.message import Message
+
+log: logging.Logger = logging.getLogger("nsq_ha.consumer")
+
+MOST_KINDS: Final = 100
+"""Kinds of failures that are told apart; beyond that the oldest one is forgotten, and logged in full again."""
+
+
+class FailureLog:
+    """The failures of one consumer's handlers. Of one kind are those of one type that are raised in one line."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[type[BaseException], CodeType | None, int], Rarely] = {}
+
+    def failed(self, message: Message, error: BaseException, now: float) -> None:
+        """Log a failure, or count it."""
+        trace, code, line = error.__traceback__, None, 0
+        while trace is not None:
+            code, line, trace = trace.tb_frame.f_code, trace.tb_lineno, trace.tb_next
+        kind = type(error), code, line
+        if kind not in self._kinds and len(self._kinds) >= MOST_KINDS:
+            del self._kinds[next(iter(self._kinds))]
+        missed = self._kinds.setdefault(kind, Rarely()).take(now)
+        if missed is None:
+            log.debug("handler failed on %r: %r", message, error)
+        elif missed:
+            log.warning("handler failed on %r: %r (and %d times more since the last line)", message, error, missed)
+        else:
+            log.warning("handler failed on %r: %r", message, error, exc_info=error)
