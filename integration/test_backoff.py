@@ -33,13 +33,39 @@ async def test_a_failing_handler_is_called_a_few_times_and_loses_nothing(
     wanted = {mark + b"%d" % number for number in range(100)}
     async with running(consume(ordinary, requeue_backoff=QUICK, handler_backoff=PAUSES), handle, concurrency=4):
         await producer.publish_many(ordinary, sorted(wanted))
-        await eventually(lambda: len(calls) >= 6)
+        await eventually(lambda: len(calls) >= 8)
         # The first ones may fail together, and each later one is the only one after a pause.
         last = calls[-2:]
         assert last[1] - last[0] >= 0.9
         is_broken = False
         await eventually(lambda: done == wanted)
     assert len(calls) <= 12
+
+
+@pytest.mark.plain
+async def test_a_share_of_bad_messages_costs_the_good_ones_nothing(
+    producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    """With all defaults; each bad one comes again meanwhile."""
+    done: set[bytes] = set()
+    bad: list[int] = []
+
+    async def handle(message: Message) -> None:
+        if message.body.startswith(mark + b"bad"):
+            bad.append(message.attempts)
+            raise ValueError("it fails each time")
+        done.add(message.body)
+
+    good = {mark + b"%d" % number for number in range(600)}
+    async with running(consume(ordinary), handle, concurrency=4):
+        began = time.monotonic()
+        for number, body in enumerate(sorted(good)):
+            await producer.publish(ordinary, body)
+            if number % 50 == 0:
+                await producer.publish(ordinary, mark + b"bad %d" % number)
+            await asyncio.sleep(max(began + number / 40 - time.monotonic(), 0.0))
+        await eventually(lambda: good <= done, 3.0)
+        assert max(bad) > 1
 
 
 async def test_on_an_ordered_topic_the_other_partitions_go_on(
@@ -56,8 +82,7 @@ async def test_on_an_ordered_topic_the_other_partitions_go_on(
             raise ValueError("not yet")
         done.append(message.body.removeprefix(mark))
 
-    options = {"requeue_backoff": QUICK, "handler_backoff": PAUSES}
-    async with running(consume(ordered, **options), handle, concurrency=4):
+    async with running(consume(ordered, handler_backoff=PAUSES), handle, concurrency=4):
         await producer.publish(ordered, mark + b"bad", partition=0)
         await eventually(lambda: len(failures) == 1)
         await producer.publish(ordered, mark + b"good", partition=0)

@@ -135,18 +135,18 @@ class HandlerBackoff:
         policy = self._policy
         if policy is None:
             return True
-        is_admitted = policy.handed_out(monotonic(), message.identity, is_known=self._has_failed(message))
-        if not policy.holds:
-            return True
-        if is_admitted:
+        if self.keeps():
+            if _returns_at(message, arrived_at) <= (policy.until or monotonic()):
+                give_back(message, _WHY)
+            else:
+                self._park(policy, message, arrived_at)
+            return False
+        policy.handed_out(monotonic(), message.identity, is_known=self._has_failed(message))
+        if policy.holds:
             self._test, self._test_ends_at = message, arrived_at + source_of(message).msg_timeout
             self._share()
-        elif _returns_at(message, arrived_at) <= (policy.until or monotonic()):
-            give_back(message, _WHY)
-        else:
-            self._park(message, arrived_at)
-        self._plan(policy)
-        return is_admitted
+            self._plan(policy)
+        return True
 
     def left(self) -> None:
         """Record that a connection was lost."""
@@ -277,19 +277,22 @@ class HandlerBackoff:
 
     # -- messages that wait
 
-    def _park(self, message: Message, arrived_at: float) -> None:
+    def _park(self, policy: ConsumerBackoff, message: Message, arrived_at: float) -> None:
         """Keep a message: of thousands that are kept one after the other, none looks at all."""
         self._parked.append((message, arrived_at))
-        self._returns_at = min(self._returns_at, _returns_at(message, arrived_at))
+        if (at := _returns_at(message, arrived_at)) < self._returns_at:
+            self._returns_at = at
+            self._plan(policy)
 
     def _give_back_before(self, until: float) -> None:
         """Give back the messages that cannot wait until then."""
         parked, self._parked, self._returns_at = self._parked, deque(), math.inf
         for message, arrived_at in parked:
-            if _returns_at(message, arrived_at) <= until:
+            if (at := _returns_at(message, arrived_at)) <= until:
                 give_back(message, _WHY)
             else:
-                self._park(message, arrived_at)
+                self._parked.append((message, arrived_at))
+                self._returns_at = min(self._returns_at, at)
 
     def _unpark(self, count: int) -> None:
         """Put the first ``count`` messages back to the head of the queue."""

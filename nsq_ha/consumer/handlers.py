@@ -290,7 +290,7 @@ class Batch(Sequence["Message"]):
         """Requeue all messages that are not answered, see :meth:`Message.requeue() <nsq_ha.Message.requeue>`.
 
         Args:
-            delay: Seconds until the redelivery. None uses the consumer's ``requeue_backoff``, and makes it pause.
+            delay: Seconds until the redelivery. None uses the consumer's ``requeue_backoff``, and counts as a failure.
 
         Raises:
             ConfigError: ``delay`` is not a number, is negative or too large. The messages stay unanswered.

@@ -602,6 +602,34 @@ async def test_a_share_of_bad_messages_costs_the_good_ones_nothing(stage: Stage,
     assert len(bad) > 150
 
 
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("seconds", [20.0, 200.0])
+async def test_all_fail_for_a_while_and_go_on_soon_after_the_repair(stage: Stage, plain: bool, seconds: float) -> None:
+    """With all defaults: at most one call a second, and the full pace within 5 s."""
+    loop, handler, layout = asyncio.get_running_loop(), Handler(), Layout.PLAIN if plain else Layout.DETAIL
+    if plain:
+        stage.list_plain(stage.nsqd)
+
+    async def feed(peer: Peer) -> None:
+        for number in itertools.count(2):
+            await stage.nsqd.until(lambda: peer.ready > number - 2 - len(peer.of(Finish, Requeue)), seconds)  # noqa: B023
+            peer.message(b"x", message_id(number), layout=layout)
+            await dawdle(0.025)
+
+    async with running(stage.consumer(), handler, concurrency=4):
+        feeding = asyncio.create_task(feed(await stage.nsqd.subscriber()))
+        await dawdle(seconds)
+        handler.is_broken = False
+        began, failures = loop.time(), [at for at, _ in handler.calls]
+        assert all(after - before >= 1.0 for before, after in itertools.pairwise(failures[-4:]))
+        assert sum(at > began - 10.0 for at in failures) <= 10
+        await dawdle(5.0)
+        recovered = len(handler.calls)
+        await dawdle(1.0)
+        assert len(handler.calls) - recovered >= 36
+        feeding.cancel()
+
+
 # ------------------------------------------------------------ ordered topics
 
 

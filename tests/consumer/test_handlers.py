@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -12,7 +13,7 @@ from nsq_ha.protocol import Finish, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import dawdle, eventually
 
 
 async def fails_by_a_task(message: Message) -> None:
@@ -49,6 +50,30 @@ async def test_whatever_a_handler_fails_with_its_message_comes_again_and_others_
         await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 2)
     await running
     assert caplog.text.count("handler failed on") == 1  # the other one is counted
+
+
+async def test_a_handler_that_fails_all_the_time_fills_no_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """It wrote 43 MB of tracebacks in 20 s."""
+    caplog.set_level(logging.WARNING)
+
+    async def handle(message: Message) -> None:
+        await dawdle(0.01)
+        if message.body == b"odd":
+            raise KeyError(message.body)
+        raise ValueError(message.body)
+
+    async with stage.consumer(handler_backoff=None) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        peer = await stage.nsqd.subscriber()
+        for number in range(2000):
+            peer.message(b"odd" if number == 1000 else b"%d" % number, message_id(number + 2))
+            await stage.nsqd.until(lambda: len(peer.of(Requeue)) == number + 1)  # noqa: B023 - awaited here
+    await running
+    lines = [record for record in caplog.records if record.getMessage().startswith("handler failed on")]
+    assert len(lines) <= 5
+    assert [record.exc_info[0] for record in lines if record.exc_info] == [ValueError, KeyError]
+    counted = [re.search(r"\(and (\d+) times more since the last line\)", record.getMessage()) for record in lines]
+    assert sum(int(found[1]) for found in counted if found) > 1000
 
 
 class Enough(BaseException):

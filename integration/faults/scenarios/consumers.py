@@ -165,8 +165,8 @@ async def handler_fails(bench: Bench, scenario: Scenario) -> Row:
         await stage.recovered()
         ended = time.monotonic()
         await stage.finish(row)
-    backoff = load.consumer.config.requeue_backoff
-    planned = [backoff.initial * backoff.factor**number for number in range(FAILURES)]
+    config = load.consumer.config
+    planned = [requeue_delay(config, attempts, is_ordered=True) for attempts in range(1, FAILURES + 1)]
     waited = [later - earlier for earlier, later in itertools.pairwise(attempts)]
     row.notes.append(f"waited {[round(one, 2) for one in waited]} s, planned {planned}")
     late = [one - plan for one, plan in zip(waited, planned, strict=False)]
