@@ -27,7 +27,7 @@ from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
-from nsq_ha.errors import ConfigError, NsqError, ResponseTimeoutError
+from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.observe import Observer
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
@@ -452,6 +452,36 @@ class Consumer(SingleUseClient):
         # Not a coroutine function: the messages belong to the task that calls this, not to one that asyncio.wait_for
         # may create for the coroutine.
         return self._messages_of_task().__anext__()
+
+    def get(self, *, timeout: float | None = None) -> Coroutine[Any, Any, Message]:
+        """Return an awaitable for the next message, as iterating does, for a limited time.
+
+        That nothing came in time does not mean that the channel is empty: see "Read until nothing comes".
+
+        Cancelling it loses no message.
+
+        Args:
+            timeout: Seconds to wait for a message. None for no limit.
+
+        Raises:
+            TimeoutError: No message came in time. It is no NsqError, and the next call goes on.
+            ServerError: nsqd refused, and retrying cannot help.
+            ClosedError: The consumer is closed, or was not entered; or its own task died.
+            ConfigError: ``timeout`` is not valid; or as for iterating.
+        """
+        limit = None if timeout is None else check_timeout(timeout)
+        return self._get(self._messages_of_task(), limit)  # not a coroutine function: see __anext__
+
+    async def _get(self, messages: Messages, limit: float | None) -> Message:
+        try:
+            async with asyncio.timeout(limit):
+                return await anext(messages)
+        except StopAsyncIteration:
+            raise ClosedError("the consumer is closed") from None
+        except TimeoutError as error:
+            if isinstance(error, NsqError):
+                raise
+            raise TimeoutError(f"{self._name}: no message came within {limit:g} s") from None
 
     def _messages_of_task(self) -> Messages:
         self._check_loop()

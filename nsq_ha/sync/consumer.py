@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
+from nsq_ha.checks import check_timeout
 from nsq_ha.engine.single_use import options_of
-from nsq_ha.errors import ConfigError
+from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.signals import check_main_thread, wait_for_signals
@@ -167,6 +168,19 @@ class Consumer(Facade[ThreadedConsumer]):
             ConfigError: :meth:`run` is active.
         """
         return self._taker("__next__").take()
+
+    def _get(self, *, timeout: float | None = None) -> Message:
+        limit = None if timeout is None else check_timeout(timeout)
+        try:
+            return self._taker("get").take(limit)
+        except StopIteration:
+            raise ClosedError("the consumer is closed") from None
+        except TimeoutError as error:
+            if isinstance(error, NsqError):
+                raise
+            raise TimeoutError(f"{self.topic}/{self.channel}: no message came within {limit:g} s") from None
+
+    get: Final = described(_get, nsq_ha.Consumer.get, returns="Message")
 
     def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
         self._client.batches(max_messages, max_wait)  # checks the arguments, and warns

@@ -5,7 +5,11 @@ messages they are: it waits for those of a thread that still works, and gives ba
 
 A thread that is quick gets several messages at a time, since each exchange between two threads costs more than a
 message. The invariants: a message that the thread has not taken is given back when the consumer closes, and after
-``FRESH`` seconds; a message whose connection has gone is not handed out.
+``FRESH`` seconds; a message whose connection has gone is not handed out; only the end of the consumer or of the thread
+ends the task.
+
+A wait that ends early, by its limit or by the exception of a signal handler, withdraws nothing: the task goes on, and
+the thread's next call gets what it has taken meanwhile.
 """
 
 from __future__ import annotations
@@ -44,11 +48,11 @@ class Taker:
     """Takes messages for one thread.
 
     Attributes:
-        task: Holds the messages. None until it begins.
+        task: Holds the messages. None until the thread waits for one.
     """
 
     def __init__(self, portal: Portal, engine: ThreadedConsumer) -> None:
-        """Begin.
+        """Begin nothing yet: a signal handler may raise an exception before anybody knows of this.
 
         Args:
             portal: The event loop.
@@ -65,21 +69,21 @@ class Taker:
         self._wanting: LockType | None = None
         self._demand = asyncio.Event()
         self._most = 1
-        self._is_taking = False
-        self._is_interrupted = False
         self._is_timed = False
-        portal.post(self._begin)
+        self._is_over = False
 
     # ------------------------------------------------------------ in the thread
 
-    def take(self) -> Message:
-        """Wait for the next message and return it.
+    def take(self, limit: float | None = None) -> Message:
+        """Wait for the next message and return it, for at most ``limit`` seconds.
 
         Raises:
             StopIteration: The consumer was closed.
+            TimeoutError: There is none in time.
             NsqError: As for an async iteration.
         """
         ready = self._ready
+        until = None if limit is None else monotonic() + limit
         while True:
             if ready and monotonic() < self._fresh_until:
                 try:
@@ -89,7 +93,7 @@ class Taker:
                 if getattr(message.source, "is_alive", True):
                     return message
             else:
-                self._ask()
+                self._ask(until=until)
 
     def take_batch(self, max_messages: int, max_wait: float) -> Batch:
         """Wait for the next batch and return it.
@@ -99,19 +103,17 @@ class Taker:
             NsqError: As for an async iteration.
         """
         while True:
-            self._ask((max_messages, max_wait))
+            if not (self._batches and monotonic() < self._fresh_until):
+                self._ask((max_messages, max_wait))
             with contextlib.suppress(IndexError):  # the consumer closes, and has taken it back
                 return self._batches.popleft()
 
-    def _ask(self, wish: tuple[int, float] | None = None) -> None:
+    def _ask(self, wish: tuple[int, float] | None = None, until: float | None = None) -> None:
         wanting = allocate_lock()
         wanting.acquire()
-        try:
-            self._portal.post(partial(self._wanted, wanting, wish))
-            wanting.acquire()
-        except BaseException:
-            self._portal.post(self._unwanted)
-            raise
+        self._portal.post(partial(self._wanted, wanting, wish))
+        if not wanting.acquire(timeout=-1 if until is None else max(until - monotonic(), 0.0)):
+            raise TimeoutError
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
@@ -130,7 +132,7 @@ class Taker:
     def _give_back_late(self) -> None:
         """Give back what the thread has not taken in time: others may wait for it."""
         left = self._fresh_until - monotonic()
-        self._is_timed = bool(self._ready) and left > 0
+        self._is_timed = bool(self._ready or self._batches) and left > 0
         if self._is_timed:
             self._portal.loop.call_later(left, self._give_back_late)
         elif left <= 0:
@@ -144,6 +146,7 @@ class Taker:
 
     def drop(self) -> None:
         """Begin to end: the thread has ended."""
+        self._is_over = True
         self.give_back()
         if self.task is not None:
             self.task.cancel()
@@ -157,20 +160,14 @@ class Taker:
         self.give_back()
         self._wanting = wanting
         self._wish = wish
-        if self.task is None or self.task.done():
+        if self._is_over:
             self._answer(StopIteration())
             return
+        if self.task is None:
+            self._begin()
         was_quick = monotonic() - (self._fresh_until - FRESH) < QUICK
         self._most = min(2 * self._most, MOST) if was_quick else 1
         self._demand.set()
-
-    def _unwanted(self) -> None:
-        self._wanting = None
-        if self._is_taking and self.task is not None:
-            self._is_interrupted = True
-            self.task.cancel()
-        else:
-            self.give_back()
 
     def _answer(self, failure: BaseException | None = None) -> None:
         self._failure = failure
@@ -188,13 +185,12 @@ class Taker:
             while True:
                 await self._demand.wait()
                 self._demand.clear()
-                if self._wanting is not None:  # else the wait was interrupted as it began
+                if self._wanting is not None:  # else it got what the task was taking already
                     await self._fill()
         finally:
             self._engine.on_pause.discard(self._pause)
 
     async def _fill(self) -> None:
-        self._is_taking = True
         try:
             if self._wish is None:
                 await self._engine.take_into(self._ready, self._most)
@@ -203,18 +199,13 @@ class Taker:
         except StopAsyncIteration:
             self._answer(StopIteration())
         except asyncio.CancelledError:
-            was_interrupted, self._is_interrupted = self._is_interrupted, False
-            if not was_interrupted or self.task is None or self.task.uncancel():  # the thread has ended, too
-                raise
-            self.give_back()
-        except Exception as error:  # noqa: BLE001 - raised in the thread
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised in the thread
             self._answer(error)
         else:
             self._answer()
             if not self._is_timed:
                 self._give_back_late()
-        finally:
-            self._is_taking = False
 
 
 class Handle:

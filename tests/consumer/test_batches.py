@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import Backoff, Batch, ConfigError, Consumer, NsqError
+from nsq_ha import Backoff, Batch, ClosedError, ConfigError, Consumer, NsqError
 from nsq_ha.protocol import Finish, Requeue, Touch
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
@@ -312,3 +312,38 @@ async def test_wrong_arguments(stage: Stage, arguments: Any, text: str) -> None:
     async with stage.consumer() as consumer:
         with pytest.raises(ConfigError, match=text):
             consumer.batches(*arguments)
+
+
+# -- one message, for a limited time
+
+
+async def test_get_raises_a_timeout_error_and_the_next_call_goes_on(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(TimeoutError, match=r"^orders/ch: no message came within 2.5 s$") as raised:
+            await consumer.get(timeout=2.5)
+        assert not isinstance(raised.value, NsqError)
+        assert 2.5 <= loop.time() - began < 2.6
+        peer.message(b"late")
+        async with await consumer.get() as message:
+            assert message.body == b"late"
+        with pytest.raises(ConfigError, match="timeout must be"):
+            consumer.get(timeout=0)
+    with pytest.raises(ClosedError, match="the consumer is closed"):
+        await consumer.get(timeout=1.0)
+
+
+async def test_a_message_that_get_returned_belongs_to_the_task_that_called_it(stage: Stage) -> None:
+    """Not to the one that ``wait_for`` makes: the close of another task waits for its answer."""
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"mine")
+        message = await asyncio.wait_for(consumer.get(timeout=5.0), 10.0)
+        closing = asyncio.create_task(consumer.aclose())
+        await turn(10)
+        assert not closing.done()
+        message.finish()
+        await closing
+        assert len(peer.of(Finish)) == 1

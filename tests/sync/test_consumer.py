@@ -8,12 +8,12 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 import nsq_ha
-from nsq_ha import Backoff, ConfigError, Message, _portal
+from nsq_ha import Backoff, ClosedError, ConfigError, Message, _portal
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.events import BackoffChanged, Event
@@ -295,57 +295,101 @@ def test_a_thread_that_ends_holds_up_no_close(cluster: DevCluster, topic: str, p
         assert message.body == kept.body
 
 
-def test_an_interrupted_wait_loses_no_message(cluster: DevCluster, topic: str, producer: Producer) -> None:
-    class AlarmError(Exception):
-        """What the signal handler raises."""
+Interrupt = Callable[[float, Callable[[], object]], None]
+
+
+class AlarmError(Exception):
+    """What the signal handler raises."""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Interrupt]:
+    """Return a function that calls another one, which a signal handler's exception ends after so many seconds."""
 
     def ring(*_: object) -> None:
         raise AlarmError
 
-    before = signal.signal(signal.SIGUSR1, ring)
-    main = threading.get_ident()
-    try:
-        with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
-            in_thread(lambda: signal_when(lambda: any(taker._is_taking for taker in consumer._takers), main))
-            with pytest.raises(AlarmError):
-                next(consumer)
-            taker = consumer._local.handle.taker
-            until(lambda: not taker._is_taking)
-            bodies = publish(producer, topic, 3)
-            assert not taker._ready
-            assert sorted(some(consumer, 3)) == bodies
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    def interrupted(seconds: float, call: Callable[[], object]) -> None:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        call()
+
+    def interrupt(seconds: float, call: Callable[[], object]) -> None:
+        with pytest.raises(AlarmError):
+            interrupted(seconds, call)
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield interrupt
+    signal.signal(signal.SIGALRM, before)
 
 
-def test_a_wait_that_is_interrupted_as_it_begins_takes_no_message(
-    cluster: DevCluster, topic: str, producer: Producer
+@pytest.mark.parametrize("take", [next, lambda consumer: consumer.get(timeout=60.0)], ids=["next", "get"])
+def test_the_call_after_an_interrupted_wait_goes_on(
+    cluster: DevCluster, topic: str, producer: Producer, interrupt: Interrupt, take: Callable[[Consumer], Message]
 ) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        for seconds in (*(0.0005,) * 200, *(0.003,) * 50, *(0.03,) * 5):
+            interrupt(seconds, lambda: take(consumer))
+        bodies = publish(producer, topic, 3)
+        assert sorted(take(consumer).body for _ in bodies) == bodies
+
+
+def test_an_interrupted_wait_for_a_batch_loses_no_message(
+    cluster: DevCluster, topic: str, producer: Producer, interrupt: Interrupt
+) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        batches = consumer.batches(3, 60.0)
+        bodies = publish(producer, topic, 2)
+        until(lambda: consumer.stats().in_flight == 2)
+        for seconds in (0.0005, 0.003, 0.03):
+            interrupt(seconds, lambda: next(batches))
+        bodies += publish(producer, topic, 1, 2)
+        with next(batches) as batch:
+            assert sorted(message.body for message in batch) == bodies
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_what_comes_for_a_thread_that_asks_no_more_goes_to_another(
+    cluster: DevCluster, topic: str, producer: Producer, interrupt: Interrupt, *, is_batch: bool
+) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        interrupt(0.03, lambda: next(consumer.batches(1)) if is_batch else next(consumer))
+        bodies = publish(producer, topic, 3)
+        assert sorted(in_thread(lambda: some(consumer, 3)).result(LIMIT)) == bodies
+
+
+def test_get_waits_for_a_limited_time(cluster: DevCluster, topic: str, producer: Producer) -> None:
+    with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
+        with pytest.raises(TimeoutError, match=f"^{topic}/ch: no message came within 0.01 s$"):
+            consumer.get(timeout=0.01)
+        bodies = publish(producer, topic, 3)
+        got = [consumer.get(timeout=60.0) for _ in bodies]
+        assert sorted(message.body for message in got) == bodies
+        for message in got:
+            message.finish()
+        publish(producer, topic, 1, 3)
+        with consumer.get() as message:
+            assert message.body == b"3"
+        with pytest.raises(ConfigError, match="timeout must be"):
+            consumer.get(timeout=0)
+    with pytest.raises(ClosedError, match="the consumer is closed"):
+        consumer.get(timeout=60.0)
+
+
+def test_the_limit_of_get_holds_while_the_event_loop_is_blocked(cluster: DevCluster, topic: str) -> None:
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
         portal, free = consumer._started("start"), threading.Event()
         portal.post(lambda: free.wait(LIMIT))
-        taker = consumer._taker("__next__")
-        portal.post(lambda: taker._wanted(threading.Lock(), None))
-        portal.post(taker._unwanted)
+        with pytest.raises(TimeoutError, match="no message came"):
+            consumer.get(timeout=0.05)
         free.set()
-        portal.call(lambda: None)
-        bodies = publish(producer, topic, 1)
-        assert in_thread(lambda: some(consumer, 1)).result(LIMIT) == bodies
 
 
-def test_an_interrupted_wait_of_a_thread_that_ends_does_not_go_on(cluster: DevCluster, topic: str) -> None:
+def test_a_stop_ends_the_wait_of_another_thread(cluster: DevCluster, topic: str) -> None:
     with Consumer(topic, "ch", lookupd=cluster.lookupd) as consumer:
-        portal = consumer._started("start")
-        taker = taking.Taker(portal, consumer._client)
-        portal.post(lambda: taker._wanted(threading.Lock(), None))
-        until(lambda: taker._is_taking)
-
-        def interrupt_and_end() -> None:
-            taker._unwanted()
-            taker.drop()
-
-        portal.post(interrupt_and_end)
-        until(lambda: taker.task is not None and taker.task.done())
+        waiting = in_thread(lambda: consumer.get(timeout=60.0))
+        until(lambda: any(taker._wanting for taker in consumer._takers))
+    with pytest.raises(ClosedError, match="the consumer is closed"):
+        waiting.result(LIMIT)
 
 
 # -- handlers

@@ -387,7 +387,7 @@ def test_ctrl_c_ends_a_publish_and_cancels_it(programs: Programs) -> None:
 @pytest.mark.parametrize(
     ("call", "condition"),
     [
-        ("next(consumer)", "any(taker._is_taking for taker in consumer._takers)"),
+        ("next(consumer)", "any(taker._wanting for taker in consumer._takers)"),
         ("consumer.run(print, concurrency=4)", "consumer._client._inbox.pace.handlers"),
     ],
 )
