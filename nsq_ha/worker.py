@@ -55,7 +55,7 @@ class _Job:
     handler: Callable[[Message], Awaitable[object] | object]
     concurrency: int
     is_open: bool = False
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[BaseException | None] | None = None
 
     @property
     def name(self) -> str:
@@ -279,7 +279,7 @@ class Worker:
     async def _run_all(self) -> None:
         if self._is_stopping:
             return
-        tasks: dict[asyncio.Task[None], _Job] = {}
+        tasks: dict[asyncio.Task[BaseException | None], _Job] = {}
         for job in self._jobs.values():
             job.task = asyncio.create_task(self._consume(job), name=f"nsq_ha worker {job.name}")
             tasks[job.task] = job
@@ -303,10 +303,17 @@ class Worker:
         if failures:
             raise failures[0]
 
-    async def _consume(self, job: _Job) -> None:
-        async with job.consumer as consumer:
-            job.is_open = True
-            await consumer.run(job.handler, concurrency=job.concurrency)
+    async def _consume(self, job: _Job) -> BaseException | None:
+        """Run a consumer; return the error that would end the event loop if it left this task."""
+        try:
+            async with job.consumer as consumer:
+                job.is_open = True
+                await consumer.run(job.handler, concurrency=job.concurrency)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - run() raises it
+            return error
+        return None
 
     def _signalled(self, signal_name: str) -> None:
         names = ", ".join(job.name for job in self._jobs.values())
@@ -336,7 +343,7 @@ def _health_of(job: _Job, patience: float) -> Health:
 
 def _failure(task: asyncio.Task[Any], job: _Job) -> BaseException | None:
     """Return why a consumer ended, if it failed; errors that are bugs get a note, others a :class:`WorkerError`."""
-    error = None if task.cancelled() else task.exception()
+    error = None if task.cancelled() else task.exception() or task.result()
     if error is None:
         return None
     if not isinstance(error, NsqError):

@@ -531,9 +531,10 @@ class Consumer(SingleUseClient):
 
         When a handler returns, whatever it returns, its message is finished. If it raises, the message is requeued
         after ``requeue_backoff``. If the handler answered the message itself, nothing is added. If it raises
-        ``SystemExit`` or another ``BaseException`` that is no ``Exception``, the message is requeued at once and this
-        call ends. Plain functions run in threads; this call starts up to ``concurrency`` of its own. On an ordered
-        topic the messages of one partition are handled one at a time, in order, whatever ``concurrency`` is.
+        ``SystemExit`` or another ``BaseException`` that is no ``Exception``, this call asks for no more messages,
+        requeues this one at once, cancels the other handlers and raises it. Plain functions run in threads; this call
+        starts up to ``concurrency`` of its own. On an ordered topic the messages of one partition are handled one at a
+        time, in order, whatever ``concurrency`` is.
 
         Args:
             handler: A coroutine function or a plain one that takes a :class:`~nsq_ha.Message`.

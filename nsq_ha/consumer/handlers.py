@@ -68,6 +68,10 @@ def check_handler(handler: object, option: str = "handler") -> None:
     check_takes_one(handler, f"{option} must take one argument, the message")
 
 
+class _EndError(Exception):
+    """Ends the workers, since a handler has raised what is no ``Exception``."""
+
+
 class Handling:
     """Runs one handler over the messages of a consumer.
 
@@ -96,6 +100,7 @@ class Handling:
         self._seconds = 0.0
         self._threads = HandlerThreads(1)
         self._is_failing = False
+        self._ended_by: BaseException | None = None
         self._is_warned = False
 
     def cancel(self) -> None:
@@ -111,6 +116,7 @@ class Handling:
 
         Raises:
             NsqError: The iterator over messages raised it.
+            BaseException: A handler raised it, and it is no ``Exception``.
         """
         # __anext__ may await: let one worker at a time take messages, to keep their order.
         taking = asyncio.Lock() if concurrency > 1 else None
@@ -118,8 +124,10 @@ class Handling:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
-                    group.create_task(self._work(taking))
+                    group.create_task(self._work_or_end(taking))
         except BaseExceptionGroup as errors:
+            if self._ended_by is not None:
+                raise self._ended_by from None
             ours = errors.subgroup(NsqError)
             if ours is not None:
                 raise _first(ours) from None
@@ -128,6 +136,19 @@ class Handling:
             self._threads.close()
             if self._count:
                 self._pace.handled(self._count, self._seconds)
+
+    async def _work_or_end(self, taking: asyncio.Lock | None) -> None:
+        """Work, and keep what is no ``Exception`` for :meth:`run`.
+
+        A SystemExit that leaves a task ends the event loop, with the consumer open.
+        """
+        try:
+            await self._work(taking)
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - run() raises it
+            self._ended_by = error
+            raise _EndError from None
 
     async def _work(self, taking: asyncio.Lock | None) -> None:
         worker = asyncio.current_task()
@@ -196,6 +217,8 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             await self._giving_up.failed(message, error)
         except BaseException as error:
+            self._is_failing = True
+            self._pace.flow.hold(is_held=True)  # else nsqd would deliver the message to this consumer again
             if not message.answered:
                 give_back(message, f"its handler raised {type(error).__name__}")
             raise

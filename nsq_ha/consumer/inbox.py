@@ -364,6 +364,7 @@ class ConsumerInbox:
     def running(self, handlers: int) -> Iterator[None]:
         """Hand the messages to so many handlers while the block runs."""
         self._is_run = True
+        self.pace.flow.hold(is_held=False)
         self.queue.wake()  # iterating tasks now get an error
         self.pace.used_by(handlers)
         try:
@@ -406,6 +407,8 @@ class ConsumerInbox:
             if self.closing.is_set() and self.failure is None and self.died is None:
                 raise StopAsyncIteration
             loop = self.check_open()
+        if not self._is_run:
+            self.pace.flow.hold(is_held=False)
         self.pace.emptied()
         return self.queue.arrival(loop)
 

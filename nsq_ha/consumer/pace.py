@@ -79,6 +79,7 @@ class Flow:
         self._backoff = backoff
         self.is_raise_due: bool = False
         self._is_stopped = False
+        self._is_held = False
         self._look_later: asyncio.TimerHandle | None = None
         self._is_resting = False
         self._share_later: asyncio.TimerHandle | None = None
@@ -137,6 +138,12 @@ class Flow:
             self._fit()
             self.share()
 
+    def hold(self, *, is_held: bool) -> None:
+        """Ask for nothing until this is called again: what is given back now is for other consumers."""
+        if is_held is not self._is_held:
+            self._is_held = is_held
+            self.share()
+
     def stop(self) -> None:
         """Send no more RDY."""
         self._is_stopped = True
@@ -175,7 +182,9 @@ class Flow:
         # Replaced connections have RDY 0, but their messages are still unanswered.
         limit = self._limit - sum(s.replaced_in_flight for s in self._subscriptions.values())
         is_test = self._backoff.wants_test
-        if is_test is None:
+        if self._is_held:
+            wanted = dict.fromkeys(live, 0)
+        elif is_test is None:
             wanted = self._wanted(live)
         else:
             wanted = self._wanted_for_test(live, is_test=is_test)

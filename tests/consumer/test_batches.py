@@ -330,7 +330,7 @@ async def test_get_raises_a_timeout_error_and_the_next_call_goes_on(stage: Stage
         async with await consumer.get() as message:
             assert message.body == b"late"
         with pytest.raises(ConfigError, match="timeout must be"):
-            consumer.get(timeout=0)
+            await consumer.get(timeout=0)
     with pytest.raises(ClosedError, match="the consumer is closed"):
         await consumer.get(timeout=1.0)
 

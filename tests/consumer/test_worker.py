@@ -260,10 +260,9 @@ async def test_a_failure_of_another_kind_names_its_consumer(shop: Shop) -> None:
     await shop.producer.publish("refunds", b"x")
     await eventually(lambda: worker.consumers[0]._close.has_begun)
     held.may_end.set()
-    with pytest.raises(BaseExceptionGroup) as caught:
+    with pytest.raises(FatalError) as caught:
         async with asyncio.timeout(LIMIT):
             await running
-    assert caught.value.subgroup(FatalError) is not None
     assert (worker.health().reason, worker.is_healthy) == ("failed", False)
     assert caught.value.__notes__ == ["in the worker's consumer of refunds/ch"]
     assert held.ended == ["orders"]
@@ -354,3 +353,19 @@ def test_options_come_as_a_value_or_from_the_environment(monkeypatch: pytest.Mon
     assert worker.add("orders", "ch", ignore).config == ConsumerConfig(
         lookupd=("http://127.0.0.1:4161",), max_in_flight=9, msg_timeout=30.0
     )
+
+
+async def test_a_handler_that_ends_the_program_lets_all_consumers_close_first(shop: Shop) -> None:
+    """A SystemExit that left a task would end the event loop at once."""
+    worker = shop.worker()
+
+    async def leave(message: Message) -> None:
+        raise SystemExit(3)
+
+    worker.add("orders", "ch", leave)
+    worker.add("mails", "ch", ignore)
+    await shop.producer.publish("orders", b"x")
+    with pytest.raises(SystemExit):
+        await worker.run()
+    async with Consumer("orders", "ch", lookupd=shop.lookupd) as consumer:
+        (await consumer.get(timeout=LIMIT)).finish()
