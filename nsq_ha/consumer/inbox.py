@@ -69,22 +69,18 @@ class Messages:
 
     def take_now(self) -> Message | None:
         """Return the next message. None if there is none or it needs a check."""
-        queue = self._queue
-        messages = queue.messages
-        if messages and messages[0].attempts < queue.fine_below:
-            return messages.popleft()
-        return None
+        return self._messages.popleft() if self._queue.is_next_fine else None
 
     async def __anext__(self) -> Message:
         """Hand out the next message, see :meth:`nsq_ha.Consumer.__anext__`."""
         last = self._last
         if last is not None and not last.answered:
             self._keep(last)
-        messages = self._messages
+        messages, queue = self._messages, self._queue
         while True:
             while messages:
                 message = messages.popleft()
-                if message.attempts >= self._queue.fine_below:
+                if message.attempts >= queue.fine_below or message.id in queue.suspects:
                     self._last = None
                     if (turn := self._inbox.turn(message)) is not None:
                         await turn
@@ -311,7 +307,6 @@ class ConsumerInbox:
     def joined(self) -> None:
         """Record that a subscription succeeded, perhaps over another connection; RDY is still 0."""
         self.changed.set()
-        self.ledger.look_for_copies()
         if not self.pace.flow.gathers():
             self._share_with_new_ones()
 

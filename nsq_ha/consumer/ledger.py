@@ -36,7 +36,7 @@ from nsq_ha.events import FinishedAgain
 from nsq_ha.message import Message, Watch
 from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import QUICK
-from nsq_ha.policy.redelivery import Finished
+from nsq_ha.policy.redelivery import MOST_REMEMBERED, Finished
 from nsq_ha.policy.timing import FewLines
 from nsq_ha.policy.touching import Held, Touches, gap
 
@@ -58,10 +58,6 @@ IN_TIME: Final = 0.95
 
 _EXPIRY_SHARE: Final = 0.1
 """Share of the message timeout between two checks for messages whose time has passed in the queue."""
-
-_AFTER_LOSS: Final = 60.0
-"""Seconds after a lost connection, and after the next subscription, for which each message is compared with what was
-finished: a partition may be away for longer than this."""
 
 _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
@@ -179,8 +175,6 @@ class Ledger:
             drop(message)
             return False
         if self._finished and self._finished.claim(message.identity, now):
-            if not self._may_come_again():
-                self._pace.be_careful(0.0)
             self._finish_again(message)
             return False
         for handled in self.handled.values():
@@ -253,17 +247,18 @@ class Ledger:
         self._is_left_due = False
         self._queue.remove(lambda message: not source_of(message).is_alive)
         if not self.closing.is_set():
-            self.look_for_copies()
+            lost = (message.id for message in self.handled.values() if not source_of(message).is_alive)
+            self._queue.suspects.update(lost)
             self._pace.left()
 
-    def look_for_copies(self) -> None:
-        """Check each message for a while, if one may come again: a connection was lost, or a subscription succeeded."""
-        if self._may_come_again():
-            self._pace.be_careful(monotonic() + _AFTER_LOSS)
-
-    def _may_come_again(self) -> bool:
-        """Return whether a copy may arrive of what was finished, or is handled now, that attempts do not reveal."""
-        return bool(self._finished) or any(not source_of(handled).is_alive for handled in self.handled.values())
+    def _remember(self, message: MessageIdentity, now: float) -> None:
+        """Finish the next copy of a message unhandled: it was finished, and the FIN may have been without effect."""
+        suspects = self._queue.suspects
+        self._finished.remember(message, now)
+        suspects.add(message.id)
+        if len(suspects) > 2 * MOST_REMEMBERED:
+            suspects.clear()
+            suspects.update(self._finished.ids(), (message.id for message in self.handled.values()))
 
     # -- answers, as deliveries report them
 
@@ -277,9 +272,7 @@ class Ledger:
         """Record that a watched message is finished; its FIN follows."""
         now = monotonic()
         if self._takes_copies(message, watch, now):
-            self._finished.remember(message.identity, now)
-            if not delivery.is_alive:
-                self._pace.be_careful(now + _AFTER_LOSS)
+            self._remember(message.identity, now)
         else:
             delivery.may_be_refused(message)
         self._backoff.finished(message)
@@ -321,9 +314,7 @@ class Ledger:
     def unsettled(self, message: MessageIdentity) -> None:
         """Finish the next copy of a message unhandled: it was finished, and the FIN may have been without effect."""
         if not self.closing.is_set():
-            now = monotonic()
-            self._finished.remember(message, now)
-            self._pace.be_careful(now + _AFTER_LOSS)
+            self._remember(message, monotonic())
 
     def late(self, message: Message, answer: str) -> None:
         """Record, from any thread, that a message was answered after its connection ended, and how."""

@@ -25,7 +25,9 @@ class MessageQueue:
         messages: The messages. Empty from :meth:`close` on.
         unseen: The same, and those that arrive after :meth:`close`: nobody will get them.
         ages: Their arrival times.
-        fine_below: A message with fewer attempts needs no check when it is handed out.
+        fine_below: A message with fewer attempts needs no check when it is handed out, if it is no suspect.
+        suspects: Ids of messages of which a copy may come that its attempts do not reveal. The check then compares
+            identities.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,14 @@ class MessageQueue:
         self.unseen: deque[Message] = self.messages
         self.ages: Ages = Ages()
         self.fine_below: int = 0
+        self.suspects: set[bytes] = set()
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def is_next_fine(self) -> bool:
+        """Whether there is a message that needs no check."""
+        messages = self.messages
+        return bool(messages) and messages[0].attempts < self.fine_below and messages[0].id not in self.suspects
 
     def next_arrived_at(self) -> float:
         """Return when the message that was just taken from the head arrived."""

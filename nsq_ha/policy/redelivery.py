@@ -25,6 +25,8 @@ from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.touching import LEAST_GAP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsq_ha.identity import MessageIdentity
     from nsq_ha.options.config import ConsumerConfig
 
@@ -123,6 +125,10 @@ class Finished:
     def __len__(self) -> int:
         """Return the number of remembered messages."""
         return len(self._known)
+
+    def ids(self) -> Iterator[bytes]:
+        """Return the ids of the remembered messages."""
+        return (message.id for message in self._known)
 
     def remember(self, message: MessageIdentity, now: float) -> None:
         """Remember a message whose FIN may have been without effect."""

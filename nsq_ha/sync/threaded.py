@@ -86,10 +86,8 @@ class ThreadedConsumer(nsq_ha.Consumer):
         """
         messages = self._messages_of_task()
         ready.append(await anext(messages))
-        queue = self._inbox.queue
-        waiting = queue.messages
         for _ in range(most - 1):
-            if not waiting or waiting[0].attempts >= queue.fine_below:  # would take more than a look at it
+            if not self._inbox.queue.is_next_fine:  # would take more than a look at it
                 return
             ready.append(await anext(messages))
 

@@ -439,26 +439,8 @@ async def test_copies_in_the_queue_are_answered_with_a_message_whose_fin_may_be_
     assert list(case.inbox) == ([copy, other] if why == "in time" else [other])
     assert copy.answered == (why != "in time")
     assert bool(case.ledger._finished) == (why != "in time")
-    # Only after a loss each message is compared for a while, however quick the handlers are.
     case.pace.handled(1000, 0.01)
-    assert (case.queue.fine_below == 0) == (why == "lost")
-    await dawdle(61.0)
-    case.pace.review()
-    assert case.queue.fine_below == 2
-
-
-async def test_after_a_loss_each_message_is_compared_if_one_was_finished_late() -> None:
-    for is_late in (False, True):
-        case = Case()
-        source = case.source()
-        (message,) = case.arrive(1, source)
-        case.hand_out()
-        await dawdle(9.0 if is_late else 1.0)
-        message.finish()
-        case.pace.handled(1000, 0.01)
-        assert case.queue.fine_below == 2
-        case.ledger.left()
-        assert case.queue.fine_below == (0 if is_late else 2)
+    assert (case.queue.fine_below, case.queue.suspects) == (2, set() if why == "in time" else {message.id})
 
 
 @pytest.mark.parametrize(("taken_after", "works", "warned"), [(0.0, 9.0, [LONG]), (7.0, 2.0, []), (0.0, 7.0, [])])
