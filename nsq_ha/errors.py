@@ -270,10 +270,15 @@ class ChannelNotRegisteredError(SubscribeRefusedError):
 
 
 class AuthError(ServerError):
-    """Authentication failed or permission is missing: check the secret and the permissions.
+    """Authentication failed or permission is missing: check the secret, the permissions and nsqd's auth server.
 
-    On a connection that worked before, the client has already connected again with a fresh secret.
+    The first refusal is final. A client whose secret the cluster has accepted before keeps trying: nsqd refuses a
+    correct secret with the same words while its auth server does not answer.
     """
+
+    def _text(self) -> str:
+        hint = ": the secret is wrong, or nsqd's auth server does not answer" if self.code == "E_AUTH_FAILED" else ""
+        return super()._text() + hint
 
 
 class NotInFlightError(ServerError):

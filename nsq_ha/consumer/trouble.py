@@ -18,7 +18,7 @@ from nsq_ha.errors import (
     SubscribeRefusedError,
     TlsRequiredError,
 )
-from nsq_ha.policy.permission import renews
+from nsq_ha.policy.permission import RENEWABLE
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PartitionTrouble:
         self._config = config
         self._outage = Outage()
         self._since = 0.0
-        self._refusals = 1  # none can be renewed before a subscription was accepted
+        self._was_subscribed = False
 
     @property
     def since(self) -> float | None:
@@ -69,9 +69,10 @@ class PartitionTrouble:
     def ends(self, error: NsqError) -> bool:
         """Return whether a failed attempt ends the subscription, since retries cannot fix ``error``."""
         if isinstance(error, AuthError):
-            has_secret, refusals = self._config.auth_secret is not None, self._refusals
-            self._refusals += 1
-            return not renews(error.code, has_secret=has_secret, failures=refusals)
+            renews = self._was_subscribed and self._config.auth_secret is not None and error.code in RENEWABLE
+            return not (error.retriable or renews)
+        if isinstance(error, ChannelNotRegisteredError) and self._was_subscribed:
+            return False  # another leader may not have got the channel from the nsqlookupds yet
         if isinstance(error, _PERMANENT):
             return True
         if self._config.nsqd:  # without nsqlookupd, nothing says whether the topic is ordered
@@ -114,7 +115,7 @@ class PartitionTrouble:
         """Record that messages may arrive, perhaps not for long."""
         self.reason = None
         self._since = now
-        self._refusals = 0
+        self._was_subscribed = True
 
     def settled(self, node: Node) -> None:
         """Record that the subscription has lasted; log it if its failures were logged."""

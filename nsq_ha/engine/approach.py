@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from nsq_ha.errors import NsqError
+from nsq_ha.errors import AuthError, NsqError
 from nsq_ha.policy.approaches import FEW, PROOFS, Approaches, Attempt, Trust
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Approach:
 
     def __init__(self) -> None:
         self._policy = Approaches()
+        self._is_authorized = False  # the cluster has accepted a secret of this client
         # By address, in the order of their turns; those of each address in theirs.
         self._waiting: dict[str, dict[asyncio.Future[Attempt], Node]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -49,7 +50,10 @@ class Approach:
             connection = await opening()
         except BaseException as error:
             self._ended(attempt, is_fault=isinstance(error, NsqError))
+            if isinstance(error, AuthError) and self._is_authorized:
+                error.retriable = True  # the auth server may be away, which nsqd does not tell from a wrong secret
             raise
+        self._is_authorized |= connection.identity.auth_required
         proof = self._policy.opened(attempt, _now())
         self._wake()
         if proof is not None:

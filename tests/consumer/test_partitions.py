@@ -20,7 +20,6 @@ from nsq_ha.consumer.receiving import Receiver
 from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import PartitionTrouble
 from nsq_ha.errors import (
-    AuthError,
     BadNameError,
     ConnectError,
     ConnectionLostError,
@@ -486,18 +485,6 @@ def test_which_errors_no_retry_cures() -> None:
         errors = (BadNameError("E_BAD_TOPIC", "no"), unordered, refused, ConnectionLostError("lost"))
         assert tuple(trouble.ends(error) for error in errors) == permanent, options
     assert not trouble_of(ordered=False).ends(ServerError("E_OTHER", "no"))
-
-
-def test_a_refused_secret_may_be_renewed_once_after_each_subscription() -> None:
-    error = AuthError("E_AUTH_FAILED", "no")
-    assert trouble_of(auth_secret="open").ends(error)
-    trouble = trouble_of(auth_secret="open")
-    for _ in range(2):
-        trouble.subscribed(0.0)
-        assert [trouble.ends(error) for _ in range(2)] == [False, True]
-    without = trouble_of()
-    without.subscribed(0.0)
-    assert without.ends(error)
 
 
 def test_a_topic_that_a_given_nsqd_does_not_have_is_explained() -> None:

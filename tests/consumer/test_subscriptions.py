@@ -134,23 +134,34 @@ async def test_auth_comes_before_the_subscription(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", [Auth, SubAdvanced])
-async def test_a_refusal_after_a_lost_connection_is_renewed_once(stage: Stage, kind: type[Command]) -> None:
-    """The auth server may have been unreachable for a moment, or the secret was replaced: this used to end all."""
+@pytest.mark.parametrize("refusal", ["E_AUTH_FAILED AUTH failed", "E_UNAUTHORIZED AUTH failed"])
+async def test_a_refusal_after_a_subscription_is_retried_with_the_present_secret(
+    stage: Stage, caplog: pytest.LogCaptureFixture, kind: type[Command], refusal: str
+) -> None:
+    """The auth server may be away, or the secret was replaced: this used to end consumers for good."""
     numbers = itertools.count(1)
     stage.nsqd.identity = Identity(auth_required=True)
     async with stage.consumer(auth_secret=lambda: f"secret-{next(numbers)}") as consumer:
-        for number in (0, 1):  # each accepted subscription may be renewed again
-            peer = await stage.nsqd.subscriber(number)
-            stage.nsqd.script = Refusing(kind, "E_AUTH_FAILED AUTH failed", closes=True)
-            peer.close()
-        await stage.nsqd.subscriber(2)
+        peer = await stage.nsqd.subscriber()
+        stage.nsqd.script = Refusing(kind, *[refusal] * 12, closes=True)
+        peer.close()
+        peer = await stage.nsqd.subscriber(1)
         sent = [command.secret for command in stage.nsqd.commands if isinstance(command, Auth)]
-        assert sent == [b"secret-%d" % number for number in (1, 2, 3, 4, 5)]
-        stage.nsqd.script = Refusing(kind, *["E_UNAUTHORIZED AUTH failed"] * 9, closes=True)
-        stage.nsqd.peers[-1].close()
-        with pytest.raises(ServerError, match="E_UNAUTHORIZED AUTH failed"):
-            await asyncio.wait_for(anext(consumer), LIMIT)
-    assert len(stage.nsqd.peers) == 7
+        assert sent == [b"secret-%d" % number for number in range(1, 15)]
+        peer.message(b"x")
+        (await anext(consumer)).finish()
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any(refusal in line and "still trying" in line for line in warned)
+
+
+async def test_a_channel_that_another_leader_does_not_know_yet_is_waited_for(stage: Stage) -> None:
+    """Leaders get registered channels from the nsqlookupds, which used to end consumers after a change of leaders."""
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        stage.nsqd.script = Refusing(Subscribe, *["E_SUB_CHANNEL_NOT_REGISTERED not registered"] * 5, closes=True)
+        peer.close()
+        (await stage.nsqd.subscriber(1)).message(b"x")
+        (await anext(consumer)).finish()
 
 
 async def test_a_wrong_secret_is_raised_at_the_start_without_another_attempt(stage: Stage) -> None:

@@ -1,6 +1,8 @@
-"""Publishes that nsqd refuses for lack of permission: one new connection, then the refusal is reported."""
+"""Publishes that nsqd refuses for lack of permission, and an auth server that is away."""
 
+import asyncio
 import itertools
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -92,22 +94,63 @@ async def test_a_refusal_that_stays_is_reported_after_one_new_connection(stage: 
         assert (await producer.publish(TOPIC, b"z", key="k")).attempts == 1
 
 
-async def test_a_refused_auth_ends_the_renewal(stage: Stage) -> None:
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Pub | Auth) and len(peer.nsqd.commands) > 3:
-            peer.write(error("E_AUTH_FAILED AUTH failed"))
-            peer.close()
-            return True
-        return False
+class AuthServerAway:
+    """An nsqd whose auth server does not answer while ``is_away``: it refuses AUTH, and publishes as it asks again."""
 
-    stage.nsqd.identity = Identity(auth_required=True)
-    stage.nsqd.script = script
+    def __init__(self, stage: Stage, refusal: str = "E_AUTH_FAILED AUTH failed") -> None:
+        self.is_away = False
+        self._refusal = refusal
+        stage.nsqd.identity = Identity(auth_required=True)
+        stage.nsqd.script = self
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if not self.is_away or not isinstance(command, Auth | Pub | Mpub):
+            return False
+        peer.write(error(self._refusal))
+        peer.close()
+        return True
+
+
+@pytest.mark.parametrize("refusal", ["E_AUTH_FAILED AUTH failed", "E_UNAUTHORIZED AUTH no authorizations found"])
+async def test_an_auth_server_that_is_away_delays_publishes_within_their_limit(
+    stage: Stage, caplog: pytest.LogCaptureFixture, refusal: str
+) -> None:
+    nsqd = AuthServerAway(stage, refusal)
     async with stage.producer(auth_secret="hush") as producer:
         await producer.publish(TOPIC, b"x", key="k")
-        with pytest.raises(PublishError, match="E_AUTH_FAILED") as caught:
-            await producer.publish(TOPIC, b"y", key="k")
+        nsqd.is_away = True
+        publishing = asyncio.create_task(producer.publish(TOPIC, b"y", key="k", timeout=20))
+        await asyncio.sleep(8)
+        assert not publishing.done()
+        assert not producer.health().is_healthy
+        nsqd.is_away = False
+        assert (await publishing).attempts == 2
+        with_warning = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert refusal.split(maxsplit=1)[0] in with_warning[0].getMessage()
+
+
+async def test_a_publish_fails_at_its_limit_while_the_auth_server_is_away(stage: Stage) -> None:
+    nsqd = AuthServerAway(stage)
+    clock = asyncio.get_running_loop().time
+    async with stage.producer(auth_secret="hush") as producer:
+        await producer.publish(TOPIC, b"x", key="k")
+        nsqd.is_away = True
+        began = clock()
+        with pytest.raises(PublishError, match=r"E_AUTH_FAILED.* auth server does not answer") as caught:
+            await producer.publish(TOPIC, b"y", key="k", timeout=20)
+        assert clock() - began == pytest.approx(20, abs=0.1)
     assert type(caught.value.__cause__) is AuthError
     assert not caught.value.maybe_stored
+
+
+async def test_a_first_refusal_of_the_secret_fails_a_publish_at_once(stage: Stage) -> None:
+    AuthServerAway(stage).is_away = True
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with stage.producer(auth_secret="hush") as producer:
+        with pytest.raises(PublishError, match="E_AUTH_FAILED"):
+            await producer.publish(TOPIC, b"x", key="k", timeout=20)
+    assert clock() - began < 1
 
 
 @pytest.mark.parametrize("options", [{}, {"auth_secret": "hush", "on_unreachable": "fail"}])
