@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from nsq_ha import observe
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled, requeue_delay
-from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_req, encode_touch
+from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,6 +140,7 @@ class Delivery:
         msg_timeout: Seconds after which the server requeues an unanswered message.
         peak: The most messages in flight since the last check.
         ready: The RDY sent last.
+        repeats_ready: nsqd counts RDY down, so it is sent again with each read.
         touched_at: When a message was last touched.
     """
 
@@ -169,6 +170,7 @@ class Delivery:
         self.msg_timeout: float = 60.0
         self.peak: int = 0
         self.ready: int = 0
+        self.repeats_ready: bool = False
         self.touched_at: float = 0.0
         self.granted: Granted = Granted(0.0, self.msg_timeout)
         self._ledger = ledger
@@ -192,10 +194,18 @@ class Delivery:
         self._connection = connection
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self.nsqd = connection.node.address
+        self.repeats_ready = connection.identity.counts_ready_down
         self.msg_timeout = connection.identity.msg_timeout / 1000
         self.max_msg_timeout = connection.identity.max_msg_timeout / 1000
         self.granted = Granted(monotonic(), self.msg_timeout)
         self.is_alive = True
+
+    def passed_on(self) -> None:
+        """Send the answers to the messages of one read, and RDY again if nsqd counts it down."""
+        self.is_arriving = False
+        self.flush()
+        if self.repeats_ready and self.ready and self._connection is not None:
+            self._connection.write(encode_ready(self.ready))
 
     def abort(self, reason: NsqError) -> None:
         """End the connection at once."""

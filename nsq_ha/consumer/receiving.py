@@ -109,8 +109,7 @@ class Receiver:
         delivery.is_arriving = True
         # This resumes the task that waits for messages, so that its answers are sent together, below.
         self._arrived(messages)
-        delivery.is_arriving = False
-        delivery.flush()
+        delivery.passed_on()
 
     def _kept(self, messages: list[Message], delivery: Delivery) -> list[Message]:
         """Return the messages without those that are skipped, and without the copy of the first one."""

@@ -48,6 +48,7 @@ from nsq_ha.protocol.commands import Auth, Command
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.identify import (
+    OLDEST,
     Identity,
     Offer,
     Upgrade,
@@ -129,7 +130,7 @@ class Handshake:
 
     Iterating raises:
 
-    - :class:`ConnectError`: The client requires TLS, but the server does not offer it.
+    - :class:`ConnectError`: The client requires TLS, but the server does not offer it; or it is older than ``OLDEST``.
     - :class:`AuthError`: AUTH is required and no secret is given.
     - :class:`ServerError`: The server refused IDENTIFY, a layer or AUTH.
     - :class:`RemoteProtocolError`: The server broke a rule.
@@ -177,6 +178,9 @@ class Handshake:
     def __iter__(self) -> Iterator[Step]:
         """Yield the steps; :class:`Receive` only when all fed data is used up."""
         self.identity = decode_identity((yield from self._request(self._offer.command())))
+        if self.identity.is_too_old:
+            version = self.identity.version
+            raise ConnectError(f"nsqd {self._address} has version {version}, but this library needs {OLDEST} or newer")
         layers = upgrades(self.identity, self._offer)
         if self._offer.tls and "tls" not in layers:
             raise ConnectError(f"{self._address} does not offer TLS: {self._advice.no_tls}")

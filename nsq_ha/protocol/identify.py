@@ -12,6 +12,7 @@ Source: server protocol 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -51,6 +52,10 @@ _Answer = TypeVar("_Answer", bound=msgspec.Struct)
 _LARGEST = 2**63 - 1  # of nsqd's integers; a float takes it, too
 _Positive = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_MSG_TIMEOUT: Final = 60_000
+OLDEST: Final = "0.2.23"
+"""The oldest upstream nsqd that this library works with."""
+
 _Text = Annotated[str, msgspec.Meta(max_length=256)]  # each connection keeps it, and tls_limits each version of an nsqd
 
 
@@ -165,7 +170,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         version: The server's version; empty if unknown.
         max_rdy_count: Largest RDY.
         max_msg_timeout: How long TOUCH can keep a message, milliseconds.
-        msg_timeout: Message timeout of this connection, milliseconds.
+        msg_timeout: Message timeout of this connection, milliseconds. nsqd 0.2.29 and 0.2.30 say 0 for their default,
+            which they do not name; it is taken for 60 s.
         tls_v1: Switch to TLS.
         deflate: Switch to DEFLATE.
         deflate_level: The server's level.
@@ -181,7 +187,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     version: _Text = ""
     max_rdy_count: _Positive = 2500
     max_msg_timeout: _Positive = 900_000
-    msg_timeout: _Positive = 60_000
+    msg_timeout: _Natural = _MSG_TIMEOUT
     tls_v1: bool = False
     deflate: bool = False
     deflate_level: _Natural = 0
@@ -192,6 +198,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     output_buffer_size: _Natural = 0
     output_buffer_timeout: _Natural = 0
     desired_tag: _Text = ""
+
+    @property
+    def is_too_old(self) -> bool:
+        """Whether it is older than :data:`OLDEST`; versions of other servers are not compared."""
+        return re.match(r"0\.(?:[01]|2\.(?:1?[0-9]|2[0-2]))(?![0-9])", self.version) is not None
+
+    @property
+    def counts_ready_down(self) -> bool:
+        """Whether each message lowers RDY at the server, so that it must be sent again: nsqd before 0.3.0."""
+        return self.version.startswith("0.2.")
 
 
 class Authorization(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,7 +227,7 @@ class Authorization(msgspec.Struct, frozen=True, kw_only=True):
 def decode_identity(data: bytes) -> Identity:
     """Decode the answer to IDENTIFY.
 
-    A plain ``OK`` is the answer of a server that negotiates nothing. Unknown
+    A plain ``OK`` is the answer of a server that negotiates nothing, nsqd before 0.2.20. Unknown
     fields are ignored, missing ones have the server's defaults.
 
     Raises:
@@ -219,11 +235,11 @@ def decode_identity(data: bytes) -> Identity:
             (RDY limit or message timeout below 1). Drop the connection.
     """
     if data == OK:
-        return Identity()
+        return Identity(version="0.2.19")  # or older
     identity = _decode(data, Identity, "IDENTIFY")
     if identity.snappy and identity.deflate:
         raise RemoteProtocolError("answer to IDENTIFY switches on both snappy and deflate")
-    return identity
+    return identity if identity.msg_timeout else msgspec.structs.replace(identity, msg_timeout=_MSG_TIMEOUT)
 
 
 def decode_authorization(data: bytes) -> Authorization:

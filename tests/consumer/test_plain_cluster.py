@@ -7,14 +7,15 @@ import json
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from nsq_ha import Backoff, ConfigError, Message, StartFrom
 from nsq_ha.policy import plain_topology
-from nsq_ha.protocol import Close, Layout, Requeue, Sub
+from nsq_ha.protocol import Close, Command, Layout, Ready, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
-from tests.support.nsqd import LIMIT, Subscribe, message_id
+from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
@@ -237,3 +238,33 @@ async def test_a_copy_of_what_a_handler_still_has_at_the_end_of_the_close_goes_b
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
     assert again.of(Requeue) == [Requeue(b"0123456789abcdef", 0)]
     await asyncio.wait({running})
+
+
+async def test_an_old_nsqd_that_counts_rdy_down_delivers_more_than_rdy(stage: Stage) -> None:
+    """Before 0.3.0 each message lowers RDY, so a consumer used to stop for good after ``max_in_flight`` messages."""
+    nsqd = stage.nsqd
+    nsqd.identity = msgspec.structs.replace(nsqd.identity, version="0.2.30", msg_timeout=0)
+    stage.list_plain(nsqd)
+    ready = [0]
+
+    def set_ready(_: Peer, command: Command) -> None:
+        if isinstance(command, Ready):
+            ready[0] = command.count
+
+    nsqd.script = set_ready
+    async with stage.consumer(max_in_flight=4) as consumer:
+        peer = await nsqd.subscriber()
+        for number in range(20):
+            await eventually(lambda: ready[0] > 0)
+            ready[0] -= 1
+            peer.message(b"x", message_id(number), layout=Layout.PLAIN)
+            (await anext(consumer)).finish()
+
+
+async def test_an_nsqd_that_is_too_old_is_named(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    stage.nsqd.identity = msgspec.structs.replace(stage.nsqd.identity, version="0.2.22")
+    stage.list_plain(stage.nsqd)
+    async with stage.consumer(start_timeout=0.1) as consumer:
+        text = f"nsqd {stage.nsqd.node.address} has version 0.2.22, but this library needs 0.2.23 or newer"
+        await eventually(lambda: text in caplog.text)
+        assert not consumer.health().is_healthy

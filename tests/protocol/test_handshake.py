@@ -90,8 +90,9 @@ def test_a_server_that_agrees_on_nothing() -> None:
     assert run.sent == [MAGIC + Offer().command().encode()]
 
 
-def test_a_server_that_negotiates_nothing() -> None:
-    assert Run(started(), [OK_FRAME]).all() == Identity()
+def test_a_server_that_negotiates_nothing_is_too_old() -> None:
+    with pytest.raises(ConnectError, match=r"nsqd:4150 has version 0\.2\.19.* needs 0\.2\.23 or newer"):
+        Run(started(), [OK_FRAME]).all()
 
 
 def test_the_layers_come_in_order_and_auth_goes_through_them() -> None:

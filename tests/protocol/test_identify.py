@@ -129,6 +129,34 @@ def test_a_plain_ok_is_an_old_server() -> None:
     assert upgrades(identity) == ()
 
 
+def test_a_message_timeout_of_zero_is_the_default() -> None:
+    """nsqd 0.2.29 and 0.2.30 say 0 if the client asked for their default."""
+    assert decode_identity(b'{"version":"0.2.30","msg_timeout":0}').msg_timeout == 60000
+
+
+@pytest.mark.parametrize(
+    ("version", "is_too_old", "counts_down"),
+    [
+        ("0.1.9", True, False),
+        ("0.2.2", True, True),
+        ("0.2.19", True, True),
+        ("0.2.22", True, True),
+        ("0.2.22-alpha", True, True),
+        ("0.2.23", False, True),
+        ("0.2.31", False, True),
+        ("0.3.0", False, False),
+        ("0.3.7-HA.1.9.8", False, False),
+        ("0.20.1", False, False),
+        ("1.3.0", False, False),
+        ("", False, False),
+        ("fake", False, False),
+    ],
+)
+def test_what_old_servers_need(version: str, is_too_old: bool, counts_down: bool) -> None:
+    identity = Identity(version=version)
+    assert (identity.is_too_old, identity.counts_ready_down) == (is_too_old, counts_down)
+
+
 def test_unknown_fields_are_ignored_and_missing_ones_have_defaults() -> None:
     identity = decode_identity(b'{"max_rdy_count":10,"multiplexing":[{}],"auth_required":true}')
     assert (identity.max_rdy_count, identity.auth_required, identity.max_msg_timeout) == (10, True, 900000)
@@ -152,7 +180,7 @@ def test_unknown_fields_are_ignored_and_missing_ones_have_defaults() -> None:
         b'{"max_rdy_count":-1}',
         b'{"max_rdy_count":"2500"}',
         b'{"max_rdy_count":null}',
-        b'{"msg_timeout":0}',
+        b'{"msg_timeout":-1}',
         b'{"max_msg_timeout":0}',
         b'{"tls_v1":1}',
         b'{"sample_rate":100}',
