@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
 from contextvars import ContextVar
 from copy import copy as copied
@@ -123,6 +124,7 @@ class Delivery:
         counts: Counts of the partition's messages.
         is_ordered: The channel is read in order.
         is_returned_at_end: The server requeues unanswered messages when the connection ends.
+        longest_delay: Seconds by which nsqd delays a requeue at most, as far as is known.
 
     Attributes:
         arrived_at: When the last message of an ordered channel arrived; only one is in flight there.
@@ -152,6 +154,7 @@ class Delivery:
         *,
         is_ordered: bool,
         is_returned_at_end: bool = True,
+        longest_delay: float = math.inf,
     ) -> None:
         self.topic: str = ledger.topic
         self.channel: str = ledger.channel
@@ -160,6 +163,7 @@ class Delivery:
         self.counts: DeliveryCounts = counts
         self.is_ordered: bool = is_ordered
         self.is_returned_at_end: bool = is_returned_at_end
+        self._longest_delay = longest_delay
         self.is_alive: bool = False
         self.is_arriving: bool = False
         self.arrived_at: float = 0.0
@@ -453,7 +457,7 @@ class Delivery:
         if self._connection is not None:
             if self._first is not None and message.is_copy_of(self._first):
                 self._no_repeat()  # from now on a copy is the redelivery that this requeue asks for
-            self._connection.write(encode_req(message.id, round(delay * 1000)))
+            self._connection.write(encode_req(message.id, round(min(delay, self._longest_delay) * 1000)))
             self.counts.requeued += 1
             self.in_flight -= 1
             self._on_freed()

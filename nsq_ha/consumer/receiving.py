@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from nsq_ha.engine.connection import Callbacks
 from nsq_ha.errors import NotInFlightError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.policy.timing import FewLines
+from nsq_ha.protocol.refusals import longest_delay
 from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class Receiver:
         arrived: Receives the messages of one read.
         refused: Called with each error that answers no request, and the nsqd's address.
         skipping: Decides which messages are finished unhandled. None hands out all.
+
+    Attributes:
+        longest_delay: Seconds by which nsqd delays a requeue at most, as far as is known.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Receiver:
         *,
         skipping: Skipping | None = None,
     ) -> None:
+        self.longest_delay: float = math.inf
         self._skipping = skipping
         self._refused = refused
         self._topic = topic
@@ -149,9 +155,22 @@ class Receiver:
         for refusal in refusals:
             if (more := self._refusal_lines.take(self._loop.time())) is not None:
                 log.info("%s: %s%s", self._name, refusal, more)
+            if (longest := longest_delay(refusal)) is not None:
+                self._shorten(longest, delivery)
             if isinstance(refusal, NotInFlightError) and (unfinished := refusal.unfinished) is not None:
                 delivery.fin_refused(unfinished)
             self._refused(refusal, delivery.nsqd)
+
+    def _shorten(self, longest: float, delivery: Delivery) -> None:
+        if longest != self.longest_delay:
+            log.warning(
+                "%s: nsqd %s delays a requeue by at most %g s (--max-req-timeout) and closes the connection after a"
+                " longer one: longer delays are shortened from now on",
+                self._name,
+                delivery.nsqd,
+                longest,
+            )
+        self.longest_delay = longest
 
 
 def _is_flood(granted: Granted, now: float, before: int, messages: list[Message]) -> bool:

@@ -433,6 +433,7 @@ class Subscription(Role[Connection]):
             self.counts,
             is_ordered=meta.ordered if self._config.ordered == "auto" else self._config.ordered,
             is_returned_at_end=meta.is_partitioned,
+            longest_delay=self._receiver.longest_delay,
         )
 
     async def _send_sub(self, connection: Connection, delivery: Delivery, start: str | None) -> None:

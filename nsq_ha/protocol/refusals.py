@@ -18,7 +18,8 @@ output buffer ...   ``output_buffer_timeout``,      ``--max-output-buffer-timeou
 sample rate         ``sample_rate``                 (none: the limit is fixed)
 ==================  ==============================  ===================================
 
-A requeue delay above ``--max-req-timeout`` is not refused: both kinds of nsqd shorten it.
+The partitioned nsqd and upstream's from 1.1.0 on shorten a requeue delay above ``--max-req-timeout``. Older ones refuse
+it, close the connection and name the limit in nanoseconds, see :func:`longest_delay`.
 
 Source: youzan/nsq ``nsqdserver/protocol_v2.go``, ``nsqd/client_v2.go``; nsqio/nsq ``nsqd/protocol_v2.go``,
 ``nsqd/client_v2.go``.
@@ -81,6 +82,7 @@ from the connection (``FatalClientErr``): what follows on it is not stored, eith
 
 _TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
 _OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"
+_DELAY: Final = r"REQ timeout [0-9]{1,19} out of range 0-([0-9]{1,19})"
 _INVALID: Final = r"IDENTIFY ([a-z ]{1,30}) \(-?[0-9]{1,19}\) is invalid"
 
 _OPTIONS: Final = {
@@ -122,6 +124,12 @@ def read_error(data: bytes) -> ServerError:
             f"an error frame contains {excerpt(data)}, which is not an error: the stream is damaged"
         )
     return with_advice(server_error(data))
+
+
+def longest_delay(error: ServerError) -> float | None:
+    """Return the longest delay of a requeue that nsqd accepts, in seconds. None if it refused something else."""
+    found = re.fullmatch(_DELAY, error.detail) if error.code == "E_INVALID" else None
+    return None if found is None else int(found[1]) / 1e9
 
 
 def with_advice(error: ServerError) -> ServerError:

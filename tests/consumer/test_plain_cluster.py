@@ -15,7 +15,7 @@ from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Command, Layout, Ready, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
-from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
+from tests.support.nsqd import LIMIT, Peer, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually, turn
 
@@ -130,7 +130,7 @@ async def test_what_goes_back_to_an_nsqd_that_has_gone_is_not_handed_out(
         inbox_of(consumer).pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
         peer = await stage.nsqds[0].subscriber()
         for number in range(3):
-            peer.message(b"x", message_id(number), layout=Layout.PLAIN)
+            peer.message(b"x", message_id(number + 2), layout=Layout.PLAIN)
         await eventually(lambda: len(inbox_of(consumer).waiting) == 3)
         stage.list_plain(stage.nsqds[1])
         await stage.nsqds[0].until(lambda: len(peer.of(Requeue)) == 3)
@@ -257,7 +257,7 @@ async def test_an_old_nsqd_that_counts_rdy_down_delivers_more_than_rdy(stage: St
         for number in range(20):
             await eventually(lambda: ready[0] > 0)
             ready[0] -= 1
-            peer.message(b"x", message_id(number), layout=Layout.PLAIN)
+            peer.message(b"x", message_id(number + 2), layout=Layout.PLAIN)
             (await anext(consumer)).finish()
 
 
@@ -267,4 +267,33 @@ async def test_an_nsqd_that_is_too_old_is_named(stage: Stage, caplog: pytest.Log
     async with stage.consumer(start_timeout=0.1) as consumer:
         text = f"nsqd {stage.nsqd.node.address} has version 0.2.22, but this library needs 0.2.23 or newer"
         await eventually(lambda: text in caplog.text)
-        assert not consumer.health().is_healthy
+        assert not consumer.health(patience=0).is_healthy
+
+
+async def test_an_old_nsqd_that_refuses_a_long_requeue_is_asked_for_no_longer_one(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before 1.1.0 nsqd closes the connection because of a delay above ``--max-req-timeout``, each time."""
+
+    def refuse_long(peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Requeue) or command.delay_ms <= 2000:
+            return False
+        peer.write(error(f"E_INVALID REQ timeout {command.delay_ms}000000 out of range 0-2000000000"))
+        peer.close()
+        return True
+
+    def delays() -> list[int]:
+        return [command.delay_ms for command in nsqd.commands if isinstance(command, Requeue)]
+
+    nsqd = stage.nsqd
+    nsqd.script = refuse_long
+    stage.list_plain(nsqd)
+    async with stage.consumer() as consumer:
+        for number in range(4):
+            peer = await nsqd.subscriber(min(number, 1))
+            peer.message(b"x", message_id(number + 2), layout=Layout.PLAIN)
+            (await anext(consumer)).requeue(60)
+        await eventually(lambda: len(delays()) == 4)
+    assert delays() == [60_000, 2000, 2000, 2000]
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "delays a requeue by at most 2 s (--max-req-timeout)" in line

@@ -40,6 +40,7 @@ from tests.support.certificates import CA_FILE, server_context
 
 TLS = {"tls": "true", "tlsCaFile": CA_FILE}
 OK = encode_frame(FrameType.RESPONSE, b"OK")
+IDENTIFIED = encode_frame(FrameType.RESPONSE, b"{}")
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,7 @@ def test_a_secret_is_given_where_it_is_asked_for(nsqd: ScriptedNsqd) -> None:
         connection.close()
 
 
-@pytest.mark.parametrize("nsqd", [[(b"}", OK)]], indirect=True)
+@pytest.mark.parametrize("nsqd", [[(b"}", IDENTIFIED)]], indirect=True)
 def test_a_secret_is_kept_from_servers_that_do_not_ask(nsqd: ScriptedNsqd) -> None:
     connection = BlockingConnection(nsqd.node, ConnectionOptions(auth_secret="secret"))
     connection.open()

@@ -25,8 +25,9 @@ from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
 from tests.spark.test_replay import HEARTBEAT, OK, ScriptedNsqd, error
 
+IDENTIFIED = encode_frame(FrameType.RESPONSE, b"{}")
 OPTIONS = WriteOptions(lookupd=("http://127.0.0.1:4161",), topic="flights", publish_timeout=10.0)
-HANDSHAKE = (b"}", OK)
+HANDSHAKE = (b"}", IDENTIFIED)
 
 
 @dataclass
@@ -231,7 +232,7 @@ def test_a_slow_network_holds_up_no_write_past_its_limit() -> None:
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        (((b"}", OK), (b"one", error(b"E_BAD_MESSAGE too big"))), MessageRefusedError),
+        (((b"}", IDENTIFIED), (b"one", error(b"E_BAD_MESSAGE too big"))), MessageRefusedError),
         (((b"}", error(b"E_AUTH_FAILED no")),), AuthError),
     ],
 )

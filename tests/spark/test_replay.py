@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 OPTIONS = ReadOptions(lookupd=("http://127.0.0.1:4161",), topics=("flights",))
 OK = encode_frame(FrameType.RESPONSE, b"OK")
+IDENTIFIED = encode_frame(FrameType.RESPONSE, b"{}")
 HEARTBEAT = encode_frame(FrameType.RESPONSE, b"_heartbeat_")
 
 
@@ -145,7 +146,7 @@ def start() -> Iterator[Start]:
         nsqd.end()
 
 
-HANDSHAKE = (b"}", OK), (b"SUB_ADVANCED", OK)
+HANDSHAKE = (b"}", IDENTIFIED), (b"SUB_ADVANCED", OK)
 
 
 def soon() -> float:
@@ -161,7 +162,7 @@ def received(replay: Replay, count: int) -> list[Message]:
 
 
 def test_a_channel_of_its_own_is_set_and_then_subscribed_without_a_start_position(start: Start) -> None:
-    replay, nsqd, channels = start((b"}", OK), (b"RDY", delivered(*log_of([40, 50]))))
+    replay, nsqd, channels = start((b"}", IDENTIFIED), (b"RDY", delivered(*log_of([40, 50]))))
     nsqd.script.insert(1, (b"#ephemeral 5\n", OK))
     replay.open(240)
     ((channel, offset),) = channels.made
@@ -200,7 +201,7 @@ def test_the_messages_of_a_small_range_are_not_gathered(start: Start, size: int,
 
 
 def test_an_ordered_topic_is_subscribed_ordered(start: Start) -> None:
-    replay, nsqd, _ = start((b"}", OK), (b"SUB_ORDERED", OK), (b"RDY", b""), ordered=True)
+    replay, nsqd, _ = start((b"}", IDENTIFIED), (b"SUB_ORDERED", OK), (b"RDY", b""), ordered=True)
     replay.open(0)
     assert b"SUB_ADVANCED" not in nsqd.heard
 
@@ -364,13 +365,13 @@ def test_silence_ends_with_the_time_given(start: Start) -> None:
 @pytest.mark.parametrize(
     ("script", "kind"),
     [
-        ([(b"}", OK), (b"SUB", error(b"E_FAILED_ON_NOT_LEADER "))], NotLeaderError),
+        ([(b"}", IDENTIFIED), (b"SUB", error(b"E_FAILED_ON_NOT_LEADER "))], NotLeaderError),
         ([(b"}", encode_frame(FrameType.RESPONSE, b'{"auth_required":true}'))], AuthError),
         ([(b"}", encode_frame(FrameType.RESPONSE, b'{"snappy":true}'))], RemoteProtocolError),
         ([(b"}", encode_frame(FrameType.RESPONSE, b"{nonsense"))], RemoteProtocolError),
         ([(b"}", error(b"E_BAD_BODY IDENTIFY"))], NsqError),
         # Not in the time that the answer has, but as soon as there are too many to keep.
-        ([(b"}", OK), (b"SUB", delivered(*log_of([30_000] * 600)))], RemoteProtocolError),
+        ([(b"}", IDENTIFIED), (b"SUB", delivered(*log_of([30_000] * 600)))], RemoteProtocolError),
     ],
 )
 def test_a_refused_opening_takes_its_channel_with_it(
