@@ -44,7 +44,8 @@ from nsq_ha.policy.tls_renewal import Lifetime, evidence
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
-from nsq_ha.protocol.refusals import FINAL
+from nsq_ha.protocol.identify import DEFAULTS
+from nsq_ha.protocol.refusals import FINAL, refused_option
 from nsq_ha.time_limits import time_limit
 from nsq_ha.tls import server_name, ssl_context
 from nsq_ha.unexpected import report_unexpected
@@ -135,11 +136,18 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, config: ClientConfig, node: Node, callbacks: Callbacks, *, extend_support: bool = False
+        cls,
+        config: ClientConfig,
+        node: Node,
+        callbacks: Callbacks,
+        *,
+        extend_support: bool = False,
+        is_modest: bool = False,
     ) -> Self:
         """Connect, IDENTIFY, upgrade (TLS, compression) and AUTH, within ``connect_timeout``.
 
-        If it fails or is cancelled, the socket is closed and ``lost`` is not called.
+        If nsqd's flags forbid a default of this library, it connects once more with nsqd's own. If it fails or is
+        cancelled, the socket is closed and ``lost`` is not called.
 
         Raises:
             ConnectError: The nsqd is not reachable, or did not answer within ``connect_timeout``.
@@ -149,7 +157,7 @@ class Connection:
         connection = cls(config, node, callbacks)
         try:
             async with time_limit(config.connect_timeout):
-                await connection._handshake(extend_support)
+                await connection._handshake(extend_support, is_modest)
         except TimeoutError:
             was_reached = connection._stream is not None
             await connection._discard()
@@ -167,12 +175,16 @@ class Connection:
             await connection._discard()
             if isinstance(error, RemoteProtocolError):
                 raise connection._named(error) from error.__cause__
-            raise
+            option = refused_option(error) if isinstance(error, ServerError) else None
+            if option is None or is_modest or getattr(config, option) != DEFAULTS.get(option, error):
+                raise
+            log.debug("%s: %s; connecting with the defaults of nsqd", connection.name, error)
+            return await cls.open(config, node, callbacks, extend_support=extend_support, is_modest=True)
         connection.is_open = True
         connection._looks.add(connection.look, connection._next_look())
         return connection
 
-    async def _handshake(self, extend_support: bool) -> None:
+    async def _handshake(self, extend_support: bool, is_modest: bool) -> None:
         config, node = self.config, self.node
         offer = Offer.of(
             config,
@@ -180,6 +192,7 @@ class Connection:
             user_agent=config.user_agent or USER_AGENT,
             extend_support=extend_support,
             is_plain=node.is_plain,
+            is_modest=is_modest,
         )
         text, function = _parted(config.auth_secret)
         asks = function is not None

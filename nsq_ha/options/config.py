@@ -100,13 +100,15 @@ class ClientConfig:
     heartbeat_interval: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 2.0
     """Time between nsqd's heartbeats, from 1 up to its ``--max-heartbeat-interval`` (60). A connection is closed after
     two intervals without a byte, so a frozen node is left after about 4 s. A consumer asks for a longer interval after
-    its event loop was blocked."""
+    its event loop was blocked. An nsqd that allows only less than the default is asked for 1."""
     output_buffer_timeout: Annotated[Seconds, Meta(ge=0.001, le=3600)] | None = None
     """How long nsqd may collect messages before it writes them, up to its ``--max-output-buffer-timeout`` (1). On a
-    nearly empty channel, this is most of a message's delay. None uses the server's minimum: 0.01, or 0.025 with a plain
-    nsqd. Ordered channels do not wait for it."""
+    nearly empty channel, this is most of a message's delay. None asks for the minimum that servers have without flags:
+    0.01, or 0.025 with a plain nsqd; one that forbids it uses its own ``--output-buffer-timeout`` (0.25). Ordered
+    channels do not wait for it."""
     output_buffer_bytes: Annotated[Bytes, Meta(ge=64, le=_MOST)] = 16384
-    """How many bytes nsqd may collect before it writes them, from 64 up to its ``--max-output-buffer-size`` (65536)."""
+    """How many bytes nsqd may collect before it writes them, from 64 up to its ``--max-output-buffer-size`` (65536).
+    An nsqd that forbids the default uses its own."""
     close_timeout: Annotated[Seconds, Meta(ge=0.001, le=_DAY)] = 5.0
     """Time limit for closing, whatever the cluster does, so that a service can always stop."""
     max_frame_bytes: FrameBytes = 16 * 1024 * 1024

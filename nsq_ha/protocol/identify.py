@@ -13,6 +13,7 @@ Source: server protocol 3; youzan/nsq ``nsqdserver/protocol_v2.go``
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -30,6 +31,15 @@ LEAST_GATHER_MS: Final = 10
 
 LEAST_UPSTREAM_GATHER_MS: Final = 25
 """Shortest time for which an upstream nsqd gathers by default; it refuses IDENTIFY with less."""
+
+LEAST_HEARTBEAT_MS: Final = 1000
+"""Shortest time between heartbeats that nsqd can be asked for."""
+
+DEFAULTS: Final[Mapping[str, object]] = {
+    name: ClientConfig.__dataclass_fields__[name].default
+    for name in ("heartbeat_interval", "output_buffer_bytes", "output_buffer_timeout")
+}
+"""Defaults of options that flags of nsqd may forbid."""
 
 _AUTH_TEXTS: Final = frozenset(
     (
@@ -68,8 +78,8 @@ class Offer:
         hostname: Name of the machine.
         user_agent: Name and version of the library.
         heartbeat_interval: Milliseconds, 1000..60000.
-        output_buffer_size: Bytes, 64..65536; -1 sends each message at once.
-        output_buffer_timeout: Milliseconds, 10..1000.
+        output_buffer_size: Bytes, 64..65536; -1 sends each message at once; 0 for the server's default.
+        output_buffer_timeout: Milliseconds, 10..1000; 0 for the server's default.
         sample_rate: Percent, 1..99; 0 for all messages.
         msg_timeout: Milliseconds, 1000..900000; 0 for the server's default.
         tls: Require TLS.
@@ -104,6 +114,7 @@ class Offer:
         user_agent: str,
         extend_support: bool = False,
         is_plain: bool = False,
+        is_modest: bool = False,
     ) -> Self:
         """Return the offer for ``config``; a :class:`ConsumerConfig` adds fields.
 
@@ -113,17 +124,21 @@ class Offer:
             user_agent: Name and version of the library.
             extend_support: Whether the connection is for an extended topic (consumers only).
             is_plain: Whether the nsqd is an upstream one, which accepts only longer ``output_buffer_timeout``.
+            is_modest: Whether nsqd refused a default of this library: its own take the place of all of
+                :data:`DEFAULTS`. A heartbeat of its own could be too rare, so the shortest is asked for.
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
         # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot represent.
         hostname = hostname.encode("utf-8", "replace").decode()
+        left = {name for name, default in DEFAULTS.items() if is_modest and getattr(config, name) == default}
+        heartbeat = LEAST_HEARTBEAT_MS if "heartbeat_interval" in left else round(config.heartbeat_interval * 1000)
         return cls(
             client_id=config.client_id or hostname,
             hostname=hostname,
             user_agent=user_agent,
-            heartbeat_interval=round(config.heartbeat_interval * 1000),
-            output_buffer_size=config.output_buffer_bytes,
-            output_buffer_timeout=_gather_ms(config, is_plain=is_plain),
+            heartbeat_interval=heartbeat,
+            output_buffer_size=0 if "output_buffer_bytes" in left else config.output_buffer_bytes,
+            output_buffer_timeout=0 if "output_buffer_timeout" in left else _gather_ms(config, is_plain=is_plain),
             sample_rate=consumer.sample_rate if consumer else 0,
             msg_timeout=round((consumer.msg_timeout or 0) * 1000) if consumer else 0,
             tls=config.tls is not None,

@@ -126,6 +126,12 @@ def read_error(data: bytes) -> ServerError:
     return with_advice(server_error(data))
 
 
+def refused_option(error: ServerError) -> str | None:
+    """Return the option whose value nsqd refused at IDENTIFY. None if it refused something else."""
+    found = re.match(_INVALID, error.detail)
+    return None if found is None else _OPTIONS.get(found[1], (None,))[0]
+
+
 def longest_delay(error: ServerError) -> float | None:
     """Return the longest delay of a requeue that nsqd accepts, in seconds. None if it refused something else."""
     found = re.fullmatch(_DELAY, error.detail) if error.code == "E_INVALID" else None

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from nsq_ha import Backoff, ConfigError, Message, StartFrom
+from nsq_ha.errors import MessageRefusedError
 from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Command, Layout, Ready, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
@@ -297,3 +298,46 @@ async def test_an_old_nsqd_that_refuses_a_long_requeue_is_asked_for_no_longer_on
     assert delays() == [60_000, 2000, 2000, 2000]
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert "delays a requeue by at most 2 s (--max-req-timeout)" in line
+
+
+class Strict:
+    """An nsqd whose flags permit less than usual; each refusal closes the connection, as the real one does."""
+
+    def __init__(self, name: str, words: str, *, least: int = 0, most: int = 2**31) -> None:
+        self._name = name
+        self._words = words
+        self._range = range(least, most + 1)
+
+    def __call__(self, peer: Peer, command: Command) -> bool:
+        if not isinstance(command, Identify):
+            return False
+        value = json.loads(command.body)[self._name]
+        if value == 0 or value in self._range:
+            return False
+        peer.write(error(f"E_BAD_BODY IDENTIFY {self._words} ({value}) is invalid"))
+        peer.close()
+        return True
+
+
+@pytest.mark.parametrize(
+    ("strict", "own"),
+    [
+        (Strict("output_buffer_size", "output buffer size", most=8192), {"output_buffer_bytes": 9000}),
+        (Strict("output_buffer_timeout", "output buffer timeout", least=100), {"output_buffer_timeout": 0.05}),
+        (Strict("heartbeat_interval", "heartbeat interval", most=1500), {"heartbeat_interval": 1.7}),
+    ],
+)
+async def test_a_default_that_an_nsqd_forbids_is_left_to_it_and_a_choice_is_an_error(
+    stage: Stage, strict: Strict, own: dict[str, Any]
+) -> None:
+    stage.nsqd.script = strict
+    stage.list_plain(stage.nsqd)
+    async with stage.consumer() as consumer, stage.producer() as producer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", message_id(2), layout=Layout.PLAIN)
+        (await anext(consumer)).finish()
+        await producer.publish(TOPIC, b"y")
+    (option,) = own
+    with pytest.raises(MessageRefusedError, match=f"value of the option {option}"):
+        async with stage.consumer(**own):
+            pass

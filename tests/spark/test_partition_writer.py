@@ -213,7 +213,7 @@ def test_a_slow_network_holds_up_no_write_past_its_limit() -> None:
             with taken:
                 while not taken.recv(1 << 14).endswith(b"}"):
                     pass
-                taken.sendall(OK)
+                taken.sendall(IDENTIFIED)
                 while not over.wait(0.02) and taken.recv(1 << 13):
                     pass
 

@@ -83,10 +83,11 @@ async def test_what_is_offered(nsqd: FakeNsqd) -> None:
     assert (offered["tls_v1"], offered["snappy"], offered["deflate"], offered["extend_support"]) == (False,) * 4
 
 
-async def test_a_plain_ok_is_an_old_server(nsqd: FakeNsqd) -> None:
+async def test_a_plain_ok_is_a_server_that_is_too_old(nsqd: FakeNsqd) -> None:
     nsqd.script = answering(OK)
-    async with linked(nsqd) as link:
-        assert link.connection.identity == Identity()
+    with pytest.raises(ConnectError, match=r"has version 0\.2\.19, but this library needs 0\.2\.23 or newer"):
+        async with linked(nsqd):
+            pass
 
 
 SENSELESS = {
@@ -101,7 +102,7 @@ SENSELESS = {
     "RDY below 0": response(b'{"max_rdy_count":-1}'),
     "RDY as text": response(b'{"max_rdy_count":"2500"}'),
     "RDY null": response(b'{"max_rdy_count":null}'),
-    "message timeout 0": response(b'{"msg_timeout":0}'),
+    "message timeout below 0": response(b'{"msg_timeout":-1}'),
     "both codecs": response(b'{"snappy":true,"deflate":true}'),
     "TLS that was not asked for": response(b'{"tls_v1":true}'),
     "snappy that was not asked for": response(b'{"snappy":true}'),
