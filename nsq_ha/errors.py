@@ -60,6 +60,17 @@ class NsqError(Exception):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*(redact(each) if isinstance(each, str) else each for each in arguments))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy what the error is, since ``__init__`` takes other arguments than it keeps in ``args``."""
+        cause = {"__cause__": self.__cause__} if isinstance(self.__cause__, NsqError) else {}
+        return _unpickled, (type(self), self.args), {**vars(self), **cause}
+
+
+def _unpickled(kind: type[NsqError], arguments: tuple[object, ...]) -> NsqError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    return error
+
 
 class ConfigError(NsqError, ValueError):
     """An argument or option is wrong. Raised before any I/O: correct the call."""

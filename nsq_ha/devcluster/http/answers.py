@@ -39,6 +39,10 @@ class HttpError(Exception):
         self.status = status
         self.text = text
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle and copy it."""
+        return type(self), (self.status, self.text), vars(self)
+
 
 Answer = Callable[[Request], Awaitable[Any]]
 """A route's function. It returns JSON data, a string for plain text, or None for an empty body."""
