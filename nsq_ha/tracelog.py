@@ -18,15 +18,12 @@ import logging
 import os
 import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.forks import Mutex
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from nsq_ha.message import Message, Receipt
+from nsq_ha.message import Message, Receipt
 
 __all__ = ["TraceSwitch", "switch", "write_to"]
 

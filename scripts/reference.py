@@ -144,6 +144,9 @@ def signature(thing: object, name: str) -> str:
     function = vars(thing).get("__init__") if inspect.isclass(thing) else thing
     if not inspect.isfunction(inner := inspect.unwrap(function) if callable(function) else None):
         return name
+    if (of_sync := getattr(inner, "__signature__", None)) is not None:
+        shown = re.sub(r"\b(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_])", "", str(of_sync))  # types without their modules
+        return name + re.sub(r"^\(self(?:, )?", "(", shown).replace("'", '"')
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inner))).body[0]
     except (OSError, IndexError):  # made by a decorator

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
 
+from nsq_ha.admin.description import NodeStats
 from nsq_ha.admin.memory import Sighting, TopicPartition
+from nsq_ha.admin.reading import Reading
 from nsq_ha.admin.words import counted, some, span
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from nsq_ha.admin.description import NodeStats
-    from nsq_ha.admin.reading import Reading
 
 T = TypeVar("T")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,7 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.checks import check_partition, check_topic, shown
+from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
 from nsq_ha.errors import (
@@ -31,12 +33,6 @@ from nsq_ha.errors import (
     TransportError,
 )
 from nsq_ha.policy.topology import Node, tcp_address
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nsq_ha.engine.answers import NodeInfo
-
 
 _MOVED: Final = "not the topic leader"
 """Part of the refusal to move a leader that has moved already."""

@@ -8,19 +8,15 @@ Source: server protocol 12; youzan/nsq and upstream ``nsqd/stats.go``.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.engine.body import MAX_TEXT, Int64
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from nsq_ha.policy.topology import Node, TopicView
-
+from nsq_ha.policy.topology import Node, TopicView
 
 MAX_PERCENTILES: Final = 16
 """Percentiles of a latency that are kept; an operator gives nsqd a few."""

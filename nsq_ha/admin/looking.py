@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats
+from nsq_ha.admin.memory import TopicPartition
 from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.admin.statistics import ANSWERED, StatsAdmin
 from nsq_ha.admin.topics import TopicAdmin
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import tcp_address
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Mapping
-
-    from nsq_ha.admin.memory import TopicPartition
 
 MAX_ASKED: Final = 50
 """Topics whose replicas are asked for in one look while an nsqd is missing."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from nsq_ha.policy.topology import Node  # noqa: TC001 - read at run time, to decode the file
+from nsq_ha.policy.topology import Node
 
 KEPT: Final = 86400.0
 """Seconds for which a server that is gone is remembered."""

@@ -11,16 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from nsq_ha.admin.description import ClusterStats, NodeStats, TopicStats
+from nsq_ha.admin.cluster import ClusterState, LookupdState
+from nsq_ha.admin.description import (
+    ChannelStats,
+    ClusterStats,
+    Latency,
+    NodeStats,
+    PartitionStats,
+    TopicDescription,
+    TopicStats,
+)
 from nsq_ha.admin.memory import MAX_LED, Memory, Sighting, TopicPartition
+from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.errors import LookupUnavailableError
-
-if TYPE_CHECKING:
-    from nsq_ha.admin.cluster import ClusterState, LookupdState
-    from nsq_ha.admin.description import ChannelStats, Latency, PartitionStats, TopicDescription
-    from nsq_ha.engine.answers import NodeInfo, TopicInfo
 
 Part = tuple[str, int | None, str | None]
 """A topic and what counts of it: a partition, or an nsqd of a plain cluster. None and None stand for all parts."""

@@ -11,22 +11,20 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
+from nsq_ha.admin.description import PartitionStats
 from nsq_ha.admin.leading import PAUSE, until_usable
+from nsq_ha.admin.nsqd_http import TopicAction
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
 from nsq_ha.checks import MAX_PARTITIONS, check_topic, shown
+from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
-
-if TYPE_CHECKING:
-    from nsq_ha.admin.description import PartitionStats
-    from nsq_ha.admin.nsqd_http import TopicAction
-    from nsq_ha.engine.answers import TopicInfo
-    from nsq_ha.policy.topology import TopicMeta, TopicView
+from nsq_ha.policy.topology import TopicMeta, TopicView
 
 _logger = logging.getLogger("nsq_ha.admin")
 

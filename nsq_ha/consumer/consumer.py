@@ -12,7 +12,8 @@ import concurrent.futures
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, Final, Self, Unpack
 
 from nsq_ha.checks import check_channel, check_timeout, check_topic
 from nsq_ha.clients import clients
@@ -24,26 +25,22 @@ from nsq_ha.consumer.inbox import ConsumerInbox, Messages
 from nsq_ha.consumer.partitions import Partitions
 from nsq_ha.consumer.statistics import consumer_notes, consumer_stats, consumer_troubles
 from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
+from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
+from nsq_ha.message import Message
 from nsq_ha.observe import Observer
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.options.language import declared
+from nsq_ha.policy.health import Trouble
+from nsq_ha.policy.topology import TopicView
 from nsq_ha.signals import StopSignals
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-
-    from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.engine.lookups import TopicWatch
-    from nsq_ha.message import Message
-    from nsq_ha.options.keywords import ConsumerOptions
-    from nsq_ha.policy.health import Trouble
-    from nsq_ha.policy.topology import TopicView
-    from nsq_ha.stats import ConsumerStats
+from nsq_ha.stats import ConsumerStats
 
 _QUICK: Final = 1.0
 """Seconds within which subscriptions usually succeed. After that, or a fifth of ``start_timeout`` if that is less, the

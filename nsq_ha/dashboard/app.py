@@ -15,20 +15,23 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
+from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
 from nsq_ha.dashboard.guard import MAX_ADDRESS, Checked, Guard, address, arguments, segments, session_of
 from nsq_ha.dashboard.history import History
+from nsq_ha.dashboard.markup import Html
 from nsq_ha.dashboard.pages import change, frame, messages
 from nsq_ha.dashboard.pages.channel import channel_page
 from nsq_ha.dashboard.pages.nodes import node_page, nodes
@@ -41,13 +44,6 @@ from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.threads import in_thread
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from nsq_ha.admin import AdminClient
-    from nsq_ha.dashboard.markup import Html
-
 
 MAX_STREAMS: Final = 100
 """Tabs that are refreshed at the same time."""

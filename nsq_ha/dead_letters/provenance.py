@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
 from nsq_ha.errors import DeadLetterError
 from nsq_ha.identity import is_upstream_id
+from nsq_ha.message import Message
 from nsq_ha.redaction import redact
-
-if TYPE_CHECKING:
-    from nsq_ha.message import Message
 
 Reason = Literal["failed", "requeued", "redelivered"]
 """Why a message was given up.

@@ -8,16 +8,18 @@ another running loop.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from nsq_ha._portal import Portal
 from nsq_ha.devcluster.auth import AuthGrant, AuthTable
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
+from nsq_ha.devcluster.control.placement import Partition
 from nsq_ha.devcluster.control.plain_control import PlainControl
 from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
 from nsq_ha.devcluster.host import Host, Timing
@@ -31,12 +33,7 @@ from nsq_ha.devcluster.security import App, Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
-
-if TYPE_CHECKING:
-    import ssl
-
-    from nsq_ha.devcluster.control.placement import Partition
-    from nsq_ha.protocol.server.stream import Limits
+from nsq_ha.protocol.server.stream import Limits
 
 USUAL_REPLICAS: Final = 3
 SYNC_EVERY: Final = 2500

@@ -36,6 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     import httpx
+else:
+
+    class _LateModule:
+        """httpx, loaded when it is first used: it takes 4 MB, and clients with ``nsqd=`` do not need it."""
+
+        def __getattr__(self, name: str) -> object:
+            from nsq_ha.engine import quiet  # noqa: PLC0415 - see there
+
+            return getattr(quiet.httpx, name)
+
+    httpx = _LateModule()
 
 
 MAX_BODY_BYTES: Final = 8 * 1024 * 1024
@@ -83,8 +94,7 @@ def new_client(
     """
     urls = tuple(urls)
     check_lookupd_tls(tls, urls)
-    # Imported here, not above: it takes 4 MB, and clients with nsqd= do not need it.
-    from nsq_ha.engine.quiet import QuietClient  # noqa: PLC0415
+    from nsq_ha.engine.quiet import QuietClient  # noqa: PLC0415 - as above
 
     verify: ssl.SSLContext | None = None
     if tls is not None:
@@ -229,8 +239,6 @@ async def _read(response: httpx.Response, grown: Callable[[], Awaitable[object]]
 
 def _ours(error: Exception) -> NsqError:
     """Return our error for one from httpx, the system or an invalid address."""
-    import httpx  # noqa: PLC0415 - as in new_client()
-
     is_known = isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError | OSError) and str(error)
     said = str(error) if is_known or not str(error) else f"{type(error).__name__}: {error}"
     if not said:

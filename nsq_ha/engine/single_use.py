@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.health import Trouble, health_of
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.redaction import conceal
+from nsq_ha.stats import Health
 from nsq_ha.tls import ssl_context
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
-
-    from nsq_ha.options.config import ClientConfig
-    from nsq_ha.stats import Health
 
 _Config = TypeVar("_Config", bound="ClientConfig")
 

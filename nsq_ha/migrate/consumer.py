@@ -9,26 +9,24 @@ import asyncio
 import functools
 import logging
 import threading
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from nsq_ha.checks import shown
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.engine.single_use import Closing
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.message import Message
 from nsq_ha.migrate.draining import until_empty
 from nsq_ha.migrate.pair import ClientPair
+from nsq_ha.policy.migration import Cluster
 from nsq_ha.signals import StopSignals
 from nsq_ha.threads import is_async
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+Handler = Callable[[Message], Awaitable[object] | object]
 
-    from nsq_ha.message import Message
-    from nsq_ha.policy.migration import Cluster
-
-    Handler = Callable[[Message], Awaitable[object] | object]
 
 log: logging.Logger = logging.getLogger("nsq_ha.migrate")
 

@@ -6,8 +6,9 @@ Owns the waiting for keys that move, and batches that go to both clusters. ``pol
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.engine.single_use import Closing
@@ -16,16 +17,13 @@ from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.migrate.pair import ClientPair
 from nsq_ha.migrate.shares import Share, Shares
 from nsq_ha.policy.migration import Cluster, Mover, Moves, RoundRobin, Ticket, cluster_of_key, cluster_of_partition
+from nsq_ha.policy.sharding import Key
 from nsq_ha.producer import Producer
 from nsq_ha.producer.batch import as_list, at_position
 from nsq_ha.producer.requests import check_message, lane_key
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+Outcomes = list[Receipt | PublishError]
 
-    from nsq_ha.policy.sharding import Key
-
-    Outcomes = list[Receipt | PublishError]
 
 _UNLIMITED: Final = 2**31
 _STEP: Final = 1_000

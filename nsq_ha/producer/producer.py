@@ -11,12 +11,14 @@ import asyncio
 import random
 import time
 from asyncio import get_running_loop
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
+from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
@@ -25,7 +27,10 @@ from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.observe import Observer
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.options.language import declared
+from nsq_ha.policy.health import Trouble
+from nsq_ha.policy.sharding import Key
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.outcomes import PublishCounts
@@ -38,19 +43,10 @@ from nsq_ha.producer.requests import (
     in_context,
     single_pub,
 )
+from nsq_ha.producer.sender import Sender
 from nsq_ha.producer.statistics import producer_stats, producer_troubles
 from nsq_ha.producer.topic import TopicPublisher, connect_all, unready
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from nsq_ha.engine.connection import Connection
-    from nsq_ha.options.keywords import ProducerOptions
-    from nsq_ha.policy.health import Trouble
-    from nsq_ha.policy.sharding import Key
-    from nsq_ha.producer.sender import Sender
-    from nsq_ha.stats import ProducerStats
-
+from nsq_ha.stats import ProducerStats
 
 FORGET_INTERVAL: Final = 5.0
 """Seconds between two searches for unused topics."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 import sys
 from collections import deque
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import msgspec
 
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from nsq_ha.message import Message, MessageSource
+from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MAGIC
 from nsq_ha.protocol.frames import (
     FRAME_HEAD,
@@ -32,15 +33,11 @@ from nsq_ha.protocol.frames import (
     encode_frame,
     unknown_type,
 )
+from nsq_ha.protocol.identify import Upgrade
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.refusals import NEVER_ANSWERS, read_error
 from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, Input, Request, State, advance, is_answer
 from nsq_ha.redaction import excerpt
-
-if TYPE_CHECKING:
-    from nsq_ha.protocol import commands
-    from nsq_ha.protocol.identify import Upgrade
-
 
 _PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)

@@ -39,11 +39,13 @@ Source: server protocol 3, 4.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Generator, Iterator
+from typing import Any, Final
 
 import msgspec
 
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ServerError
+from nsq_ha.protocol.client import ClientProtocol
 from nsq_ha.protocol.commands import Auth, Command
 from nsq_ha.protocol.compression import Codec, DeflateCodec, SnappyCodec
 from nsq_ha.protocol.encoding import NOP
@@ -58,11 +60,6 @@ from nsq_ha.protocol.identify import (
     without_secret,
 )
 from nsq_ha.redaction import conceal
-
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
-
-    from nsq_ha.protocol.client import ClientProtocol
 
 MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
 """Maximum number of bytes read during a handshake; usual answers take less than a thousandth of it."""

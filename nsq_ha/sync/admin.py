@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, Unpack
+import ssl
+from collections.abc import Iterable
+from typing import Self, Unpack
 
 from nsq_ha import admin
 from nsq_ha.options.environment import admin_from_env
+from nsq_ha.options.keywords import AdminOptions
+from nsq_ha.options.types import TlsConfig
 from nsq_ha.sync.facade import Facade, waits
-
-if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable
-
-    from nsq_ha.options.keywords import AdminOptions
-    from nsq_ha.options.types import TlsConfig
 
 
 class AdminClient(Facade[admin.AdminClient]):
@@ -41,30 +38,30 @@ class AdminClient(Facade[admin.AdminClient]):
         """Create a client from the environment, see :meth:`nsq_ha.admin.AdminClient.from_env`."""
         return cls(**admin_from_env(overrides))
 
-    create_topic: Final = waits(admin.AdminClient.create_topic)
-    delete_topic: Final = waits(admin.AdminClient.delete_topic)
-    update_topic: Final = waits(admin.AdminClient.update_topic)
-    pause_topic: Final = waits(admin.AdminClient.pause_topic)
-    unpause_topic: Final = waits(admin.AdminClient.unpause_topic)
-    empty_topic: Final = waits(admin.AdminClient.empty_topic)
-    expand: Final = waits(admin.AdminClient.expand)
-    channels: Final = waits(admin.AdminClient.channels)
-    create_channel: Final = waits(admin.AdminClient.create_channel)
-    delete_channel: Final = waits(admin.AdminClient.delete_channel)
-    pause_channel: Final = waits(admin.AdminClient.pause_channel)
-    unpause_channel: Final = waits(admin.AdminClient.unpause_channel)
-    skip_channel: Final = waits(admin.AdminClient.skip_channel)
-    unskip_channel: Final = waits(admin.AdminClient.unskip_channel)
-    empty_channel: Final = waits(admin.AdminClient.empty_channel)
-    reset_channel: Final = waits(admin.AdminClient.reset_channel)
-    set_offset: Final = waits(admin.AdminClient.set_offset)
-    move_leader: Final = waits(admin.AdminClient.move_leader)
-    stats: Final = waits(admin.AdminClient.stats)
-    describe: Final = waits(admin.AdminClient.describe)
-    topics: Final = waits(admin.AdminClient.topics)
-    cluster: Final = waits(admin.AdminClient.cluster)
-    tombstone_node: Final = waits(admin.AdminClient.tombstone_node)
-    restore_node: Final = waits(admin.AdminClient.restore_node)
-    find_message: Final = waits(admin.AdminClient.find_message)
-    nodes: Final = waits(admin.AdminClient.nodes)
-    look: Final = waits(admin.AdminClient.look)
+    create_topic = waits(admin.AdminClient.create_topic)
+    delete_topic = waits(admin.AdminClient.delete_topic)
+    update_topic = waits(admin.AdminClient.update_topic)
+    pause_topic = waits(admin.AdminClient.pause_topic)
+    unpause_topic = waits(admin.AdminClient.unpause_topic)
+    empty_topic = waits(admin.AdminClient.empty_topic)
+    expand = waits(admin.AdminClient.expand)
+    channels = waits(admin.AdminClient.channels)
+    create_channel = waits(admin.AdminClient.create_channel)
+    delete_channel = waits(admin.AdminClient.delete_channel)
+    pause_channel = waits(admin.AdminClient.pause_channel)
+    unpause_channel = waits(admin.AdminClient.unpause_channel)
+    skip_channel = waits(admin.AdminClient.skip_channel)
+    unskip_channel = waits(admin.AdminClient.unskip_channel)
+    empty_channel = waits(admin.AdminClient.empty_channel)
+    reset_channel = waits(admin.AdminClient.reset_channel)
+    set_offset = waits(admin.AdminClient.set_offset)
+    move_leader = waits(admin.AdminClient.move_leader)
+    stats = waits(admin.AdminClient.stats)
+    describe = waits(admin.AdminClient.describe)
+    topics = waits(admin.AdminClient.topics)
+    cluster = waits(admin.AdminClient.cluster)
+    tombstone_node = waits(admin.AdminClient.tombstone_node)
+    restore_node = waits(admin.AdminClient.restore_node)
+    find_message = waits(admin.AdminClient.find_message)
+    nodes = waits(admin.AdminClient.nodes)
+    look = waits(admin.AdminClient.look)

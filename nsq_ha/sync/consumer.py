@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Self, Unpack
 
 import nsq_ha.sync.producer
 from nsq_ha import _portal
+from nsq_ha._portal import Portal
 from nsq_ha.checks import check_timeout
+from nsq_ha.consumer.handlers import Batch
+from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
+from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
 from nsq_ha.sync.threaded import ThreadedConsumer, is_called_by
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Iterator
-
-    from nsq_ha._portal import Portal
-    from nsq_ha.consumer.handlers import Batch
-    from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.message import Message
-    from nsq_ha.options.keywords import ConsumerOptions
 
 
 class Consumer(Facade[ThreadedConsumer]):
@@ -113,13 +110,13 @@ class Consumer(Facade[ThreadedConsumer]):
         with engine.signals(portal.loop):  # they arrive in this thread, while it waits
             wait_for_signals(portal.submit(running))
 
-    run: Final = described(_run, nsq_ha.Consumer.run)
-    wait_ready: Final = waits(nsq_ha.Consumer.wait_ready)
-    stats: Final = reads(nsq_ha.Consumer.stats)
-    health: Final = reads(nsq_ha.Consumer.health)
-    wait_subscribed: Final = waits(nsq_ha.Consumer.wait_subscribed)
-    set_max_in_flight: Final = does(nsq_ha.Consumer.set_max_in_flight)
-    set_max_rate: Final = does(nsq_ha.Consumer.set_max_rate)
+    run = described(_run, nsq_ha.Consumer.run)
+    wait_ready = waits(nsq_ha.Consumer.wait_ready)
+    stats = reads(nsq_ha.Consumer.stats)
+    health = reads(nsq_ha.Consumer.health)
+    wait_subscribed = waits(nsq_ha.Consumer.wait_subscribed)
+    set_max_in_flight = does(nsq_ha.Consumer.set_max_in_flight)
+    set_max_rate = does(nsq_ha.Consumer.set_max_rate)
 
     @property
     def is_healthy(self) -> bool:
@@ -180,13 +177,13 @@ class Consumer(Facade[ThreadedConsumer]):
                 raise
             raise TimeoutError(f"{self.topic}/{self.channel}: no message came within {limit:g} s") from None
 
-    get: Final = described(_get, nsq_ha.Consumer.get, returns="Message")
+    get = described(_get, nsq_ha.Consumer.get, returns=Message)
 
     def _batches(self, max_messages: int = 100, max_wait: float = 1.0) -> Iterator[Batch]:
         self._client.batches(max_messages, max_wait)  # checks the arguments, and warns
         return _Batches(lambda: self._taker("batches").take_batch(max_messages, max_wait))
 
-    batches: Final = described(_batches, nsq_ha.Consumer.batches, returns="Iterator[Batch]")
+    batches = described(_batches, nsq_ha.Consumer.batches, returns=Iterator[Batch])
 
     def _taker(self, call: str) -> Taker:
         """Return what takes messages for this thread.

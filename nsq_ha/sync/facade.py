@@ -13,7 +13,20 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVar
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    get_type_hints,
+)
 
 from nsq_ha import _portal
 from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError
@@ -266,7 +279,7 @@ def described(
     function: Callable[_P, _Result],
     method: Callable[..., object],
     doc: str | None = None,
-    returns: str | None = None,
+    returns: object = None,
 ) -> Callable[_P, _Result]:
     """Return ``function`` with name and signature of ``method``, and its docstring unless ``doc`` is given.
 
@@ -277,13 +290,18 @@ def described(
         returns: The type that it returns, if another one.
     """
     # Not by functools.wraps: from __wrapped__ tools would conclude that the function returns a coroutine.
-    for name in ("__name__", "__qualname__", "__annotations__"):
+    for name in ("__name__", "__qualname__"):
         setattr(function, name, getattr(method, name))
-    signature = inspect.signature(method)
+    # The types themselves: their names mean nothing in this module.
+    hints = get_type_hints(method, include_extras=True)
     if returns is not None:
-        signature = signature.replace(return_annotation=returns)
-        function.__annotations__ = {**function.__annotations__, "return": returns}
-    function.__signature__ = signature  # type: ignore[attr-defined]
+        hints["return"] = returns
+    signature = inspect.signature(method)
+    parameters = [each.replace(annotation=hints.get(each.name, each.empty)) for each in signature.parameters.values()]
+    function.__annotations__ = hints
+    function.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation=None if hints["return"] is NoneType else hints["return"]
+    )
     function.__module__ = "nsq_ha.sync"
     function.__doc__ = doc or method.__doc__
     return function

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import nsq_ha
 from nsq_ha.errors import ConfigError
 from nsq_ha.migrate import MigratingProducer as AsyncProducer
@@ -49,11 +47,11 @@ class MigratingProducer(Facade[AsyncProducer]):
         super().__init__(make)
         self._close_limit = max(previous.config.close_timeout, current.config.close_timeout)
 
-    publish: Final = waits(AsyncProducer.publish)
-    publish_many: Final = waits(AsyncProducer.publish_many)
-    set_share: Final = does(AsyncProducer.set_share)
-    share_of: Final = does(AsyncProducer.share_of)
-    health: Final = reads(AsyncProducer.health)
+    publish = waits(AsyncProducer.publish)
+    publish_many = waits(AsyncProducer.publish_many)
+    set_share = does(AsyncProducer.set_share)
+    share_of = does(AsyncProducer.share_of)
+    health = reads(AsyncProducer.health)
 
     @property
     def is_healthy(self) -> bool:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, Self, Unpack
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from typing import Annotated, Any, Concatenate, Final, ParamSpec, Self, Unpack
 
 from msgspec import Meta
 
 import nsq_ha
 from nsq_ha.engine.single_use import options_of
+from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.options.language import Bytes, option
 from nsq_ha.sync.facade import Facade, check_thread, described, reads, waits
 from nsq_ha.sync.outstanding import Outstanding
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable
-    from concurrent.futures import Future
-
-    from nsq_ha.message import Receipt
-    from nsq_ha.options.keywords import ProducerOptions
 
 _P = ParamSpec("_P")
 
@@ -55,7 +52,7 @@ def _without_waiting(
         portal = self._started("publish_nowait", waits=False)
         return self._outstanding.begin(portal, publish(self._client, *args, **kwargs), _body_of(args, kwargs))
 
-    described(publish_nowait, publish, _NOWAIT)
+    described(publish_nowait, publish, _NOWAIT, returns=Future[Receipt])
     publish_nowait.__name__ = "publish_nowait"
     publish_nowait.__qualname__ = "Producer.publish_nowait"
     return publish_nowait
@@ -100,12 +97,12 @@ class Producer(Facade[nsq_ha.Producer]):
         """Create a producer from the environment, see :meth:`nsq_ha.Producer.from_env`."""
         return cls(config=config_from_env(ProducerConfig, overrides), max_pending_bytes=max_pending_bytes)
 
-    publish: Final = waits(nsq_ha.Producer.publish)
-    publish_many: Final = waits(nsq_ha.Producer.publish_many)
-    wait_ready: Final = waits(nsq_ha.Producer.wait_ready)
-    stats: Final = reads(nsq_ha.Producer.stats)
-    health: Final = reads(nsq_ha.Producer.health)
-    publish_nowait: Final = _without_waiting(nsq_ha.Producer.publish)
+    publish = waits(nsq_ha.Producer.publish)
+    publish_many = waits(nsq_ha.Producer.publish_many)
+    wait_ready = waits(nsq_ha.Producer.wait_ready)
+    stats = reads(nsq_ha.Producer.stats)
+    health = reads(nsq_ha.Producer.health)
+    publish_nowait = _without_waiting(nsq_ha.Producer.publish)
 
     @property
     def is_healthy(self) -> bool:

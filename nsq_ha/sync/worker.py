@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack, cast
 
 import nsq_ha
 import nsq_ha.sync.producer
 from nsq_ha import _portal
+from nsq_ha._portal import Portal
+from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError
+from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
+from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
+from nsq_ha.stats import Health, WorkerStats
 from nsq_ha.sync.consumer import Consumer
-from nsq_ha.sync.facade import Begun, check_thread, client_of, described
+from nsq_ha.sync.facade import Begun, check_thread, client_of
 
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nsq_ha._portal import Portal
-    from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.message import Message
-    from nsq_ha.options.keywords import ConsumerOptions
-    from nsq_ha.stats import Health, WorkerStats
-
-    _Handler = TypeVar("_Handler", bound=Callable[[Message], Awaitable[object] | object])
+_Handler = TypeVar("_Handler", bound=Callable[[Message], Awaitable[object] | object])
 
 
 class WorkerConsumer(Consumer):
@@ -211,4 +208,4 @@ class Worker:
 
 
 for _method in (Worker.add, Worker.handler, Worker.run, Worker.stop, Worker.stats, Worker.health):
-    described(_method, getattr(nsq_ha.Worker, _method.__name__))
+    _method.__doc__ = getattr(nsq_ha.Worker, _method.__name__).__doc__

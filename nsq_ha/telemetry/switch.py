@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
 
 from nsq_ha import observe
 from nsq_ha.errors import ConfigError
@@ -11,12 +15,6 @@ from nsq_ha.forks import Mutex
 from nsq_ha.message import Message
 from nsq_ha.telemetry.instruments import Instruments
 from nsq_ha.telemetry.spans import Spans
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import TracerProvider
 
 _lock: Final = Mutex()
 _instruments: Instruments | None = None

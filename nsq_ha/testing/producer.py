@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.options.keywords import ProducerOptions
+from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key, partition_for
 from nsq_ha.policy.topology import TopicMeta, TopicView
 from nsq_ha.producer.batch import as_list, at_position
@@ -24,12 +27,6 @@ from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.producer import Producer
 from nsq_ha.producer.requests import CheckedMessage, check_defer, check_message, check_size, compressing
 from nsq_ha.stats import ProducerStats
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nsq_ha.options.keywords import ProducerOptions
-    from nsq_ha.policy.health import Trouble
 
 NSQD: Final = "127.0.0.1:4150"
 """The nsqd that all receipts name."""
