@@ -11,6 +11,7 @@ import pytest
 
 import nsq_ha
 from nsq_ha import errors
+from nsq_ha.devcluster import DevCluster
 
 PUBLIC = [
     "Backoff",
@@ -172,3 +173,37 @@ def test_public_modules_are_attributes_of_the_package() -> None:
     program = "import nsq_ha; print(nsq_ha.errors.NsqError.__name__, nsq_ha.stats.Health.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=200)
     assert done.stdout.split() == ["NsqError", "Health"]
+
+
+def test_the_plugin_of_pytest_loads_nothing_until_a_fixture_is_used() -> None:
+    before = loaded_by("import pytest")
+    plugin = loaded_by("import pytest, nsq_ha.testing.plugin") - before
+    assert plugin == {"nsq_ha", "nsq_ha._version", "nsq_ha.testing", "nsq_ha.testing.plugin"}
+    with pytest.raises(AttributeError, match=r"module 'nsq_ha.testing' has no attribute 'FakeProduce'"):
+        _ = importlib.import_module("nsq_ha.testing").FakeProduce
+
+
+FIRST_USE = """
+import asyncio
+from nsq_ha import Consumer, Producer
+from nsq_ha.admin import AdminClient
+
+async def use():
+    lookupd = {lookupd!r}
+    clients = Producer(lookupd=lookupd), Consumer("first_use", "c", lookupd=lookupd), AdminClient(lookupd)
+    before = set(sys.modules)
+    async with clients[0] as producer, clients[1] as consumer, clients[2] as admin, asyncio.timeout(60):
+        await admin.topics()
+        await producer.publish("first_use", b"x", key="k")
+        async with await anext(consumer):
+            pass
+    return set(sys.modules) - before
+
+print("late", *sorted(asyncio.run(use())))
+raise SystemExit
+"""
+
+
+def test_the_first_use_of_a_client_loads_nothing_in_the_event_loop(nsq_own_cluster: DevCluster) -> None:
+    nsq_own_cluster.create_topic("first_use")
+    assert loaded_by(FIRST_USE.format(lookupd=nsq_own_cluster.lookupd[0])) == {"late"}

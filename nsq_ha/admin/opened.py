@@ -12,6 +12,7 @@ from typing import Self, Unpack
 from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
 from nsq_ha.checks import is_number, lookupd_urls, shown
+from nsq_ha.engine.http import load
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
@@ -55,6 +56,7 @@ class AdminBase:
             raise ConfigError(
                 f"question_timeout must be a number of seconds above 0 and up to a day, not {shown(question_timeout)}"
             )
+        load()
         self._lookupd_tls = lookupd_tls
         self._tls = tls
         self._question_timeout = question_timeout

@@ -6,7 +6,8 @@ hooks, none of which nsq_ha uses; this client calls the transport instead. The l
 it belongs to the application.
 
 This module imports httpx, so import it only where it is needed, and before httpx itself: it leaves out httpx's command
-line, which loads rich, click and pygments wherever they are installed. That would take 6 MB and 60 ms.
+line, which loads rich, click and pygments wherever they are installed. That would take 6 MB and 60 ms. Clients import
+it when they are made, with all that the first request would load: in an event loop that would be a turn of 70 ms.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import ssl
 import sys
 from collections.abc import Container, Iterator
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib import import_module
 from typing import Any, Final
 
 
@@ -39,6 +41,10 @@ with _without("httpx._main"):
 import httpcore  # noqa: E402 - after httpx, as above
 
 from nsq_ha.engine.heads import BoundedHeads  # noqa: E402 - it imports httpcore
+
+for _name in ("anyio._backends._asyncio", "httpcore._backends.anyio", "sniffio"):
+    with contextlib.suppress(ImportError):  # a later version may lack a private one
+        import_module(_name)
 
 _HEADERS: Final = {
     # Without the version the server wraps its answers and sends every refusal as a 500.

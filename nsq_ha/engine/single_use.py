@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self, TypeVar
 
+from nsq_ha.engine.http import load
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.health import Trouble, health_of
@@ -26,7 +27,7 @@ _running: Final[set[asyncio.Task[Any]]] = set()
 
 
 def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str, object]) -> _Config:
-    """Check the options and return them as one object.
+    """Check the options, load what they need, and return them as one object.
 
     Args:
         kind: The class of the object.
@@ -48,6 +49,8 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
         ssl_context(config.tls)
     if config.lookupd_tls is not None:
         ssl_context(config.lookupd_tls, "lookupd_tls")
+    if config.lookupd:
+        load()
     if isinstance(config.auth_secret, str):
         conceal(config.auth_secret)  # another process may have made the object
     return config

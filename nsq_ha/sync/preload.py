@@ -23,7 +23,6 @@ OURS: Final = (
 """Modules that ours import inside of functions."""
 
 OTHERS: Final = (
-    "anyio._backends._asyncio",
     "base64",
     "concurrent.futures.thread",
     "cramjam",
@@ -31,13 +30,10 @@ OTHERS: Final = (
     "email.utils",
     "encodings.idna",
     "encodings.unicode_escape",
-    "http.cookiejar",
-    "httpcore._backends.anyio",
     "ipaddress",
     "json",
     "mmh3",
     "queue",
-    "sniffio",
     "tomllib",
     "urllib.parse",
 )
