@@ -107,11 +107,11 @@ class Counting(sync.Producer):
 
 
 def test_methods_for_threads_can_be_overridden_and_match_a_protocol() -> None:
-    producer: Publisher = sync.Producer(nsqd="127.0.0.1:1")
-    counting: Publisher = Counting(nsqd="127.0.0.1:1", publish_timeout=1.0)
-    for each in (producer, counting):
-        with pytest.raises(nsq_ha.ConfigError, match="topic"):
-            each.publish("no topic!", b"x")
+    with sync.Producer(nsqd="127.0.0.1:1") as producer, Counting(nsqd="127.0.0.1:1") as counting:
+        publishers: tuple[Publisher, ...] = producer, counting
+        for each in publishers:
+            with pytest.raises(nsq_ha.ConfigError, match="topic"):
+                each.publish("no topic!", b"x")
     assert Counting.published == 1
 
 
