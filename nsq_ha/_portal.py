@@ -11,6 +11,7 @@ The invariants:
 * A thread that waits for a call always continues: with the result, with an error,
   or at once if a signal handler raises an exception in it. Then the call is cancelled.
 * Posting takes no lock, so a signal handler may do it at any moment.
+* The loop never waits for a lock of the application: see ``nsq_ha.aside``.
 * After a fork the child process never touches a loop of its parent: the two would
   share its descriptors. The child starts loops of its own. While a process is forked, the
   loops stand still between two callbacks, where they hold no lock that the child may need.
@@ -34,6 +35,7 @@ from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from nsq_ha import aside
 from nsq_ha.errors import ClosedError
 from nsq_ha.forks import Mutex
 
@@ -44,6 +46,9 @@ GRACE: Final = 1.0
 
 LONGEST_FORK: Final = 1.0
 """Seconds that a fork waits for the loops to stand still. A loop that is blocked for longer is forked as it is."""
+
+LONGEST_HALT: Final = 10.0
+"""Seconds that a loop stands still for a fork: what the application does before a fork may wait for the loop."""
 
 _ROUNDS: Final = 3
 
@@ -75,6 +80,13 @@ class Portal:
         self.thread = self._thread.ident or 0
 
     def _run(self) -> None:
+        aside.serve_this_thread()
+        try:
+            self._run_loop()
+        finally:
+            aside.leave_this_thread()
+
+    def _run_loop(self) -> None:
         while True:
             try:
                 self.loop.run_forever()
@@ -132,14 +144,19 @@ class Portal:
         self.begin(future)
         return future
 
-    def wait(self, coroutine: Coroutine[Any, Any, _Result], timeout: float | None = None) -> _Result:
+    def wait(
+        self,
+        coroutine: Coroutine[Any, Any, _Result],
+        timeout: float | None = None,
+        late: Callable[[], Exception] | None = None,
+    ) -> _Result:
         """Run a coroutine in the loop and return what it returns; see :meth:`begin`.
 
         If an exception such as KeyboardInterrupt ends the wait, the coroutine is cancelled.
 
         Raises:
             RuntimeError: The loop's own thread asks, which would wait for itself.
-            TimeoutError: It did not end within ``timeout`` seconds; it is cancelled.
+            TimeoutError: It did not end within ``timeout`` seconds; it is cancelled. ``late`` returns another error.
         """
         if get_ident() == self.thread:
             coroutine.close()
@@ -153,6 +170,8 @@ class Portal:
             raise
         if not is_over:
             call.abandon()
+            if late is not None:
+                raise late()
             raise TimeoutError(f"a call of the background event loop did not end within {timeout:g} s")
         return call.outcome()
 
@@ -385,6 +404,7 @@ def _exit() -> None:
             portal.close_clients()
         finally:
             portal.close(GRACE)
+            aside.wait_handled(GRACE)
 
 
 def _before_fork() -> None:
@@ -406,6 +426,10 @@ def _before_fork() -> None:
             with contextlib.suppress(ClosedError):
                 portal.post(partial(_halt, halt, gate))
                 halts.append(halt)
+    if aside.runs_elsewhere():  # the thread that logs may hold such locks, too
+        halts.append(halt := allocate_lock())
+        halt.acquire()
+        aside.hand_over(partial(_halt, halt, gate))
     for halt in halts:
         halt.acquire(timeout=max(0.0, deadline - monotonic()))
 
@@ -413,8 +437,8 @@ def _before_fork() -> None:
 def _halt(halt: LockType, gate: LockType) -> None:
     """Stand still (in the loop) until the process has been forked."""
     halt.release()
-    with gate:
-        pass
+    if gate.acquire(timeout=LONGEST_HALT):
+        gate.release()
 
 
 def _after_fork_in_parent() -> None:

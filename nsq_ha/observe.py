@@ -17,7 +17,8 @@ Bytes are observed elsewhere: the wire log replaces a connection's stream when i
 other connections do not even check a switch.
 
 The invariant: nothing that a listener does can hurt the client. It runs in the event loop after the code that
-reports, so it may call any method of the client, and its errors end here.
+reports, or, for a client for threads, in a thread of its own. So it may call any method of the client, and its errors
+end here.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 
-from nsq_ha import tracelog
+from nsq_ha import aside, tracelog
 from nsq_ha.clients import clients
 from nsq_ha.events import Connected, Disconnected, Event, Recovered, Refused, Stalled
 from nsq_ha.unexpected import log_traceback
@@ -222,23 +224,29 @@ class Observer:
         """Report ``event``; its time is set here. Listeners get it soon, in order."""
         if self._on_event is None:
             return
+        event = msgspec.structs.replace(event, at=time.time())
+        if aside.is_loop():
+            aside.hand_over(partial(self._pass_on, event))
+            return
         if not self._is_due:
             try:
                 asyncio.get_running_loop().call_soon(self.flush)
             except RuntimeError:  # the loop has ended, and what is left of the client is collected
                 return
             self._is_due = True
-        self._events.append(msgspec.structs.replace(event, at=time.time()))
+        self._events.append(event)
 
     def flush(self) -> None:
         """Pass on what was reported, without waiting for the next turn of the event loop."""
         self._is_due = False
         while self._events:
-            event = self._events.pop(0)
-            try:
-                self._call(event)
-            except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything
-                self._failed(event, error)
+            self._pass_on(self._events.pop(0))
+
+    def _pass_on(self, event: Event) -> None:
+        try:
+            self._call(event)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the application's may raise anything
+            self._failed(event, error)
 
     def _call(self, event: Event) -> None:
         if self._on_event is None:

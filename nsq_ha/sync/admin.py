@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable
-from typing import Self, Unpack
+from typing import Final, Self, Unpack
 
 from nsq_ha import admin
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.sync.facade import Facade, waits
+
+_QUESTIONS: Final = 30
+"""Questions that a call without a time limit asks one after the other, at most."""
 
 
 class AdminClient(Facade[admin.AdminClient]):
@@ -32,6 +35,7 @@ class AdminClient(Facade[admin.AdminClient]):
         super().__init__(
             lambda: admin.AdminClient(urls, question_timeout=question_timeout, lookupd_tls=lookupd_tls, tls=tls)
         )
+        self._call_limit = _QUESTIONS * question_timeout
 
     @classmethod
     def from_env(cls, **overrides: Unpack[AdminOptions]) -> Self:

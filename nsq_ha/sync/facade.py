@@ -28,14 +28,17 @@ from typing import (
     get_type_hints,
 )
 
-from nsq_ha import _portal
-from nsq_ha.errors import ClosedError, ConfigError, ResponseTimeoutError
+from nsq_ha import _portal, aside
+from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
 
 if TYPE_CHECKING:
     from nsq_ha._portal import Portal
 
 START_LIMIT: Final = 10.0
-"""Seconds within which the background event loop must start a client that waits for nothing itself."""
+"""Seconds within which the background event loop must start a client that waits for nothing itself, or close it."""
+
+MOMENT: Final = 2.0
+"""Seconds beyond the limit of a call after which its thread no longer waits for the event loop, which watches it."""
 
 _P = ParamSpec("_P")
 _Result = TypeVar("_Result")
@@ -75,6 +78,9 @@ class Facade(Generic[_Client_co]):
 
     _own_limit: float = 0.0
     """Seconds that starting may take besides."""
+
+    _call_limit: float | None = None
+    """Seconds that a call without a limit of its own may take. None for no limit."""
 
     def __init__(self, make: Callable[[], _Client_co]) -> None:
         """Start nothing yet.
@@ -185,8 +191,26 @@ class Facade(Generic[_Client_co]):
         with _portal.mutex:
             self._is_stopped = True
         begun.future.cancel()  # does nothing if it has started
-        begun.portal.wait(self._close(error))
+        self._wait(begun.portal, self._close(error), self._close_limit + START_LIMIT, "stop")
+        aside.wait_handled(_portal.GRACE)
         begun.portal.forget(self)
+
+    def _wait(
+        self, portal: Portal, call: Coroutine[Any, Any, _Result], limit: float | None, name: str, topic: object = None
+    ) -> _Result:
+        """Return what a coroutine returns that ends within ``limit`` seconds, unless something blocks the loop.
+
+        Raises:
+            ResponseTimeoutError: It did not end; it is cancelled.
+        """
+        return portal.wait(call, limit, lambda: self._late(name, limit, topic))
+
+    def _late(self, name: str, limit: float | None, topic: object) -> NsqError:
+        """Return the error for a call that did not end: ``topic`` is its first argument."""
+        return ResponseTimeoutError(
+            f"{type(self).__name__}.{name}() did not end within {limit:g} s: the background event loop does not answer,"
+            f" since a coroutine or a callback blocks it, or the machine is too busy"
+        )
 
     def _close(self, error: BaseException | None) -> Coroutine[Any, Any, None]:
         """Return a coroutine that closes the async client; ``error`` says how the block ended."""
@@ -224,22 +248,29 @@ def waits(
     An iterator among the arguments is read in the caller's thread: it may be slow, or use a client itself.
     """
     name = method.__name__
-    reads_iterators = any("Iterable" in str(parameter) for parameter in inspect.signature(method).parameters.values())
+    parameters = inspect.signature(method).parameters
+    reads_iterators = any("Iterable" in str(parameter) for parameter in parameters.values())
+    usual = parameters["timeout"].default if "timeout" in parameters else None
 
     def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         portal = self._started(name) if self._portal is not None else self._started(name, limit=_limit_of(kwargs))
         bound: Callable[..., Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
-        if reads_iterators:
-            read = [_read(each) for each in args]
-            return portal.wait(bound(*read, **{key: _read(each) for key, each in kwargs.items()}))
-        return portal.wait(bound(*args, **kwargs))
+        read = _read if reads_iterators else _as_it_is
+        given, named = [read(each) for each in args], {key: read(each) for key, each in kwargs.items()}
+        limit = _limit_of(kwargs, usual) or self._call_limit
+        topic = args[0] if args else kwargs.get("topic")
+        return self._wait(portal, bound(*given, **named), limit and limit + MOMENT, name, topic)
 
     return described(call, method)
 
 
-def _limit_of(keywords: dict[str, object]) -> float | None:
-    timeout = keywords.get("timeout")
+def _limit_of(keywords: dict[str, object], usual: object = None) -> float | None:
+    timeout = keywords.get("timeout", usual)
     return timeout if isinstance(timeout, int | float) and timeout > 0 else None
+
+
+def _as_it_is(argument: object) -> object:
+    return argument
 
 
 def _read(argument: object) -> object:
@@ -257,7 +288,7 @@ def does(
         bound: Callable[_P, _Result] = getattr(self._client, name)
         if portal is None or get_ident() == portal.thread:
             return bound(*args, **kwargs)
-        return self._started(name).call(lambda: bound(*args, **kwargs))
+        return self._started(name).call(lambda: bound(*args, **kwargs), START_LIMIT)
 
     return described(call, method)
 

@@ -45,6 +45,7 @@ class MigratingProducer(Facade[AsyncProducer]):
             return AsyncProducer(one, other, share=share, refresh_interval=refresh_interval)
 
         super().__init__(make)
+        self._call_limit = max(previous.config.publish_timeout, current.config.publish_timeout)
         self._close_limit = max(previous.config.close_timeout, current.config.close_timeout)
 
     publish = waits(AsyncProducer.publish)

@@ -14,10 +14,13 @@ from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import wait
 from threading import RLock, get_ident
+from time import monotonic
 from typing import Any, Final
 
 from nsq_ha._portal import CallFuture, Portal
+from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.message import Receipt
+from nsq_ha.sync.facade import MOMENT
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 
@@ -86,16 +89,28 @@ class Outstanding:
         self._ended_bytes = 0
         self._counting = RLock()
         self._none_left = asyncio.Event()
+        self._last_end = 0.0  # when the last one has ended, unless something blocks the loop
 
-    def begin(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], body: object) -> PublishFuture:
-        """Start a publish, once there is room; in the loop's own thread do not wait for that."""
+    def begin(self, portal: Portal, publish: Coroutine[Any, Any, Receipt], body: object, limit: float) -> PublishFuture:
+        """Start a publish that ends within ``limit`` seconds, once there is room; the loop's own thread waits for none.
+
+        Raises:
+            ResponseTimeoutError: There was no room within ``limit`` seconds.
+        """
         size = OVERHEAD + (len(body) if isinstance(body, bytes | bytearray | memoryview) else 0)
         if get_ident() != portal.thread:
+            deadline = monotonic() + limit
             while self._is_full():
-                self._wait_for_room()
+                if not self._wait_for_room(deadline - monotonic()):
+                    publish.close()
+                    raise ResponseTimeoutError(
+                        f"publish_nowait(): publishes of max_pending_bytes={self._most_bytes} were under way for"
+                        f" {limit:g} s"
+                    )
         future = PublishFuture(portal, publish, self, size)
         with self._counting:
             self._begun_bytes += size
+        self._last_end = max(self._last_end, monotonic() + limit)
         self._futures.add(future)
         try:
             portal.begin(future)
@@ -123,6 +138,8 @@ class Outstanding:
 
     def flush(self, timeout: float | None) -> None:
         """Wait until all publishes have ended that have begun; see :meth:`nsq_ha.sync.Producer.flush`."""
+        if timeout is None:
+            timeout = max(0.0, self._last_end - monotonic()) + MOMENT
         late = wait(self._futures.copy(), timeout).not_done
         if late:
             raise TimeoutError(f"{len(late)} publishes are still under way after {timeout:g} s")
@@ -158,9 +175,11 @@ class Outstanding:
     def _is_full(self) -> bool:
         return self._begun_bytes - self._ended_bytes >= self._most_bytes
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, timeout: float) -> bool:
+        """Wait at most ``timeout`` seconds; return whether there may be room."""
         waiter = allocate_lock()
         waiter.acquire()
         self._waiters.append(waiter)
         if self._is_full():  # otherwise there was room before anybody could know of the waiter
-            waiter.acquire()
+            return waiter.acquire(timeout=max(0.0, timeout))
+        return True

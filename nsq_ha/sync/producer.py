@@ -12,6 +12,7 @@ from msgspec import Meta
 
 import nsq_ha
 from nsq_ha.engine.single_use import options_of
+from nsq_ha.errors import NsqError, PublishError
 from nsq_ha.message import Receipt
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
@@ -33,8 +34,8 @@ Publish one message without waiting; return the future of its receipt.
 Takes the arguments of :meth:`publish`. Messages of one thread are queued in the order of the calls. Wrong arguments,
 too, are reported by the future.
 
-If publishes of ``max_pending_bytes`` are under way, the call waits for room. A publish counts as its body and 1 KiB. A
-call by a callback of such a future does not wait.
+If publishes of ``max_pending_bytes`` are under way, the call waits for room, at most ``timeout``. A publish counts as
+its body and 1 KiB. A call by a callback of such a future does not wait.
 
 Returns:
     A future with the Receipt or the error. Cancelling it cancels the publish, see :meth:`publish`.
@@ -42,6 +43,7 @@ Returns:
 Raises:
     ClosedError: The producer was stopped, or the interpreter exits.
     ConfigError: A parent process started the producer, before it forked this one.
+    ResponseTimeoutError: There was no room in time.
 """
 
 
@@ -50,7 +52,9 @@ def _without_waiting(
 ) -> Callable[Concatenate[Producer, _P], Future[Receipt]]:
     def publish_nowait(self: Producer, /, *args: _P.args, **kwargs: _P.kwargs) -> Future[Receipt]:
         portal = self._started("publish_nowait", waits=False)
-        return self._outstanding.begin(portal, publish(self._client, *args, **kwargs), _body_of(args, kwargs))
+        timeout = kwargs.get("timeout")
+        limit = self.config.publish_timeout if not isinstance(timeout, int | float) else timeout
+        return self._outstanding.begin(portal, publish(self._client, *args, **kwargs), _body_of(args, kwargs), limit)
 
     described(publish_nowait, publish, _NOWAIT, returns=Future[Receipt])
     publish_nowait.__name__ = "publish_nowait"
@@ -90,6 +94,7 @@ class Producer(Facade[nsq_ha.Producer]):
         checked = options_of(ProducerConfig, config, options)
         super().__init__(lambda: nsq_ha.Producer(config=checked))
         self._close_limit = self.config.close_timeout
+        self._call_limit = self.config.publish_timeout
         self._outstanding = Outstanding(_LIMIT.check(max_pending_bytes))
 
     @classmethod
@@ -137,6 +142,14 @@ class Producer(Facade[nsq_ha.Producer]):
         if self._portal is not None:
             check_thread(self._portal, "Producer", "flush")
         self._outstanding.flush(timeout)
+
+    def _late(self, name: str, limit: float | None, topic: object) -> NsqError:
+        error = super()._late(name, limit, topic)
+        if not name.startswith("publish"):
+            return error
+        failure = PublishError(str(error), topic=str(topic), partition=None, attempts=0, maybe_stored=True)
+        failure.__cause__ = error
+        return failure
 
     async def _close(self, error: BaseException | None) -> None:
         loop = asyncio.get_running_loop()
