@@ -31,11 +31,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from functools import partial
 from threading import get_ident
-from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from nsq_ha import aside
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ClosedError
 from nsq_ha.forks import Mutex
 

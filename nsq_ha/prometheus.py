@@ -15,13 +15,13 @@ import logging
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, ClassVar, Final, Self
 
 from nsq_ha import metrics
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ConfigError
 
 __all__ = ["CONTENT_TYPE", "MetricsServer", "serve", "text"]
@@ -141,9 +141,9 @@ class _Server(ThreadingHTTPServer):
     def text(self) -> str:
         """Return the metrics. However many ask, one thread at a time takes the interpreter from the application."""
         with self._making:
-            if time.monotonic() - self._made_at > _FRESH:
+            if monotonic() - self._made_at > _FRESH:
                 self._text = text()
-                self._made_at = time.monotonic()
+                self._made_at = monotonic()
             return self._text
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above

@@ -18,6 +18,7 @@ from nsq_ha.admin.memory import TopicPartition
 from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.admin.statistics import ANSWERED, StatsAdmin
 from nsq_ha.admin.topics import TopicAdmin
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import tcp_address
 
@@ -83,7 +84,7 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             errors={name: text for name, text in errors.items() if name},  # a description that is old is no part
             earlier=None if old.clock is None else old.kept,
             has_clients=clients,
-            clock=time.monotonic(),
+            clock=monotonic(),
             memory=old.remembered,
         )
         left = max(0.1, timeout - (clock() - began))

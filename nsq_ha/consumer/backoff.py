@@ -20,9 +20,9 @@ import logging
 import math
 import random
 from collections import deque
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.events import BackoffChanged, BackoffState
 from nsq_ha.observe import SILENT, Observer

@@ -12,9 +12,10 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from time import monotonic, thread_time
+from time import thread_time
 from typing import Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.engine.loops import TO_READ, PerLoop
 from nsq_ha.events import LoopBlocked
 from nsq_ha.observe import SILENT, Observer
@@ -36,6 +37,9 @@ _MOST: Final = 0.5
 
 _REST: Final = 0.02
 """Seconds to pause after a block of ``_LONG``: opening a connection takes some round trips."""
+
+_JUMP: Final = 86_400.0
+"""Seconds beyond which somebody has set the clock: no event loop is blocked for a day."""
 
 _SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 """Nanoseconds for which the thread ran, and for which it could have run and waited for a CPU (Linux)."""
@@ -91,7 +95,7 @@ class LoopClock:
     def blocked_for(self, now: float) -> float:
         """Return for how many seconds the loop has been blocked; 0 if it probably was not."""
         blocked = now - self._ticked - TICK
-        return blocked if blocked > TICK else 0.0
+        return blocked if TICK < blocked < _JUMP else 0.0
 
     def arrival(self, now: float) -> float:
         """Return the earliest time at which data read now may have been sent: ``now`` if the loop was not blocked.

@@ -16,10 +16,10 @@ import sys
 from contextvars import ContextVar
 from copy import copy as copied
 from threading import get_ident
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from nsq_ha import observe
+from nsq_ha.clock import monotonic
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled, requeue_delay
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch

@@ -13,6 +13,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.consumer.delivery import delivery_of, facts, give_back, reopened, source_of, take_cause
 from nsq_ha.consumer.failures import FailureLog
 from nsq_ha.dead_letters.provenance import Failure, Provenance
@@ -344,7 +345,7 @@ class GivingUp:
 
         Its publisher is at fault, so the consumer does not pause: others would stop it with such messages.
         """
-        if (more := self._unreadable.take(time.monotonic())) is not None:
+        if (more := self._unreadable.take(monotonic())) is not None:
             log.warning("not handing out %r: %r%s", message, error, more, exc_info=error)
         self._backoff.taken_back(message)
         await self._failed(

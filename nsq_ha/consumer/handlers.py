@@ -12,11 +12,11 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from time import monotonic
 from typing import Any, Final, Self, overload
 
 from nsq_ha import observe
 from nsq_ha.checks import is_number, is_whole, shown
+from nsq_ha.clock import monotonic
 from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.consumer.inbox import ConsumerInbox, Messages
 from nsq_ha.engine.waiting import is_foreign

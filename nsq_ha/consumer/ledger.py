@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.consumer.delivery import (
     CLOSED,
     Returned,

@@ -13,9 +13,9 @@ consumers at rest cost nothing.
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.delivery import give_back
 from nsq_ha.consumer.giving_up import checked_from

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import secrets
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -20,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ConfigError
 from nsq_ha.redaction import conceal
 
@@ -56,7 +56,7 @@ class WrongTokens:
         clock: Returns seconds that only grow.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._paid_until: dict[str, float] = {}  # each wrong token costs TRY_SECONDS; the latest is the last entry
 
@@ -109,7 +109,7 @@ class Guard:
         *,
         hosts: Iterable[str] = (),
         is_private: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = monotonic,
     ) -> None:
         if token is not None and len(token) < MIN_TOKEN:
             raise ConfigError(f"the dashboard's token must have at least {MIN_TOKEN} characters")

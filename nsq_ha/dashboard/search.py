@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.checks import check_topic
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.threads import in_thread
 
@@ -163,7 +163,7 @@ async def search(
     """
     hunt = _Hunt(admin, reading, query, limit * 0.9)
     steps: tuple[TraceStep, ...] = ()
-    until = time.monotonic() + limit
+    until = monotonic() + limit
     try:
         async with asyncio.timeout(limit):
             if trace_logs:
@@ -316,7 +316,7 @@ def steps_of(files: Iterable[Path], query: Query, until: float = math.inf) -> tu
     key = "trace_id" if query.trace_id is not None else "internal_id"
     steps: list[TraceStep] = []
     for file in files:
-        if time.monotonic() > until:
+        if monotonic() > until:
             break
         with contextlib.suppress(OSError):
             lines = trace_lines(file, key, wanted, most_bytes=MAX_LOG_BYTES)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
 from nsq_ha.producer.requests import (
@@ -337,7 +338,7 @@ class BatchCall:
         self._clock = pending.loop.time
         self._deadline = self._clock() + limit
         self._queued: deque[PendingPublish] = deque()
-        self._turn_ends = time.monotonic() + TURN
+        self._turn_ends = monotonic() + TURN
 
     async def publish(self) -> list[Receipt | PublishError]:
         """Publish; return the outcome of each message.
@@ -402,10 +403,10 @@ class BatchCall:
     async def _pause(self) -> bool:
         """Let other tasks run if the turn is over; return whether they did."""
         # The loop's own clock may stand still during a turn, as uvloop's does.
-        if time.monotonic() < self._turn_ends or self._plan.is_small:
+        if monotonic() < self._turn_ends or self._plan.is_small:
             return False
         await asyncio.sleep(0)
-        self._turn_ends = time.monotonic() + TURN
+        self._turn_ends = monotonic() + TURN
         return True
 
     async def _let_others_run(self) -> None:

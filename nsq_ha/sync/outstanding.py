@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Coroutine
 from concurrent.futures import wait
 from threading import RLock, get_ident
-from time import monotonic
 from typing import Any, Final
 
 from nsq_ha._portal import CallFuture, Portal
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.message import Receipt
 from nsq_ha.sync.facade import MOMENT

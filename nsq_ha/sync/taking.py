@@ -19,9 +19,9 @@ import contextlib
 from _thread import LockType, allocate_lock
 from collections import deque
 from functools import partial
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.clock import monotonic
 from nsq_ha.errors import ClosedError
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ The invariant: instruments are made once for a provider, since the API cannot re
 from __future__ import annotations
 
 import functools
-from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics as api
@@ -14,6 +13,7 @@ from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
 from nsq_ha import metrics
 from nsq_ha._version import __version__
+from nsq_ha.clock import monotonic
 from nsq_ha.forks import Mutex
 
 if TYPE_CHECKING:

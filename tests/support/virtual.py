@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import pytest
 
+from nsq_ha import clock
 from nsq_ha.threads import HandlerThreads
 from tests.support.loops import LOOPS, QuickLoop
 
@@ -455,13 +456,13 @@ def loop_for(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventL
 @functools.lru_cache(maxsize=1)
 def _with_clock(_loaded: int) -> list[ModuleType]:
     """Return the modules of the library that read the clock, of this number that are loaded."""
-    of_library = [module for name, module in sys.modules.items() if name.startswith("nsq_ha.")]
-    return [module for module in of_library if getattr(module, "monotonic", None) is time.monotonic]
+    of_library = [each for name, each in sys.modules.items() if name.startswith("nsq_ha.") and each is not clock]
+    return [module for module in of_library if getattr(module, "monotonic", None) is clock.monotonic]
 
 
 @contextlib.contextmanager
 def one_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have ``time.monotonic`` of the library show the running loop's virtual time, if it has one.
+    """Have the library's clock show the running loop's virtual time, if it has one.
 
     The handlers' threads are counted, too: while one works, time is real.
     """

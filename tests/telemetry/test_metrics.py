@@ -9,7 +9,6 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Final, Literal
 
 import pytest
@@ -231,7 +230,7 @@ def test_one_text_serves_requests_that_come_together(
             return found
 
     monkeypatch.setattr(prometheus, "text", text)
-    monkeypatch.setattr(prometheus, "time", SimpleNamespace(monotonic=lambda: now), raising=False)
+    monkeypatch.setattr(prometheus, "monotonic", lambda: now)
     assert [page() for _ in range(3)] == [b"1\n"] * 3
     now += 0.2
     assert page() == b"2\n"
