@@ -111,6 +111,12 @@ def test_the_examples_of_a_page_run(
         asyncio.run(PageRun(cluster, tmp_path, spark_host).run(examples_of(page)))
 
 
+@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+def test_a_readme_names_the_command_for_the_job_and_that_for_the_tests(name: str) -> None:
+    commands = re.findall(r"`(make \w+)", (ROOT / name).read_text("utf-8"))
+    assert {"make demo", "make test"} <= set(commands)
+
+
 def test_few_examples_are_skipped_and_each_says_why() -> None:
     skipped = {str(example): example.settings["skip"] for example in EXAMPLES if "skip" in example.settings}
     assert len(skipped) <= MOST_SKIPPED, skipped

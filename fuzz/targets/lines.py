@@ -40,11 +40,10 @@ def _split(stream: Iterable[bytes]) -> list[Line]:
 
 
 async def _rows(lines: list[Line]) -> list[Line | BadLine]:
-    async def given() -> AsyncIterator[Line]:
-        for line in lines:
-            yield line
+    async def given() -> AsyncIterator[list[Line]]:
+        yield lines
 
-    return [row async for row in csv_rows(given(), ",", _LIMIT)]
+    return [row async for rows in csv_rows(given(), ",", _LIMIT) for row in rows]
 
 
 def _done(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -12,14 +12,14 @@ import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from nsq_ha.checks import is_whole
+from nsq_ha.cli.lines import Line
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
-
-if TYPE_CHECKING:
-    from nsq_ha.cli.lines import Line
 
 _SAID_BY_TAIL: Final = frozenset(
     {"topic", "offset", "internal_id", "attempts", "timestamp_ns", "nsqd", "dead_letter", "ext_base64"}
@@ -211,11 +211,15 @@ def _checked(
 # ---------------------------------------------------------------- CSV
 
 
-async def csv_rows(lines: AsyncIterator[Line], separator: str, limit: int) -> AsyncIterator[Line | BadLine]:
-    """Yield the rows of CSV as JSON objects; the first row has the names of the fields.
+async def csv_rows(
+    chunks: AsyncIterator[list[Line]], separator: str, limit: int
+) -> AsyncIterator[list[Line | BadLine]]:
+    """Yield the rows of CSV as JSON objects, those that end in one chunk together.
+
+    The first row has the names of the fields.
 
     Args:
-        lines: The lines. A quoted field may contain newlines, so a row may have several.
+        chunks: The lines. A quoted field may contain newlines, so a row may have several.
         separator: The character between fields.
         limit: Maximum size of a row in bytes.
 
@@ -223,11 +227,9 @@ async def csv_rows(lines: AsyncIterator[Line], separator: str, limit: int) -> As
         ConfigError: The first row cannot be used.
     """
     rows = _Rows(separator, limit)
-    async for line in lines:
-        for row in rows.take(line):
-            yield row
-    for row in rows.end():
-        yield row
+    async for lines in chunks:
+        yield [row for line in lines for row in rows.take(line)]
+    yield rows.end()
 
 
 class _Rows:
@@ -264,7 +266,7 @@ class _Rows:
         self._parts.append(line.data)
         self._size += len(line.data) + 1
         text = b'"' + line.data if self._is_quoted else line.data
-        self._is_quoted = any(not field[1] for field in self._quoted.finditer(text))
+        self._is_quoted = b'"' in text and any(not field[1] for field in self._quoted.finditer(text))
         return [] if self._is_quoted else self._cut()
 
     def end(self) -> list[Line | BadLine]:
@@ -277,7 +279,7 @@ class _Rows:
 
     def _cut(self) -> list[Line | BadLine]:
         data = b"\n".join(self._parts).removesuffix(b"\r")
-        up_to = f", up to line {self._first + len(self._parts) - 1}" if self._parts[1:] else ""
+        last = self._first + len(self._parts) - 1
         self._reset()
         if not data:
             return []
@@ -287,6 +289,7 @@ class _Rows:
             what = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not CSV"
             if self._names is None:
                 raise ConfigError(f"line {self._first}: the first row is {what}: {error}") from error
+            up_to = f", up to line {last}" if last > self._first else ""
             return [BadLine(self._first, f"{what}: {error}{up_to}")]
         if self._names is None:
             if len(set(fields)) < len(fields):
@@ -295,10 +298,7 @@ class _Rows:
             return []
         if len(fields) != len(self._names):
             return [BadLine(self._first, f"{len(fields)} fields, but the first row names {len(self._names)}")]
-        from nsq_ha.cli.lines import Line
-
-        row = dict(zip(self._names, fields, strict=True))
-        return [Line(self._first, json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode())]
+        return [Line(self._first, msgspec.json.encode(dict(zip(self._names, fields, strict=True))))]
 
     def _fields(self, text: str) -> list[str]:
         rows = list(csv.reader([text], delimiter=self._separator, strict=True))

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from nsq_ha.threads import HandlerThreads
 
-READ_BYTES: Final = 65536
+READ_BYTES: Final = 256 * 1024
 
 
 class Line(NamedTuple):
@@ -72,8 +72,10 @@ class Splitter:
         return Line(self._number, data)
 
 
-async def read_lines(stream: BinaryIO, limit: int, delimiter: bytes | None = b"\n") -> AsyncIterator[Line]:
-    """Yield the lines of a stream as they arrive; ``limit`` and ``delimiter`` are those of :class:`Splitter`.
+async def read_lines(stream: BinaryIO, limit: int, delimiter: bytes | None = b"\n") -> AsyncIterator[list[Line]]:
+    """Yield the lines of a stream as they arrive, all that one read gave together.
+
+    ``limit`` and ``delimiter`` are those of :class:`Splitter`.
 
     A separate thread reads a chunk when the lines of the one before are taken. A read that never returns (a terminal)
     does not prevent the process from ending.
@@ -86,10 +88,8 @@ async def read_lines(stream: BinaryIO, limit: int, delimiter: bytes | None = b"\
     read = _reader(stream)
     try:
         while chunk := await threads.call(read, READ_BYTES):
-            for line in splitter.feed(chunk):
-                yield line
-        for line in splitter.end():
-            yield line
+            yield splitter.feed(chunk)
+        yield splitter.end()
     finally:
         threads.close()
 

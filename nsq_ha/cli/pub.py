@@ -9,7 +9,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 _TAIL_GROWTH: Final = 8
 """How much longer a line of tail may be than its message; control characters take six bytes."""
-
-_EXPECT_EVERY: Final = 100
-"""Lines after which the number of all is estimated again."""
 
 
 @click.command(short_help="Publish standard input, line by line.")
@@ -97,7 +94,7 @@ _EXPECT_EVERY: Final = 100
     type=SECONDS,
     help="Seconds for each message, including retries. Default: the option publish_timeout, 30.",
 )
-@click.option("--in-flight", type=click.IntRange(1), default=500, help="Maximum number of unanswered publishes.")
+@click.option("--in-flight", type=click.IntRange(1), default=10_000, help="Maximum number of unanswered publishes.")
 @click.option("--receipts", is_flag=True, help="Print a JSON line for each message that is stored.")
 @click.option("--stop-on-error", is_flag=True, help="Stop publishing after the first failed line.")
 @cluster_options
@@ -107,8 +104,9 @@ def pub(topic: str, cluster: ClusterAccess, **options: object) -> None:
 
     On a plain (upstream) cluster this creates the topic; there are no partitions, keys, traces, headers and tags.
 
-    Many are published at the same time; those of one key stay in order. Each failed line is reported, with
-    whether it may be stored anyway. Exit code 1 if any failed. If nsqd refuses the secret, it stops at once.
+    The lines that can be read at once are published together, the next ones after their answers; order is kept. Each
+    failed line is reported, with whether it may be stored anyway. Exit code 1 if any failed. If nsqd refuses the
+    secret, it stops at once.
 
     `nsq-ha tail A --json | nsq-ha pub B --from-tail` publishes messages again with their headers, tag and trace id.
     Without a key, messages for an ordered topic go to the partition that they name.
@@ -137,14 +135,21 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
             options,
             is_plain=found.meta is None,
             is_ordered=found.meta is not None and found.meta.ordered,
+            is_extended=found.meta is not None and found.meta.extend_support,
         )
         began = time.monotonic()
         try:
-            size = None if options.csv else _size_of(stream)
+            size = _size_of(stream)
             with Progress("published", size) as progress:
-                publisher.progress = None if stream.isatty() else progress
-                publisher.size = size
-                await publisher.run(_pieces(stream, options, producer.config.max_message_bytes))
+                async for pieces in _pieces(stream, options, producer.config.max_message_bytes):
+                    if size is not None and pieces:
+                        read = os.lseek(stream.fileno(), 0, os.SEEK_CUR)
+                        progress.expect(round(size * pieces[-1].number / max(read, 1)))
+                    await publisher.publish(pieces)
+                    if not stream.isatty():
+                        progress.advance(publisher.stored - progress.done)
+                    if publisher.is_stopped:
+                        break
         finally:
             click.echo(publisher.summary(time.monotonic() - began), err=True)
     return publisher.failed
@@ -159,8 +164,10 @@ def _size_of(stream: BinaryIO) -> int | None:
     return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
 
 
-def _pieces(stream: BinaryIO, options: PubOptions, most: int) -> AsyncIterator[Line | BadLine]:
-    """Return the pieces of the input that become messages."""
+def _pieces(
+    stream: BinaryIO, options: PubOptions, most: int
+) -> AsyncIterator[list[Line]] | AsyncIterator[list[Line | BadLine]]:
+    """Return the pieces of the input that become messages, those of one read together."""
     if options.csv:
         return csv_rows(read_lines(stream, most), options.csv_separator, most)
     # What tail prints of a message is longer than the message: base64, names and escapes.
@@ -205,7 +212,7 @@ def _check_plain(found: FoundTopic, options: PubOptions) -> None:
 
 
 class LinePublisher:
-    """Publishes lines, many at the same time.
+    """Publishes lines in batches, one batch after the other.
 
     Args:
         producer: Keeps the messages of each key in order.
@@ -213,10 +220,9 @@ class LinePublisher:
         options: The command's options.
         is_plain: The cluster is a plain one, so receipts have no partition.
         is_ordered: The topic is ordered.
+        is_extended: The topic is extended, so receipts of a batch have no ids.
 
     Attributes:
-        progress: Counts acknowledged lines. None for nothing.
-        size: Bytes of the whole input. None if they are unknown.
         lines: Number of lines taken, without empty ones.
         empty: Number of empty lines, which are skipped.
         stored: Number of acknowledged lines.
@@ -232,9 +238,8 @@ class LinePublisher:
         *,
         is_plain: bool = False,
         is_ordered: bool = False,
+        is_extended: bool = False,
     ) -> None:
-        self.progress: Progress | None = None
-        self.size: int | None = None
         self.lines: int = 0
         self.empty: int = 0
         self.stored: int = 0
@@ -245,47 +250,67 @@ class LinePublisher:
         self._options = options
         self._inputs = dataclasses.replace(options, keeps_partition=is_ordered)
         self._is_plain = is_plain
-        self._reading: asyncio.Task[None] | None = None
+        self._has_only_bodies = not (options.has_keys or options.headers or options.tag is not None)
+        self._is_single = options.defer is not None or (options.receipts and is_extended)
         self._is_refused = False
 
-    async def run(self, lines: AsyncIterator[Line | BadLine]) -> None:
-        """Publish all lines; return after the last answer.
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is published: nsqd refused the secret, or a line failed and that ends it."""
+        return self._is_refused or (self.failed > 0 and self._options.stop_on_error)
+
+    async def publish(self, pieces: Sequence[Line | BadLine]) -> None:
+        """Publish lines; return after the last answer.
 
         Raises:
-            OSError: The input cannot be read, or a receipt not be written.
+            OSError: A receipt cannot be written.
 
         If cancelled, lines that are being published may be stored.
         """
-        async with asyncio.TaskGroup() as group:
-            self._reading = group.create_task(self._read(lines, group))
-
-    async def _read(self, lines: AsyncIterator[Line | BadLine], group: asyncio.TaskGroup) -> None:
-        room = asyncio.Semaphore(self._options.in_flight)
-        read = 0
-        async for line in lines:
-            if self.size is not None and self.progress is not None and isinstance(line, Line):
-                read += len(line.data or b"") + 1
-                if line.number % _EXPECT_EVERY == 1:
-                    self.progress.expect(round(self.size * line.number / read))
-            if isinstance(line, Line) and line.data == b"":
+        batch: list[tuple[Line, OutgoingMessage]] = []
+        for piece in pieces:
+            if self.is_stopped:
+                break
+            if isinstance(piece, Line) and piece.data == b"":
                 self.empty += 1
                 continue
-            await room.acquire()
-            # Tasks start in the order of their creation, so the producer gets the lines in order.
-            task = group.create_task(self._publish(line))
-            task.add_done_callback(lambda _: room.release())
+            self.lines += 1
+            try:
+                batch.append((piece, self._message(piece)))  # type: ignore[arg-type]  # a bad one raises
+            except ConfigError as error:
+                self._fail(piece, error)
+            if len(batch) == self._options.in_flight:
+                await self._publish(batch)
+                batch = []
+        await self._publish(batch)
 
-    @property
-    def _is_stopped(self) -> bool:
-        return self._is_refused or (self.failed > 0 and self._options.stop_on_error)
+    async def _publish(self, batch: list[tuple[Line, OutgoingMessage]]) -> None:
+        if not batch:
+            return
+        for (line, _), outcome in zip(batch, await self._outcomes([message for _, message in batch]), strict=True):
+            if isinstance(outcome, NsqError):
+                self._fail(line, outcome)
+                continue
+            self.stored += 1
+            if self._options.receipts:
+                print_json({"line": line.number} | _receipt(outcome, is_plain=self._is_plain))
 
-    async def _publish(self, line: Line | BadLine) -> None:
-        if self._is_stopped:
-            return  # the line was read before the failure was known
-        self.lines += 1
+    async def _outcomes(self, messages: list[OutgoingMessage]) -> Sequence[Receipt | NsqError]:
+        if self._is_single or len(messages) == 1:
+            # Tasks start in the order of their creation, so the producer gets the messages in order.
+            return await asyncio.gather(*map(self._outcome, messages))
         try:
-            message = self._message(line)
-            receipt = await self._producer.publish(
+            chosen = [message.body for message in messages] if self._has_only_bodies else messages
+            return await self._producer.publish_many(self._topic, chosen)
+        except ConfigError:  # of one of them; nothing was sent
+            middle = len(messages) // 2
+            return [*await self._outcomes(messages[:middle]), *await self._outcomes(messages[middle:])]
+        except NsqError as error:
+            return [error] * len(messages)
+
+    async def _outcome(self, message: OutgoingMessage) -> Receipt | NsqError:
+        try:
+            return await self._producer.publish(
                 self._topic,
                 message.body,
                 key=message.key,
@@ -296,13 +321,7 @@ class LinePublisher:
                 defer=self._options.defer,
             )
         except NsqError as error:
-            self._fail(line, error)
-            return
-        self.stored += 1
-        if self.progress is not None:
-            self.progress.advance()
-        if self._options.receipts:
-            print_json({"line": line.number} | _receipt(receipt, is_plain=self._is_plain))
+            return error
 
     def _message(self, line: Line | BadLine) -> OutgoingMessage:
         if isinstance(line, BadLine):
@@ -322,8 +341,6 @@ class LinePublisher:
             if self._is_refused:
                 return  # reported with the first such line
             self._is_refused = True
-        if self._is_stopped and self._reading is not None:
-            self._reading.cancel()  # it may wait for a line that never comes
         # The error of a failed publish says whether the message may be stored.
         known = "" if isinstance(error, PublishError) else "not stored: "
         click.echo(f"line {line.number}: {known}{explained(error)}", err=True)

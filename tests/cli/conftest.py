@@ -15,6 +15,7 @@ from tests.support.inside import coordinator_of, in_cluster
 from tests.support.library_log import logging_as_before
 from tests.support.ports import nobody_listens
 from tests.support.processes import sigint_as_in_a_terminal
+from tests.support.terminal import WIDTH, Terminal
 
 Invoke = Callable[..., Result]
 
@@ -110,3 +111,10 @@ def nobody() -> Iterator[str]:
     """An address where nothing listens."""
     with nobody_listens() as port:
         yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name, value in {"TERM": "xterm", "COLUMNS": str(WIDTH), "LINES": "20"}.items():
+        monkeypatch.setenv(name, value)
+    return Terminal()

@@ -122,11 +122,11 @@ def test_numbers_that_json_does_not_have_are_not_json(key_field: str | None) -> 
 async def rows_of(text: bytes, separator: str = ",", limit: int = 1000) -> list[Line | BadLine]:
     splitter = Splitter(limit)
 
-    async def lines() -> AsyncIterator[Line]:
-        for line in splitter.feed(text) + splitter.end():
-            yield line
+    async def lines() -> AsyncIterator[list[Line]]:
+        yield splitter.feed(text)
+        yield splitter.end()
 
-    return [row async for row in csv_rows(lines(), separator, limit)]
+    return [row async for rows in csv_rows(lines(), separator, limit) for row in rows]
 
 
 async def test_rows_are_json_objects() -> None:

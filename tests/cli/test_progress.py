@@ -4,41 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
+from typing import TYPE_CHECKING
 
 import click
-import pytest
 
 from nsq_ha.cli.progress import Progress, waiting
+from tests.support.terminal import WIDTH, Terminal, at
 
-WIDTH = 60
-
-
-class Terminal(io.StringIO):
-    """A terminal that keeps all that it gets."""
-
-    encoding: str = "utf-8"
-    errors: str | None = "strict"
-
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    for name, value in {"TERM": "xterm", "COLUMNS": str(WIDTH), "LINES": "20"}.items():
-        monkeypatch.setenv(name, value)
-    return Terminal()
-
-
-@contextmanager
-def at(terminal: Terminal) -> Iterator[None]:
-    """Let the program write to a terminal."""
-    with redirect_stdout(terminal), redirect_stderr(terminal):
-        yield
-        assert (sys.stdout, sys.stderr) == (terminal, terminal)
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_a_wait_is_shown_and_nothing_of_it_is_left(terminal: Terminal) -> None:
