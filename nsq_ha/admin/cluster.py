@@ -213,9 +213,8 @@ class ClusterAdmin(AdminBase):
 
     async def _mark(self, topic: str, node: Node, call: Bounded, *, restore: bool) -> None:
         """Set or clear the tombstone at every nsqlookupd that lists the nsqd for the topic."""
-        params = {"topic": topic, "node": node.http_url.removeprefix("http://")} | (
-            {"restore": "true"} if restore else {}
-        )
+        # nsqlookupd compares the text: it writes an IPv6 address without brackets.
+        params = {"topic": topic, "node": f"{node.host}:{node.http_port}"} | ({"restore": "true"} if restore else {})
         while True:
             await asyncio.gather(*(self._mark_at(url, topic, node, call, params) for url in self._leading.servers.urls))
             if not call.open:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from nsq_ha.admin.words import partly
 from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.engine.body import MAX_TEXT, Int64
 from nsq_ha.policy.topology import Node, TopicView
@@ -98,6 +99,9 @@ class ChannelStats:
         connections: The clients, if they were asked for.
         on_disk: How many of the waiting messages are on the disk of a plain nsqd; the others are only in its memory. A
             partitioned nsqd has all of them on disk, and this is 0.
+        places: How many partitions, or plain nsqds, the sum is over.
+        paused_at: In a sum: how many of them are paused.
+        skipped_at: In a sum: how many of them are skipped.
     """
 
     name: str
@@ -115,6 +119,16 @@ class ChannelStats:
     latency: Latency | None = None
     connections: tuple[ClientStats, ...] = ()
     on_disk: int = 0
+    places: int = 1
+    paused_at: int = 0
+    skipped_at: int = 0
+
+    @property
+    def state(self) -> str:
+        """``skipped``, ``paused``, or how much of a sum is, such as ``paused on 1 of 3``; empty if nothing is."""
+        if self.skipped:
+            return partly("skipped", self.skipped_at, self.places)
+        return partly("paused", self.paused_at, self.places) if self.paused else ""
 
     @property
     def full(self) -> int:
@@ -350,6 +364,9 @@ def _sum(channels: Sequence[ChannelStats]) -> ChannelStats:
         latency=_longest([channel.latency for channel in channels if channel.latency is not None]),
         connections=tuple(connection for channel in channels for connection in channel.connections),
         on_disk=sum(channel.on_disk for channel in channels),
+        places=len(channels),
+        paused_at=sum(channel.paused for channel in channels),
+        skipped_at=sum(channel.skipped for channel in channels),
     )
 
 

@@ -256,11 +256,7 @@ def _flags(facts: Facts) -> _Outcome:
 def _channels(facts: Facts) -> _Outcome:
     channels = facts.reading.channels.items()
     orphaned = [f"{t}/{name} ({each.depth:,} wait)" for (t, name), each in channels if each.depth and not each.clients]
-    held = [
-        f"{topic}/{name} ({'skipped' if each.skipped else 'paused'})"
-        for (topic, name), each in channels
-        if each.paused or each.skipped
-    ]
+    held = [f"{topic}/{name} ({each.state})" for (topic, name), each in channels if each.state]
     if orphaned:
         remedy = "start its consumers; if they are gone for good: nsq-ha channel delete TOPIC CHANNEL"
         return "warning", f"nobody consumes {some(orphaned)}", remedy

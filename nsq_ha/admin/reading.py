@@ -85,10 +85,8 @@ class FigureRow:
 
     @property
     def state(self) -> str:
-        """``skipped``, ``paused`` or empty."""
-        if self.channel is None:
-            return ""
-        return "skipped" if self.channel.skipped else "paused" if self.channel.paused else ""
+        """The state of the channel, such as ``paused on 1 of 3``; empty if it delivers."""
+        return "" if self.channel is None else self.channel.state
 
     @property
     def full(self) -> str:

@@ -30,6 +30,11 @@ def some(names: Iterable[str], most: int = _NAMED) -> str:
     return between.join(listed[:most]) + rest
 
 
+def partly(word: str, count: int, places: int) -> str:
+    """Return a word, with how many of some places it is true of if that is not all, such as ``paused on 1 of 3``."""
+    return f"{word} on {count} of {places}" if 0 < count < places else word
+
+
 def span(seconds: float | None) -> str:
     """Return a length of time: 0 s, 0.4 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
     if seconds is None or not math.isfinite(seconds):

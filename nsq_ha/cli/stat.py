@@ -145,8 +145,9 @@ def _as_dict(row: FigureRow) -> dict[str, object]:
         "latency": latency and {"count": latency.count, **{f"p{share * 100:g}": s for share, s in latency.percentiles}},
         "in_rate": row.in_rate,
         "out_rate": row.out_rate,
-        "paused": row.state == "paused",
-        "skipped": row.state == "skipped",
+        "paused": row.channel is not None and row.channel.paused,
+        "skipped": row.channel is not None and row.channel.skipped,
+        "state": row.state or None,
     }
 
 

@@ -9,7 +9,7 @@ import click
 from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
-from nsq_ha.admin.words import counted
+from nsq_ha.admin.words import counted, partly, some
 from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group
@@ -69,7 +69,7 @@ _PARTITION_COLUMNS: Final = (
     FigureColumn("bytes", 5, _bytes),
 )
 
-_CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "deferred", "clients")
+_CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "deferred", "clients", "state")
 
 
 @click.group(cls=Group, short_help="List, create, change and delete topics.")
@@ -216,8 +216,19 @@ def empty(name: str, cluster: ClusterAccess, *, timeout: float, yes: bool) -> No
     On a partitioned cluster, empty the channels: nsq-ha channel empty.
     """
     confirm(f"Drop the messages of {name} that are in no channel yet?", yes=yes)
-    _change(cluster, name, f"emptying {name}", lambda admin: admin.empty_topic(name, timeout=timeout))
-    click.echo(f"emptied {name}", err=True)
+
+    async def change(admin: AdminClient) -> tuple[TopicDescription, TopicDescription]:
+        before = await admin.describe(name)
+        await admin.empty_topic(name, timeout=timeout)
+        return before, await admin.describe(name)
+
+    before, now = _change(cluster, name, f"emptying {name}", change)
+    dropped = sum(entry.stats.unrouted for entry in before.partitions if entry.stats is not None)
+    wait = [f"{channel.name} {channel.depth:,}" for channel in now.totals if channel.depth]
+    keep = (
+        f"channels keep theirs: {clean(some(wait))} (nsq-ha channel empty drops them)" if wait else "no channel has any"
+    )
+    click.echo(f"emptied {name}: dropped {counted(dropped, 'message')} that no channel had; {keep}", err=True)
 
 
 @topic.command()
@@ -416,7 +427,9 @@ def _print_plain(found: TopicDescription) -> None:
         (_leader(entry), getattr(entry.stats, "messages", None), getattr(entry.stats, "unrouted", None))
         for entry in found.partitions
     ]
-    title = f"{found.view.topic}: {counted(len(rows), 'nsqd')}"
+    paused = sum(entry.stats.paused for entry in found.partitions if entry.stats is not None)
+    state = f", {partly('paused', paused, len(rows))}" if paused else ""
+    title = f"{found.view.topic}: {counted(len(rows), 'nsqd')}{state}"
     print_table(["nsqd", "messages since its start#", "without channel#"], rows, title=title)
     _print_channels(found)
 

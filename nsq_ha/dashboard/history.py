@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents, incomplete, unled
 from nsq_ha.admin.reading import Rates, Reading
-from nsq_ha.admin.words import some
+from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
@@ -451,9 +451,12 @@ def _channels(before: Reading, after: Reading) -> Iterator[ClusterEvent]:
             yield ClusterEvent(after.at, "channel", "warning", subject, "the channel was deleted", topic, "deleted")
         else:
             for state in ("paused", "skipped"):
-                was, now = getattr(old[key], state), getattr(new[key], state)
-                if was != now:
-                    text = f"the channel is {state}" if now else f"the channel is no longer {state}"
+                count, places = getattr(new[key], f"{state}_at"), new[key].places
+                now = count > 0
+                if getattr(old[key], f"{state}_at") != count:
+                    text = (
+                        f"the channel is {partly(state, count, places)}" if now else f"the channel is no longer {state}"
+                    )
                     yield ClusterEvent(after.at, "channel", "warning" if now else "good", subject, text, topic)
 
 

@@ -204,6 +204,18 @@ async def test_a_tombstone_is_set_at_every_nsqlookupd(plain_cluster: Plain, plai
     assert all(lookupd.queries("/topic/tombstone")[0] == wanted for lookupd in plain_cluster.lookupds)
 
 
+async def test_an_nsqd_with_an_ipv6_address_is_tombstoned(plain_cluster: Plain, plain_admin: AdminClient) -> None:
+    """nsqlookupd compares the text ``broadcast_address:port``: it did not know the address in brackets."""
+    nsqd = plain_cluster.nsqds[0]
+    listed = plain_cluster.peer(nsqd, "orders", tombstones=[True]) | {"broadcast_address": "::1"}
+    for lookupd in plain_cluster.lookupds:
+        lookupd.answer("/topic/tombstone", b"")
+        lookupd.answer("/nodes", {"producers": [listed]})
+    await asyncio.wait_for(plain_admin.tombstone_node("orders", f"[::1]:{nsqd.port + 1}"), LIMIT)
+    wanted = {"topic": "orders", "node": f"::1:{nsqd.port}"}
+    assert all(lookupd.queries("/topic/tombstone")[0] == wanted for lookupd in plain_cluster.lookupds)
+
+
 async def test_an_nsqlookupd_that_got_no_tombstone_is_named(plain_cluster: Plain, plain_admin: AdminClient) -> None:
     nsqd = plain_cluster.nsqds[0]
     marked = plain_cluster.peer(nsqd, "orders", tombstones=[True])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
+import httpx
 import pytest
 from click.testing import Result
 
@@ -185,12 +187,45 @@ def test_a_plain_topic_is_paused_and_emptied(call: Call) -> None:
     topic = f"cli_{uuid.uuid4().hex[:10]}"
     assert call("pub", topic, stdin="a\nb").exit_code == 0
     ok(call("topic", "pause", topic), f"paused {topic}")
-    ok(call("topic", "empty", topic, "--yes"), f"emptied {topic}")
+    assert re.match(rf"{topic}: 2 nsqds, paused *\n", call("topic", "describe", topic, "--table").stdout)
+    nothing_left = f"emptied {topic}: dropped 2 messages that no channel had; no channel has any"
+    ok(call("topic", "empty", topic, "--yes"), nothing_left)
     ok(call("topic", "resume", topic), f"resumed {topic}")
     described = json.loads(call("topic", "describe", topic).stdout)
     assert sum(entry["without_channel"] for entry in described["nsqds"]) == 0
     for arguments in (("expand", topic, "2", "--yes"), ("move-leader", topic, "0"), ("update", topic, "-r", "2")):
         assert call("topic", *arguments).exit_code == 1
+
+
+def test_emptying_a_plain_topic_says_what_its_channels_keep(call: Call) -> None:
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    assert call("pub", topic, stdin="a\nb\nc").exit_code == 0
+    ok(call("channel", "create", topic, "billing"), f"created billing of {topic}")
+    ok(
+        call("topic", "empty", topic, "--yes"),
+        f"emptied {topic}: dropped 0 messages that no channel had; channels keep theirs: billing 3"
+        " (nsq-ha channel empty drops them)",
+    )
+
+
+def test_a_channel_that_one_nsqd_of_two_holds_back_is_not_said_to_be_paused(call: Call, plain: DevCluster) -> None:
+    """Consumers got messages from the other one."""
+    topic = f"cli_{uuid.uuid4().hex[:10]}"
+    urls = [plain.http_address(node) for node in plain.nsqds]
+    for url in urls:
+        for path in ("topic/create?", "channel/create?channel=billing&"):
+            httpx.post(f"{url}/{path}topic={topic}").raise_for_status()
+    httpx.post(f"{urls[0]}/channel/pause?topic={topic}&channel=billing").raise_for_status()
+    httpx.post(f"{urls[1]}/topic/pause?topic={topic}").raise_for_status()
+    found = json.loads(call("stat", topic, "--json").stdout)
+    assert (found["paused"], found["state"]) == (True, "paused on 1 of 2")
+    assert "paused on 1 of 2" in call("stat", topic, "--table").stdout
+    described = call("topic", "describe", topic, "--table").stdout
+    assert re.match(rf"{topic}: 2 nsqds, paused on 1 of 2 *\n", described)
+    assert len(re.findall(r"paused *\n", described)) == 1  # one line of the channel
+    assert f"{topic}/billing (paused on 1 of 2)" in call("doctor", "--topic", topic).stdout
+    ok(call("channel", "pause", topic, "billing"), f"paused billing of {topic}")
+    assert json.loads(call("stat", topic, "--json").stdout)["state"] == "paused"
 
 
 # ---------------------------------------------------------------- positions

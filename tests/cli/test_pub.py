@@ -148,7 +148,8 @@ def test_a_terminal_shows_how_much_of_a_file_is_published(
     with rows.open() as stream, at(terminal):
         monkeypatch.setattr("sys.stdin", stream)
         app(["pub", topic, "--csv"], standalone_mode=False)
-    assert re.search(r"published[ \S]* [\d,]+ of 9,\d{3} ", terminal.getvalue())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert re.search(r"published +[\d,]+ of [89],\d{3} +[\d,]+/s", shown)
     assert "published 9,000 of 9,000 lines" in terminal.getvalue()
 
 

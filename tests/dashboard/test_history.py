@@ -115,6 +115,11 @@ def test_a_partition_that_nobody_leads() -> None:
             [("a/c", "the channel is paused")],
         ),
         (
+            [node(1, partition("a", 0, channel("c"))), node(2, partition("a", 1, channel("c")))],
+            [node(1, partition("a", 0, channel("c", paused=True))), node(2, partition("a", 1, channel("c")))],
+            [("a/c", "the channel is paused on 1 of 2")],
+        ),
+        (
             [node(1, partition("a", 0, channel("c", skipped=True)))],
             [node(1, partition("a", 0, channel("c")))],
             [("a/c", "the channel is no longer skipped")],

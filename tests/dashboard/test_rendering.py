@@ -145,6 +145,15 @@ def test_buttons_are_only_for_those_who_may_change() -> None:
     assert "/confirm/move-leader" not in topic_page(operator, "orders").content  # there is no other replica
 
 
+def test_a_channel_that_is_paused_in_a_part_says_so() -> None:
+    kept = History(5)
+    parts = [partition("orders", number, channel("billing", paused=number == 0)) for number in range(3)]
+    kept.add(reading(1, *(node(4150 + number, part) for number, part in enumerate(parts)), has_clients=True))
+    text = channel_page(Board(kept, 1.0, may_change=True), "orders", "billing").content
+    assert "paused on 1 of 3" in text
+    assert re.findall(r"/confirm/(\w*pause)", text) == ["pause", "unpause"]
+
+
 def test_a_stored_message_cannot_become_markup() -> None:
     each = Browsed(
         0, StoredMessage(1, 2, 3, 4, 5, HOSTILE, json.dumps({"h": HOSTILE, "##client_dispatch_tag": HOSTILE}))

@@ -62,8 +62,14 @@ def _charts(board: Board, topic: str, name: str) -> Html:
 
 
 def _buttons(board: Board, topic: str, channel: ChannelStats) -> Html | None:
-    wanted = ["unpause" if channel.paused else "pause", "unskip" if channel.skipped else "skip", "empty", "reset"]
-    return ui.buttons(board, possible(board.reading, *wanted, "delete-channel"), topic=topic, channel=channel.name)
+    wanted = [
+        *(["pause"] if channel.paused_at < channel.places else []),
+        *(["unpause"] if channel.paused else []),
+        *(["skip"] if channel.skipped_at < channel.places else []),
+        *(["unskip"] if channel.skipped else []),
+    ]
+    found = possible(board.reading, *wanted, "empty", "reset", "delete-channel")
+    return ui.buttons(board, found, topic=topic, channel=channel.name)
 
 
 def _parts(rows: Sequence[FigureRow], *, is_plain: bool) -> Html:

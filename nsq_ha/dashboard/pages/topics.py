@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
 from nsq_ha.admin.description import MAX_PERCENTILES
-from nsq_ha.admin.words import some
+from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
 from nsq_ha.dashboard.markup import Child, Html, join, path, query, tag
@@ -110,7 +110,9 @@ def flags(board: Board, name: str) -> Html:
         ui.badge("headers") if any(e.extended for e in entries) or (listed and listed.extend_support) else None,
         ui.badge("registered channels") if listed and listed.disable_channel_auto_create else None,
         ui.badge("several partitions a node") if listed and listed.multi_part else None,
-        ui.badge("paused", "warning") if any(e.paused for e in entries) else None,
+        ui.badge(partly("paused", sum(e.paused for e in entries), len(entries)), "warning")
+        if any(e.paused for e in entries)
+        else None,
         ui.badge("no nsqlookupd lists it", "warning") if _is_unlisted(board, name) else None,
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import FigureRow, Reading
+from nsq_ha.admin.words import partly
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal
 from nsq_ha.dashboard.charts import ChartLine, chart
@@ -411,7 +412,8 @@ def filter_form(action: Sequence[str], board: Board, label: str) -> Html:
 def states(channel: ChannelStats) -> Html:
     """Return the badges of a channel."""
     return join(
-        badge("paused", "warning") if channel.paused else None, badge("skipped", "warning") if channel.skipped else None
+        badge(partly("paused", channel.paused_at, channel.places), "warning") if channel.paused else None,
+        badge(partly("skipped", channel.skipped_at, channel.places), "warning") if channel.skipped else None,
     )
 
 
