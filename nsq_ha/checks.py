@@ -177,6 +177,8 @@ def _lookupd_url(address: object) -> str:
     text = _without_secrets("lookupd", address).rstrip("/")
     scheme, separator, rest = text.partition("://")
     scheme, rest = (scheme.lower(), rest) if separator else ("http", text)
+    if rest.startswith("["):
+        rest = rest.replace("%25", "%")  # the sign before a zone, as URLs write it; a resolver takes it literally
     if scheme not in ("http", "https") or not rest or not _NO_HOST.isdisjoint(rest):
         raise ConfigError(f"lookupd address {address!r} is not legal: give host:port or http://host:port")
     host, colon, port = rest.rpartition(":") if ":" in rest and not rest.endswith("]") else (rest, "", "")

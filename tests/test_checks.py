@@ -96,6 +96,7 @@ def test_an_illegal_partition(partition: object) -> None:
         (["a:1", "http://a:1", "b"], ["http://a:1", "http://b:4161"]),
         ("https://lookup.example", ["https://lookup.example"]),
         ("http://[::1]:4161", ["http://[::1]:4161"]),
+        ("http://[fe80::1%25eth0]:4161, [fe80::1%lo]:1", ["http://[fe80::1%eth0]:4161", "http://[fe80::1%lo]:1"]),
         ("HTTP://a:1, Https://b:2", ["http://a:1", "https://b:2"]),
         ("[::1]", ["http://[::1]:4161"]),
         ((), []),

@@ -16,6 +16,7 @@ from nsq_ha.admin.description import NodeStats
 from nsq_ha.admin.memory import Sighting, TopicPartition
 from nsq_ha.admin.reading import Reading
 from nsq_ha.admin.words import counted, some, span
+from nsq_ha.engine.http import UNRESOLVED
 
 T = TypeVar("T")
 
@@ -46,6 +47,8 @@ _TIMES_SLOWER: Final = 10
 
 _MOST_NAMED: Final = 100
 """Nsqds that are missing only because others name them as replicas; one may name any number."""
+
+_CHECK_NAME: Final = "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD, --context), and this machine's DNS"
 
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
 """Parts of what an nsqd says that cannot write."""
@@ -170,7 +173,7 @@ def _unanswered(reading: Reading) -> Incident:
         since=None if known is None else known.since,
         effects=effects if reading.unanswered else (),
         detail=reading.unanswered or reading.errors["nsqds"],
-        remedy="check the addresses of the nsqlookupds, and whether they run",
+        remedy=for_lookupd(reading.unanswered, "check the addresses of the nsqlookupds, and whether they run"),
     )
 
 
@@ -271,7 +274,14 @@ def _seen(cause: str, known: Sighting | None, at: float, done: str = "seen") -> 
     return f"{cause}, last {done} {span(at - known.seen)} ago"
 
 
+def for_lookupd(reason: str, remedy: str) -> str:
+    """Return what to do about an nsqlookupd: with its name if that is the reason."""
+    return _CHECK_NAME if UNRESOLVED in reason else remedy
+
+
 def _remedy(address: str, said: NodeStats | None, *, is_listed: bool) -> str:
+    if said is not None and UNRESOLVED in said.error:
+        return "start it with -broadcast-address, a name or an address that this machine can resolve"
     if said is not None and said.hangs:
         return "see whether its process is stopped (kill -CONT), its disk or the network hangs; otherwise restart it"
     if is_listed:
@@ -372,8 +382,11 @@ def _lookupds(reading: Reading) -> Iterator[Incident]:
             cause=_seen(f"nsqlookupd {url} {'does not answer' if error else 'gone'}", known.get(url), reading.at),
             since=known[url].since if url in known else None,
             effects=(f"{counted(left, 'nsqlookupd')} left to look topics up at",),
-            remedy="start it, or open its HTTP port; if it was removed for good, take it out of lookupd, and run"
-            f" nsq-ha node forget {url}",
+            remedy=for_lookupd(
+                error,
+                "start it, or open its HTTP port; if it was removed for good, take it out of lookupd, and run"
+                f" nsq-ha node forget {url}",
+            ),
             detail=error,
         )
     if not reading.cluster.is_plain and not any(each.leads and not each.error for each in reading.lookupds):

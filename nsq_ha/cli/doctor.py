@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from nsq_ha.admin.causes import for_lookupd
 from nsq_ha.admin.findings import Facts, Finding, findings_of
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, json_option
@@ -129,8 +130,9 @@ async def _examine(
     for each in facts.incidents:
         report(Finding("incident", "failed" if each.is_bad else "warning", each.sentence(reading.at), each.remedy))
     if reading.unanswered or not reading.is_fresh:
-        remedy = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
-        report(Finding("nsqlookupds answer", "failed", reading.unanswered or reading.errors["nsqds"], remedy))
+        reason = reading.unanswered or reading.errors["nsqds"]
+        ports = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
+        report(Finding("nsqlookupds answer", "failed", reason, for_lookupd(reason, ports)))
         return
     for finding in findings_of(facts):
         report(finding)

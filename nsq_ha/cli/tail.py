@@ -21,7 +21,7 @@ from nsq_ha.cli.reading import (
     losses_reported,
     own_channel,
     selection_options,
-    taken_by_a_new_channel,
+    taken_from,
 )
 from nsq_ha.cli.running import run
 from nsq_ha.dead_letters import DeadLetter, Provenance
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsq_ha import Consumer
+    from nsq_ha.admin import TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.message import Message
 
@@ -84,17 +85,24 @@ async def _tail(topic: str, cluster: ClusterAccess, chosen: Selection, show: Cal
     kind = await chosen.wait_for(cluster, topic)
     if kind is None:
         return 0
-    if chosen.channel is None and (reason := await taken_by_a_new_channel(cluster, topic)):
-        raise ConfigError(
-            f"{reason}, and a look would take them away. Create the channel that shall get them (nsq-ha channel create"
-            f" {topic} CHANNEL) and look again, to see copies of new messages; or take them: --consume --channel NAME"
-        )
+    if chosen.channel is None and kind == "nsqds":
+        _check_copies(await cluster.ask(lambda admin: admin.describe(topic)))
     printed = await _print(topic, cluster, chosen, show, kind)
     if chosen.channel is not None:
         left = await depth_of(cluster, topic, chosen.channel)
         rest = "" if left is None else f"; {counted(left, 'message')} still wait{'s' if left == 1 else ''} there"
         click.echo(f"took {counted(printed, 'message')} out of channel {chosen.channel}{rest}", err=True)
     return printed
+
+
+def _check_copies(found: TopicDescription) -> None:
+    """Check that a channel of its own takes no message away."""
+    topic = found.view.topic
+    if reason := taken_from(found, even_none=True):
+        raise ConfigError(
+            f"{reason}, and a look would take them away. Create the channel that shall get them (nsq-ha channel create"
+            f" {topic} CHANNEL) and look again, to see copies of new messages; or take them: --consume --channel NAME"
+        )
 
 
 async def _print(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -135,10 +136,15 @@ def needs_partitions(option: str, reason: str) -> ConfigError:
 
 async def ask_all(cluster: ClusterAccess, topic: str) -> list[View]:
     """Ask all given nsqlookupds and those that they list; the leading one comes first."""
-    lists = await asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd))
-    leaders = {found.leader for found in lists if found is not None}
-    known = dict.fromkeys([*cluster.lookupd, *(url for found in lists if found is not None for url in found.nodes)])
-    views = await asyncio.gather(*(_ask(cluster, url, topic, leads=url in leaders) for url in known))
+    given, listed = await asyncio.gather(  # at the same time: one may hang
+        asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd)),
+        asyncio.gather(*(_list(cluster, url) for url in cluster.lookupd)),
+    )
+    lists = [found for found in listed if found is not None]
+    others = dict.fromkeys(url for found in lists for url in found.nodes if url not in cluster.lookupd)
+    views = [*given, *await asyncio.gather(*(_ask(cluster, url, topic) for url in others))]
+    leaders = {found.leader for found in lists}
+    views = [dataclasses.replace(view, leads=view.lookupd in leaders) for view in views]
     return sorted(views, key=lambda view: not view.leads)
 
 
@@ -196,7 +202,7 @@ async def wait_for_nsqd(cluster: ClusterAccess, topic: str, limit: float | None)
     """Wait until an nsqd has a plain topic. Return False if none has it after ``limit`` seconds."""
     loop = asyncio.get_running_loop()
     end = math.inf if limit is None else loop.time() + limit
-    while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic, leads=False) for url in cluster.lookupd))):
+    while not nsqds_of(await asyncio.gather(*(_ask(cluster, url, topic) for url in cluster.lookupd))):
         if loop.time() >= end:
             return False
         await asyncio.sleep(min(PAUSE, max(0.0, end - loop.time())))
@@ -211,10 +217,10 @@ async def _list(cluster: ClusterAccess, url: str) -> LookupdList | None:
             return None
 
 
-async def _ask(cluster: ClusterAccess, url: str, topic: str, *, leads: bool) -> View:
+async def _ask(cluster: ClusterAccess, url: str, topic: str) -> View:
     async with cluster.lookup_client(url, timeout=QUESTION_TIMEOUT) as client:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
         except LookupUnavailableError as error:
-            return View(url, leads, None, None, "; ".join(reason for _, reason in error.causes) or str(error))
-        return View(url, leads, readable, writable, None)
+            return View(url, False, None, None, "; ".join(reason for _, reason in error.causes) or str(error))
+        return View(url, False, readable, writable, None)

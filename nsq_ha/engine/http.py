@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import socket
 import ssl
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
@@ -69,6 +70,9 @@ _SMALL_PIECE: Final = 64
 
 _NO_REASON: Final = "All connection attempts failed"
 """The text of anyio's error for a refused connection; its cause says why."""
+
+UNRESOLVED: Final = "its name cannot be resolved"
+"""How the text begins for a host name without an address."""
 
 _SHOWN: Final = 500
 """Characters of an error's text; one about a certificate names a host of up to 253."""
@@ -261,15 +265,18 @@ def _ours(error: Exception) -> NsqError:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
         text += _OTHER_NAME if "mismatch" in text else "" if "expired" in text else _OTHER_AUTHORITY
-    if text == _NO_REASON:
-        text = _system_text(error) or text
+    said_by_system = _system_text(error)
+    if text == _NO_REASON or said_by_system.startswith(UNRESOLVED):
+        text = said_by_system or text
     return ConnectError(f"cannot connect: {text}")
 
 
-def _system_text(error: BaseException | None) -> str | None:
-    """Return the system's text for the cause of an error, such as "Connection refused". None if there is none."""
+def _system_text(error: BaseException | None) -> str:
+    """Return the system's text for the cause of an error, such as "Connection refused"; empty if there is none."""
     while error is not None:
+        if isinstance(error, socket.gaierror):
+            return f"{UNRESOLVED} ({error.strerror or error})"
         if isinstance(error, OSError) and error.errno is not None:
             return os.strerror(error.errno)
         error = error.__cause__ or error.__context__
-    return None
+    return ""

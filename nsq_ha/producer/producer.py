@@ -266,7 +266,7 @@ class Producer(SingleUseClient):
         """Publish one message and return when the leader has stored it.
 
         Args:
-            topic: An existing topic; publishing never creates one.
+            topic: The topic. On a partitioned cluster it must exist; plain nsqd creates it with the first message.
             body: 1 byte to ``max_message_bytes`` (1 MiB), including trace id and headers.
             key: Decides the partition. Publishes of one key by this producer
                 keep their order. None for no key.
@@ -378,7 +378,7 @@ class Producer(SingleUseClient):
         the time limit are not sent.
 
         Args:
-            topic: An existing topic.
+            topic: The topic, as in :meth:`publish`.
             messages: Bodies, or :class:`OutgoingMessage` with its own key, partition, trace and headers.
             timeout: Seconds for the whole call. None uses ``publish_timeout``.
 

@@ -211,6 +211,18 @@ LOCAL = Node("127.0.0.1", 4150, 4151)
             "warning",
             "orders/c (paused)",
         ),
+        (
+            "channels are consumed",
+            {
+                "stats": stats(
+                    NodeStats(
+                        A, partitions=tuple(partition("orders", n, channel("c", paused=n == 0)) for n in range(3))
+                    )
+                )
+            },
+            "warning",
+            "orders/c (paused on 1 of 3)",
+        ),
         ("clocks agree", {"clocks": {"http://a:4161": -7.0}}, "warning", "http://a:4161 is 7 s behind"),
         ("clocks agree", {"clocks": {"http://a:4161": 7.0}}, "warning", "http://a:4161 is 7 s ahead"),
     ],
@@ -530,6 +542,19 @@ def test_nobody_answers(invoke: Invoke, nobody: str) -> None:
     assert (result.exit_code, "Traceback" in result.output) == (1, False)
     assert "FAILED  nsqlookupds answer: no nsqlookupd gave a usable answer" in result.stdout
     assert "-> check the addresses" in result.stdout
+
+
+def test_a_name_that_does_not_resolve_is_what_is_to_be_checked(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    result = invoke("doctor", "-o", "json", lookupd="http://lokup.example:4161")
+    findings = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["remedy"] for each in findings] == [
+        "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD, --context), and this machine's DNS"
+    ] * 2
+    assert "its name cannot be resolved (Name or service not known)" in findings[1]["text"]
 
 
 def test_a_topic_that_does_not_exist(invoke: Invoke) -> None:

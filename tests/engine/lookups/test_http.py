@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import socket
 import subprocess
 import sys
 from importlib.abc import MetaPathFinder
@@ -382,6 +383,11 @@ def caused(text: str, cause: BaseException | None = None, context: BaseException
                 "cannot connect: CERTIFICATE_VERIFY_FAILED certificate verify failed: Hostname mismatch; give"
                 " lookupd_tls=TlsConfig(server_name=...), the name that the certificate is for"
             ),
+        ),
+        (
+            caused("All connection attempts failed", socket.gaierror(-2, "Name or service not known")),
+            ConnectError,
+            "cannot connect: its name cannot be resolved (Name or service not known)",
         ),
         (caused("All connection attempts failed"), ConnectError, "cannot connect: All connection attempts failed"),
         (
