@@ -1,4 +1,4 @@
-"""Locks that a forked child finds free.
+"""What belongs to one process: clients that cannot be pickled, and locks that a forked child finds free.
 
 Only the thread that forks goes on in the child process. A lock that another thread held at that moment would stay
 locked there for ever.
@@ -8,8 +8,20 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import Final
+from typing import Final, NoReturn, SupportsIndex
 from weakref import WeakSet
+
+
+class OfOneProcess:
+    """Has connections and tasks of its process, so that it cannot be pickled."""
+
+    def __reduce_ex__(self, _: SupportsIndex) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: create it in the other process")
 
 
 class Mutex:

@@ -3,7 +3,7 @@
 A server knows the secret that it received, and may send it back in any text: an
 error frame, an HTTP answer, a version. Errors and log lines must not contain it.
 
-The invariant: a secret passed to :func:`conceal` does not appear in the results of
+The invariant: a secret of ``SHORTEST`` characters or more passed to :func:`conceal` does not appear in the results of
 :func:`redact`, :func:`beginning` and :func:`excerpt`, neither unchanged nor in a usual
 encoding (escaped, percent-encoded, base64, hexadecimal), in upper or lower case.
 """
@@ -25,6 +25,10 @@ E = TypeVar("E", bound=BaseException)
 REDACTED: Final = "***"
 """Replaces a secret."""
 
+SHORTEST: Final = 4
+"""Characters, without blanks around them, of the shortest secret that is hidden. A shorter one is in nearly every text,
+which would be unreadable, and everybody guesses it."""
+
 MAX_SECRETS: Final = 256
 """Maximum number of secrets; the one that was given least recently is forgotten, so that new tokens every hour cost
 neither memory nor time without bound."""
@@ -44,9 +48,9 @@ _SHORT: Final = 1_000
 
 
 def conceal(secret: str | None) -> None:
-    """Hide ``secret`` in all later texts. None and an empty secret are ignored."""
+    """Hide ``secret`` in all later texts. None is ignored, and what is too short to be searched for."""
     global _changes, _secrets  # noqa: PLW0603 - one registry for the process, as servers know no objects of ours
-    if not secret or secret == next(reversed(_secrets), None):
+    if secret is None or len(secret.strip()) < SHORTEST or secret == next(reversed(_secrets), None):
         return
     with _lock:
         others = {other: forms for other, forms in _secrets.items() if other != secret}

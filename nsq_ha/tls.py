@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,7 +42,7 @@ def server_name(tls: TlsConfig | ssl.SSLContext, host: str) -> str:
 @functools.lru_cache(maxsize=32)
 def _created(tls: TlsConfig, _option: str) -> ssl.SSLContext:
     # Each option has its own context: HTTP clients add their protocol's name to it.
-    context = _trusting(tls.ca_file)
+    context = trusting(tls.ca_file)
     context.minimum_version = max(context.minimum_version, _VERSIONS[tls.minimum_version])
     if tls.cert_file:
         _load_certificate(context, tls.cert_file, tls.key_file, tls.key_password)
@@ -63,7 +64,10 @@ def trust_hint(error: BaseException | None) -> str:
         return "; give server_name=, the name that the certificate is for"
     if error.verify_code in _OTHER_TIME:
         return "; the server needs a newer certificate, or a clock is wrong"
-    return "; if nsqd's certificate is self-signed or from your own authority, give ca_file= with its PEM file"
+    return (
+        "; if nsqd's certificate is self-signed or from your own authority, give ca_file= with its PEM file"
+        + broken_cert_file()
+    )
 
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -83,11 +87,36 @@ _OTHER_TIME: Final = frozenset({9, 10})
 """Its codes for a certificate that is not valid yet, or not any more."""
 
 
-def _trusting(ca_file: str | None) -> ssl.SSLContext:
+def trusting(ca_file: str | None = None) -> ssl.SSLContext:
+    """Return a context that trusts the authorities of a PEM file. None trusts the system's.
+
+    Raises:
+        ConfigError: The file cannot be used, or that of the environment variable SSLKEYLOGFILE not be written.
+    """
     try:
         return ssl.create_default_context(cafile=ca_file)
     except _UNUSABLE as error:
+        if isinstance(error, OSError) and error.filename and error.filename == os.environ.get("SSLKEYLOGFILE"):
+            raise ConfigError(
+                f"the environment variable SSLKEYLOGFILE names {error.filename!r}, which cannot be written:"
+                f" {error.strerror}"
+            ) from error
         raise _refusal("ca_file", ca_file, "the certificates of authorities", error) from error
+
+
+def broken_cert_file() -> str:
+    """Return why the file of the environment variable SSL_CERT_FILE is not trusted; empty if it is, or none is named.
+
+    OpenSSL ignores a file that it cannot use.
+    """
+    name = os.environ.get("SSL_CERT_FILE")
+    try:
+        if name:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(name)
+    except _UNUSABLE as error:
+        reason = "it has no certificate in PEM format" if isinstance(error, ssl.SSLError) else _reason(error)
+        return f" (SSL_CERT_FILE is {name!r} now, which cannot be used: {reason})"
+    return ""
 
 
 def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | None, key_password: str | None) -> None:
@@ -119,9 +148,14 @@ def _load_certificate(context: ssl.SSLContext, cert_file: str, key_file: str | N
 
 
 def _refusal(option: str, name: str | None, wanted: str, error: Exception) -> ConfigError:
-    reason = error.strerror if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) else None
-    needs = f" (it must hold {wanted} in PEM format)" if reason is None else ""
-    return ConfigError(f"{option} {name!r} cannot be used: {reason or error}{needs}")
+    needs = f" (it must hold {wanted} in PEM format)" if isinstance(error, ssl.SSLError | ValueError) else ""
+    return ConfigError(f"{option} {name!r} cannot be used: {_reason(error)}{needs}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    return str(error)
 
 
 _UNUSABLE: Final = (OSError, ValueError)

@@ -111,6 +111,13 @@ def test_without_a_secret_nothing_changes() -> None:
     assert redaction.harmless(failed) is failed
 
 
+@pytest.mark.parametrize("secret", ["x", " ", "       ", "abc", " e "])
+def test_what_is_too_short_to_be_a_secret_garbles_no_text(secret: str) -> None:
+    redaction.conceal(secret)
+    text = "publish to orders-3 not sent: xyz abc"
+    assert (redaction.redact(text), redaction.excerpt(text.encode())) == (text, repr(text.encode()))
+
+
 @every_form
 def test_every_form_is_replaced(form: str) -> None:
     redaction.conceal(SECRET)

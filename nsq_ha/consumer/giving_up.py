@@ -334,7 +334,7 @@ class GivingUp:
 
     async def failed(self, message: Message, error: BaseException) -> None:
         """Requeue a message whose handler failed, or give it up if that was its last attempt."""
-        self._failures.failed(message, error, time.monotonic())
+        self._failures.failed(message, error, monotonic())
         if message.answered:
             return
         self._backoff.failed(message)

@@ -29,10 +29,11 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
+from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.types import TlsConfig, check_lookupd_tls
 from nsq_ha.redaction import beginning, harmless
 from nsq_ha.time_limits import time_limit
-from nsq_ha.tls import server_name, ssl_context
+from nsq_ha.tls import broken_cert_file, server_name, ssl_context, trusting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -110,7 +111,7 @@ def new_client(
     if tls is not None:
         verify = ssl_context(tls, "lookupd_tls")
     elif any(url.startswith("https:") for url in urls):
-        verify = ssl.create_default_context()
+        verify = trusting()
     known = {urlsplit(url).hostname or "" for url in urls}
     return QuietClient(known, verify, None if tls is None else server_name(tls, ""), local_addr)
 
@@ -163,7 +164,7 @@ async def ask(
         raise _ours(error) from harmless(error)
 
 
-class HttpPeer:
+class HttpPeer(OfOneProcess):
     """A client of one HTTP server. Use it as an async context manager, or call :meth:`aclose`.
 
     Args:
@@ -264,7 +265,8 @@ def _ours(error: Exception) -> NsqError:
     if _NO_TLS in text:
         return ConnectError("the server does not answer in TLS: give its address with http://, or its HTTPS port")
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        text += _OTHER_NAME if "mismatch" in text else "" if "expired" in text else _OTHER_AUTHORITY
+        authority = "" if "expired" in text else _OTHER_AUTHORITY + broken_cert_file()
+        text += _OTHER_NAME if "mismatch" in text else authority
     said_by_system = _system_text(error)
     if text == _NO_REASON or said_by_system.startswith(UNRESOLVED):
         text = said_by_system or text

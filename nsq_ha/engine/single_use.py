@@ -13,6 +13,7 @@ from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.engine.http import load
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy.health import Trouble, health_of
 from nsq_ha.policy.timing import FIRST_WARNING
@@ -56,7 +57,7 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
     return config
 
 
-class SingleUseClient(ABC):
+class SingleUseClient(OfOneProcess, ABC):
     """A client for a single ``async with`` block in one event loop."""
 
     _closing: asyncio.Event

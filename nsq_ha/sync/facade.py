@@ -30,6 +30,7 @@ from typing import (
 
 from nsq_ha import _portal, aside
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
+from nsq_ha.forks import OfOneProcess
 
 if TYPE_CHECKING:
     from nsq_ha._portal import Portal
@@ -70,7 +71,7 @@ class Begun(NamedTuple):
     future: Future[None]
 
 
-class Facade(Generic[_Client_co]):
+class Facade(OfOneProcess, Generic[_Client_co]):
     """What all clients for threads have in common."""
 
     _close_limit: float = 5.0

@@ -17,6 +17,7 @@ from integration.faults.pace import REAL
 from integration.faults.probing import MARK
 from integration.faults.rows import Row, Target
 from integration.faults.waiting import until
+from nsq_ha.policy.redelivery import requeue_delay
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -32,6 +32,7 @@ from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     import respx
 
@@ -331,7 +332,7 @@ async def test_proxies_of_the_environment_and_cookies_are_not_used(
 def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[ssl.SSLContext] = []
 
-    def create() -> ssl.SSLContext:
+    def create(**_: object) -> ssl.SSLContext:
         made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         return made[-1]
 
@@ -382,6 +383,36 @@ async def test_a_certificate_that_the_system_does_not_trust_says_what_to_set(mon
         monkeypatch.setenv("SSL_CERT_FILE", CA_FILE)
         async with LookupClient(url) as client:
             assert (await client.lookup("orders")).exists
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("content", "reason"), [(None, "No such file or directory"), ("no PEM", "it has no certificate in PEM format")]
+)
+async def test_a_file_of_authorities_that_openssl_ignores_is_named(
+    content: str | None, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error advised to set SSL_CERT_FILE, which was set."""
+    file = tmp_path / "ca.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    fake = await Fake(server_context()).start()
+    async with LookupClient(fake.url, timeout=5.0) as client:
+        with pytest.raises(LookupUnavailableError) as raised:
+            await client.lookup("orders")
+    await fake.stop()
+    assert f"(SSL_CERT_FILE is {str(file)!r} now, which cannot be used: {reason})" in str(raised.value)
+
+
+@pytest.mark.parametrize("tls", [None, TlsConfig(ca_file=CA_FILE, minimum_version="1.3")])
+def test_a_log_of_keys_that_cannot_be_written_is_named(tls: TlsConfig | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was a FileNotFoundError of ssl, which names no variable."""
+    monkeypatch.setenv("SSLKEYLOGFILE", "/no/such/folder/keys")
+    with pytest.raises(
+        ConfigError, match="SSLKEYLOGFILE names '/no/such/folder/keys', which cannot be written: No such"
+    ):
+        LookupClient("https://127.0.0.1:1", lookupd_tls=tls)
 
 
 @pytest.mark.real_time
