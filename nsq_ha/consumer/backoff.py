@@ -59,7 +59,7 @@ class HandlerBackoff:
 
     Attributes:
         is_active: Whether each message must be admitted; cheap to check.
-        on_pause: Called when a pause begins. Others keep messages that were handed out to nobody yet.
+        on_pause: Called after a failure that matters. Others keep messages that were handed out to nobody yet.
     """
 
     def __init__(
@@ -194,9 +194,10 @@ class HandlerBackoff:
         self._test = None
         self.is_active = policy.state is not PauseState.FLOWING
         self._log(policy, now)
-        if policy.state is PauseState.PAUSED:
+        if self.is_active:
             for pause in self.on_pause:
                 pause()
+        if policy.state is PauseState.PAUSED:
             self._give_back_before(policy.until or now)
             self._plan(policy)
             self._report("paused", policy.seconds)

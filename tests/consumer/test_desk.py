@@ -660,7 +660,7 @@ def flow_of(
 ) -> Flow:
     subscriptions: Any = dict(enumerate(partitions))
     config: Any = SimpleNamespace(max_in_flight=most, max_in_flight_bytes=max_bytes)
-    backoff: Any = SimpleNamespace(is_active=False)
+    backoff: Any = SimpleNamespace(wants_test=None)
     return Flow(config, subscriptions, backoff, on_gathered)
 
 

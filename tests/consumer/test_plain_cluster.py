@@ -149,8 +149,9 @@ async def test_nor_is_what_waits_until_handlers_work_again(stage: Stage, monkeyp
     async with stage.consumer(lookup_interval=1.0, handler_backoff=Backoff(0.1, 0.1)) as consumer:
         pace = inbox_of(consumer).pace
         gone, other = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
-        other.message(b"fails", message_id(1), layout=Layout.PLAIN)
-        (await anext(consumer)).requeue()
+        for number in (1, 9):
+            other.message(b"fails", message_id(number), layout=Layout.PLAIN)
+            (await anext(consumer)).requeue()
         other.message(b"test", message_id(2), layout=Layout.PLAIN)
         test = await anext(consumer)
         gone.message(b"x", message_id(3), layout=Layout.PLAIN)
