@@ -208,4 +208,4 @@ class Worker:
 
 
 for _method in (Worker.add, Worker.handler, Worker.run, Worker.stop, Worker.stats, Worker.health):
-    _method.__doc__ = getattr(nsq_ha.Worker, _method.__name__).__doc__
+    _method.__doc__, _method.__module__ = getattr(nsq_ha.Worker, _method.__name__).__doc__, "nsq_ha.sync"

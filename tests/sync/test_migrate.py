@@ -72,5 +72,5 @@ def test_its_calls_are_those_of_the_async_one() -> None:
     assert parameters(sync.MigratingProducer) == parameters(migrate.MigratingProducer)
     for name in ("publish", "publish_many", "set_share", "share_of", "health"):
         ours, theirs = (getattr(kind, name) for kind in (sync.MigratingProducer, migrate.MigratingProducer))
-        assert inspect.signature(ours) == inspect.signature(theirs)
+        assert inspect.signature(ours, eval_str=True) == inspect.signature(theirs, eval_str=True)
         assert inspect.getdoc(ours) == inspect.getdoc(theirs)
