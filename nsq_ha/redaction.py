@@ -135,6 +135,7 @@ def forget() -> None:
 
 def _forms(secret: str) -> tuple[str, ...]:
     """Return the forms in which a server may return a secret."""
+    secret = str(secret)  # one of the options hides itself from repr()
     data = secret.encode("utf-8", "surrogatepass")
     in_json = (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
     # Go programs, such as nsqd and most auth servers, escape these three, too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 import logging
 import pickle
@@ -18,7 +19,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha import ConsumerConfig, Producer, ProducerConfig, PublishError, redaction, unexpected
+from nsq_ha import (
+    ConfigError,
+    ConsumerConfig,
+    Producer,
+    ProducerConfig,
+    PublishError,
+    TlsConfig,
+    redaction,
+    sync,
+    unexpected,
+)
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.engine import tls_limits
 from nsq_ha.engine.answers import decode_lookup
@@ -242,6 +253,38 @@ def test_secrets_that_change_all_the_time_cost_little() -> None:
 def test_options_conceal_it(make: Callable[[], object]) -> None:
     assert SECRET not in repr(make())
     assert redaction.redact(SECRET) == "***"
+
+
+WRONG: Final[tuple[Callable[[], object], ...]] = (
+    lambda: Producer(lookupd="a:1", auth_secret=SECRET, max_pending_bytes=-1),
+    lambda: Producer(lookupd="a:1", auth_secret=SECRET, no_such_option=1),  # type: ignore[call-arg]
+    lambda: Producer(auth_secret=SECRET),
+    lambda: ProducerConfig(lookupd=("a:1",), auth_secret=SECRET, close_timeout=-1.0),
+    lambda: ConsumerConfig(lookupd=("a:1",), auth_secret=SECRET * 10_000),
+    lambda: sync.Producer(lookupd="a:1", auth_secret=SECRET, max_pending_bytes=-1),
+    lambda: TlsConfig(None, "cert.pem", None, SECRET, minimum_version="1.1"),  # type: ignore[arg-type]
+    lambda: TlsConfig(key_password=SECRET),
+)
+
+
+@pytest.mark.parametrize("make", WRONG)
+def test_no_local_of_an_error_about_options_shows_it(make: Callable[[], object]) -> None:
+    """Programs that report errors send the locals of each frame along."""
+    with pytest.raises(ConfigError) as raised:
+        make()
+    ours = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__) if frame.f_code.co_filename != __file__]
+    assert ours
+    escaped = repr(SECRET)[1:-1]
+    assert [frame for frame in ours if escaped in repr(list(frame.f_locals.values()))] == []
+
+
+def test_options_as_a_dict_do_not_show_it() -> None:
+    config = ProducerConfig(lookupd=("a:1",), auth_secret=SECRET)
+    assert repr(SECRET)[1:-1] not in repr(dataclasses.asdict(config))
+    assert config.auth_secret == SECRET
+    assert pickle.loads(pickle.dumps(config)) == config == dataclasses.replace(config)  # noqa: S301 - our own
+    tls = TlsConfig(cert_file="cert.pem", key_password=SECRET)
+    assert repr(SECRET)[1:-1] not in repr(dataclasses.asdict(tls))
 
 
 def test_a_task_of_spark_conceals_it_before_it_asks_anybody() -> None:

@@ -38,6 +38,7 @@ async def secret_of(function: SecretFunction, address: str) -> str:
         problem = _raised(found)
     except ConfigError as error:
         problem = f"returned no secret: {error}"
+        found = None  # this frame is part of the error's traceback
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or task.cancelling():

@@ -15,6 +15,7 @@ from nsq_ha.engine.http import load
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.config import ClientConfig
+from nsq_ha.options.hidden import hide
 from nsq_ha.policy.health import Trouble, health_of
 from nsq_ha.policy.timing import FIRST_WARNING
 from nsq_ha.redaction import conceal
@@ -39,6 +40,7 @@ def options_of(kind: type[_Config], config: _Config | None, options: Mapping[str
         ConfigError: Both forms are given, ``config`` has another class, an option is unknown or out of range, no
             address is given, or a file of the TLS options cannot be used.
     """
+    hide(options)
     if config is not None and options:
         raise ConfigError("give either config= or options, not both")
     if config is not None and not isinstance(config, kind):

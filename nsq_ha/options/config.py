@@ -14,6 +14,7 @@ from msgspec import Meta
 from nsq_ha.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.ext_filter import ExtFilter
+from nsq_ha.options.hidden import hides_secrets
 from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
 from nsq_ha.options.start_from import Start, check_read
 from nsq_ha.options.suggestions import did_you_mean, own_name
@@ -72,6 +73,7 @@ def _codecs(value: object) -> Mapping[str, BodyCodec]:
 _Codecs = Annotated[Mapping[str, BodyCodec], _codecs, Meta(description="a mapping of topics to these")]
 
 
+@hides_secrets
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """Options that producers and consumers share."""
@@ -194,6 +196,7 @@ _ARGUMENTS_OF_RUN: Final = {
 """What people give to a consumer, and where it belongs."""
 
 
+@hides_secrets
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """Options of a producer."""
@@ -244,6 +247,7 @@ class ProducerConfig(ClientConfig):
     """Smallest body that ``compress_body`` compresses; the default of Go programs."""
 
 
+@hides_secrets
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """Options of a consumer."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from nsq_ha.checks import MAX_SECONDS, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.hidden import hides_secrets
 from nsq_ha.options.language import Seconds, check_all, option
 from nsq_ha.options.values import certificate_name, file_name, utf8
 
@@ -53,6 +54,7 @@ class Backoff:
             raise ConfigError(f"initial must be at most maximum, not {shown(self)}")
 
 
+@hides_secrets
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
     """TLS for connections. The server's certificate is verified unless ``verify`` is False.

@@ -9,7 +9,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from nsq_ha.checks import check_partition, check_topic, is_host_name, is_ip, is_whole, shown
 from nsq_ha.errors import ConfigError
@@ -43,7 +43,7 @@ def utf8(most: int, when_empty: str) -> Callable[[object], str]:
             raise ConfigError(f"must not be empty: {when_empty}")
         if size > most:
             raise ConfigError(f"must have at most {most} bytes, not {size}")
-        return str(value)
+        return cast("str", value)  # as it is, which may be hidden
 
     return check
 
