@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -25,7 +26,6 @@ from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, PackedBody, packed_b
 from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
-    from collections import deque
     from collections.abc import Awaitable, Callable, Iterator
 
     from nsq_ha.consumer.subscription import Subscription
@@ -59,7 +59,7 @@ class Messages:
         self._messages = queue.messages
         self._inbox = inbox
         self._last: Message | None = None
-        self._kept: list[Message] = []  # handed out before the last one, and unanswered when the next was requested
+        self._kept: deque[Message] = deque()  # handed out before the last one, and unanswered at the next request
         self._most = _MANY
         self._room = _MANY_BYTES
 
@@ -109,17 +109,28 @@ class Messages:
     def forget(self) -> None:
         """Drop references to messages."""
         self._last = None
-        self._kept = []
+        self._kept = deque()
+
+    def forget_first(self) -> bool:
+        """Drop references to the first messages, as far as they are answered; return whether others are left."""
+        kept = self._kept
+        while kept and not is_open(kept[0]):
+            kept.popleft()
+        if self._last is not None and not is_open(self._last):
+            self._last = None
+        return bool(kept or self._last)
 
     def _keep(self, message: Message) -> None:
         if self.is_of_task:
+            if not self._kept:
+                self._inbox.ledger.keeping.add(self)
             self._kept.append(message)
             self._room -= len(message.body)
             if len(self._kept) > self._most or self._room < 0:
                 self._forget_answered()
 
     def _forget_answered(self) -> None:
-        self._kept = [message for message in self._kept if is_open(message)]
+        self._kept = deque(message for message in self._kept if is_open(message))
         self._most = 2 * len(self._kept) + _MANY
         self._room = max(_MANY_BYTES, sum(len(message.body) for message in self._kept) // 4)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsq_ha.clock import monotonic
 from nsq_ha.consumer.delivery import (
@@ -63,6 +63,13 @@ _SOON: Final = 0.25
 """Seconds after a cancellation within which a close means that it was a shutdown; less than any requeue delay."""
 
 
+class Keeper(Protocol):
+    """Holds messages that were handed out; ``consumer.inbox.Messages`` implements it."""
+
+    def forget_first(self) -> bool:
+        """Drop references to the first messages, as far as they are answered; return whether others are left."""
+
+
 class Ledger:
     """The messages in flight of one consumer. Its connections report their answers here.
 
@@ -82,6 +89,7 @@ class Ledger:
         handled: The messages whose handlers are running, by the tasks that run them.
         changed: Set when a subscription or the unanswered messages have changed.
         closing: Set when no more messages are handed out.
+        keeping: The iterators of tasks that hold several messages; they drop those that are answered.
         is_watched: Whether ``changed`` is set for answers, too, since somebody waits for them.
         are_lost: The consumer has closed, so answers have no effect. Earlier losses come from a lost connection, as in
             any failover.
@@ -106,6 +114,7 @@ class Ledger:
         self.closing: asyncio.Event = asyncio.Event()
         self.are_lost: bool = False
         self.is_watched: bool = False
+        self.keeping: set[Keeper] = set()
         self._name = name
         self._counts_attempts = config.max_attempts is not None
         self._queue = queue
@@ -265,6 +274,8 @@ class Ledger:
     def freed(self) -> None:
         """Record that messages were answered."""
         self._pace.freed()
+        if self.keeping:
+            self.keeping = {iterator for iterator in self.keeping if iterator.forget_first()}
         if self.is_watched:
             self.changed.set()
 

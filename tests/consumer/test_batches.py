@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import sys
 from typing import Any
 
 import pytest
@@ -312,6 +313,20 @@ async def test_wrong_arguments(stage: Stage, arguments: Any, text: str) -> None:
     async with stage.consumer() as consumer:
         with pytest.raises(ConfigError, match=text):
             consumer.batches(*arguments)
+
+
+async def test_an_answered_batch_does_not_stay_in_memory(stage: Stage) -> None:
+    async with stage.consumer(max_in_flight=40) as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number in range(40):
+            peer.message(bytes(256 * 1024), message_id(number + 2))
+        batch = await anext(consumer.batches(40, 60.0))
+        held = [message.body for message in batch]
+        batch.finish()
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 40)
+        del batch
+        only_ours = {sys.getrefcount(body) for body in [bytes(9)]}
+        assert {sys.getrefcount(body) for body in held} == only_ours
 
 
 # -- one message, for a limited time
