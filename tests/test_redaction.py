@@ -256,12 +256,12 @@ def test_options_conceal_it(make: Callable[[], object]) -> None:
 
 
 WRONG: Final[tuple[Callable[[], object], ...]] = (
-    lambda: Producer(lookupd="a:1", auth_secret=SECRET, max_pending_bytes=-1),
+    lambda: Producer(lookupd="a:1", auth_secret=SECRET, publish_timeout=-1.0),
     lambda: Producer(lookupd="a:1", auth_secret=SECRET, no_such_option=1),  # type: ignore[call-arg]
     lambda: Producer(auth_secret=SECRET),
     lambda: ProducerConfig(lookupd=("a:1",), auth_secret=SECRET, close_timeout=-1.0),
     lambda: ConsumerConfig(lookupd=("a:1",), auth_secret=SECRET * 10_000),
-    lambda: sync.Producer(lookupd="a:1", auth_secret=SECRET, max_pending_bytes=-1),
+    lambda: sync.Producer(lookupd="a:1", auth_secret=SECRET, publish_timeout=-1.0),
     lambda: TlsConfig(None, "cert.pem", None, SECRET, minimum_version="1.1"),  # type: ignore[arg-type]
     lambda: TlsConfig(key_password=SECRET),
 )

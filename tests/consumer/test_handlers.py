@@ -4,6 +4,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 
 import pytest
 
@@ -13,7 +14,7 @@ from nsq_ha.protocol import Finish, Layout, Ready, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
-from tests.support.waiting import dawdle, eventually
+from tests.support.waiting import dawdle, eventually, turn
 
 
 async def fails_by_a_task(message: Message) -> None:
@@ -235,3 +236,46 @@ async def test_a_handler_that_answers_and_returns_false_is_not_warned_about(
         await stage.nsqd.until(lambda: len(peer.of(Requeue)) == 1)
     await running
     assert "returned False" not in caplog.text
+
+
+_place: ContextVar[str] = ContextVar("place", default="nowhere")
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "thread that returns a coroutine"])
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_each_call_of_a_handler_has_a_copy_of_the_context_of_run(
+    stage: Stage, kind: str, concurrency: int
+) -> None:
+    seen: list[str] = []
+
+    async def waits(message: Message) -> None:
+        seen.append(_place.get())
+        _place.set(message.body.decode())
+        await turn()
+        assert _place.get() == message.body.decode()
+        await asyncio.create_task(other())
+        if message.body == b"1":
+            raise ValueError("failed")
+
+    async def other() -> None:
+        seen.append(_place.get())
+
+    def plain(message: Message) -> None:
+        seen.append(_place.get())
+        _place.set(message.body.decode())
+        seen.append(_place.get())
+
+    def returns(message: Message) -> Awaitable[None]:
+        return waits(message)
+
+    handlers: dict[str, Callable[[Message], object]] = {"async": waits, "thread": plain}
+    handler = handlers.get(kind, returns)
+    _place.set("run")
+    async with stage.consumer(max_in_flight=10) as consumer:
+        running = asyncio.create_task(consumer.run(handler, concurrency=concurrency))
+        peer = await stage.nsqd.subscriber()
+        for number in range(3):
+            peer.message(b"%d" % number, message_id(number + 2))
+            await stage.nsqd.until(lambda count=number + 1: len(peer.of(Finish, Requeue)) == count)  # type: ignore[misc]
+    await running
+    assert seen == ["run", "0", "run", "1", "run", "2"]

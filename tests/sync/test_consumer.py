@@ -106,7 +106,7 @@ def test_a_pause_holds_back_what_a_thread_has_not_seen(cluster: DevCluster, topi
     with Consumer(topic, "ch", lookupd=cluster.lookupd, handler_backoff=backoff, on_event=note) as consumer:
         publish(producer, topic, 300)
         some(consumer, 200)  # quickly, so that it gets many at a time
-        failed = 0
+        failed, failed_at = 0, time.monotonic()
         while not is_paused.wait(0.1):  # a thread may have the next one before the loop knows of a failure
             failed_at = time.monotonic()
             next(consumer).requeue()

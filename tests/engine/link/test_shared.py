@@ -13,6 +13,7 @@ from nsq_ha.engine.connection import Callbacks
 from nsq_ha.engine.shared import Connections, Share
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.policy.topology import Node
+from nsq_ha.protocol import Identity
 from tests.support.waiting import eventually, turn
 
 NODE = Node("10.0.0.1", 4150, 4151, is_plain=True)
@@ -27,7 +28,7 @@ class FakeConnection:
         self.is_open = self.takes_more = True
         self.is_recalled = self.is_unanswered = False
         self.heartbeat_age = 0.5
-        self.lifetime = None
+        self.lifetime, self.identity = None, Identity()
         self.written: list[object] = []
         self.reasons: list[NsqError] = []
         self.resume: Any = None
