@@ -11,6 +11,7 @@ import pytest
 
 from integration.reading import LIMIT, Consumers, bodies, eventually, next_letter, next_of, read
 from nsq_ha import Backoff, Consumer, LookupClient, Message, Producer, PublishError
+from nsq_ha.admin import AdminClient
 from nsq_ha.dead_letters import replay
 from tests.support import programs
 from tests.support.waiting import dawdle
@@ -267,3 +268,16 @@ async def test_a_node_is_killed_and_restarted(
         await eventually(lambda: load.received.issuperset(late))
         await consumer.aclose()
         await receiving
+
+
+async def test_where_a_consumer_is_can_be_seen(
+    cluster: ClusterUnderTest, producer: Producer, consume: Consumers, ordinary: str, mark: bytes
+) -> None:
+    async with consume(ordinary, topology_region="eu", topology_zone="eu-a") as consumer:
+        await producer.publish(ordinary, mark)
+        (await next_of(consumer, mark)).finish()
+        async with AdminClient(lookupd=cluster.lookupd) as admin:
+            nodes = (await admin.stats(ordinary, channel=consumer.channel, clients=True)).nodes
+    parts = [part for node in nodes for part in node.partitions]
+    clients = [client for part in parts for channel in part.channels for client in channel.connections]
+    assert {client.topology for client in clients} == {"eu/eu-a"}

@@ -154,8 +154,8 @@ class ConsumerPartition(_Delivered):
         finished_unhandled: Number of copies that were finished without a handler, since the message had been finished
             here before and nsqd delivered it again; part of ``finished``.
         reconnects: Number of subscriptions after the first one.
-        lag: Seconds from the publish to the arrival of the last message, by the clocks of two machines. None before
-            the first one.
+        lag: Seconds from the publish to the arrival of the last message, by the clocks of two machines; 0 if this
+            machine's clock is behind that of the nsqd by more than that. None before the first one.
         heartbeat_age: Seconds since the last heartbeat, or since connecting. None without a connection.
         trouble: Why the partition is not read. None if it is.
     """

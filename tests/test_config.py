@@ -99,6 +99,8 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "client_id": (7, None, "a\nb", "a\ud800", "a" * 256),
     "hostname": (7, None, "a\x1b[2J", "a\ud800", "a" * 256),
     "user_agent": (7, None, "a\tb", "a\ud800", "\u00e4" * 128),
+    "topology_region": (7, None, "a\tb"),
+    "topology_zone": (7, None, "a\tb"),
     "local_addr": (7, "", "a b", "[::1]", "127.0.0.1:0", ("a", 4150), ("a",), ("a", False), (7, 0)),
     "on_event": (5, "log", later, Later()),
     "lookupd": (7, None, [7], "two words:1", "::1"),

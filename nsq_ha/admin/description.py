@@ -57,6 +57,8 @@ class ClientStats:
         sample_rate: Percent of the messages that it wants; 0 for all.
         tls_version: The version of TLS, such as ``TLS1.3``; empty without TLS, or if nsqd does not send it.
         auth_identity: Who it is, as the auth server says; empty without AUTH.
+        topology_region: Its region; empty if it has none.
+        topology_zone: Its zone; empty if it has none.
     """
 
     client_id: str
@@ -75,6 +77,13 @@ class ClientStats:
     sample_rate: int = 0
     tls_version: str = ""
     auth_identity: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
+
+    @property
+    def topology(self) -> str:
+        """``region/zone``, or the one that it has; empty if it has none."""
+        return "/".join(filter(None, (self.topology_region, self.topology_zone)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +421,8 @@ class _Client(msgspec.Struct, gc=False):
     sample_rate: Int64 = 0
     tls_version: str = ""
     auth_identity: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
 
     def __post_init__(self) -> None:
         if not self.tls:
@@ -419,8 +430,9 @@ class _Client(msgspec.Struct, gc=False):
 
     def cut(self) -> None:
         """Keep the beginnings of long texts; not while it is decoded, when no other thread runs."""
-        for name in ("client_id", "hostname", "address", "user_agent", "tag", "tls_version", "auth_identity"):
-            if len(text := getattr(self, name)) > MAX_TEXT:
+        for name in self.__struct_fields__:
+            text = getattr(self, name)
+            if isinstance(text, str) and len(text) > MAX_TEXT:
                 setattr(self, name, text[:MAX_TEXT])
 
     @property

@@ -219,11 +219,12 @@ def _client_columns(now: float) -> list[FigureColumn]:
 
 
 def _kind_of(client: ClientStats) -> str:
-    """Return what is agreed for a connection: TLS, compression, who it is, what it wants of the messages."""
+    """Return what is agreed for a connection: TLS, compression, who and where it is, what it wants of the messages."""
     words = [
         (client.tls_version or "TLS") if client.tls else "",
         client.compression,
         f"as {client.auth_identity}" if client.auth_identity else "",
+        f"in {client.topology}" if client.topology else "",
         f"{client.sample_rate} %" if client.sample_rate else "",
         f"tag {client.tag}" if client.tag else "",
     ]

@@ -93,7 +93,7 @@ class Receiver:
         delivery.delivered += count
         counts = delivery.counts
         counts.delivered += count
-        counts.lag_ns = time_ns() - messages[-1].timestamp_ns
+        counts.lag_ns = max(time_ns() - messages[-1].timestamp_ns, 0)
         before = delivery.in_flight
         delivery.in_flight = in_flight = before + count
         granted = delivery.granted

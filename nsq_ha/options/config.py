@@ -141,6 +141,12 @@ class ClientConfig:
     """Name of this machine in the server's statistics; empty for the system's name."""
     user_agent: Annotated[str, label] = ""
     """Name and version of this program in the server's statistics; empty for those of this library."""
+    topology_region: Annotated[str, label] = ""
+    """Region of this client, such as ``eu-west-1``. A plain nsqd with ``--topology-region``, ``--topology-zone`` and
+    ``--enable-experiment=topology-aware-consumption`` prefers consumers of its own zone, then those of its region.
+    Other servers ignore it. Empty for none."""
+    topology_zone: Annotated[str, label] = ""
+    """Zone of this client, such as ``eu-west-1a``; see ``topology_region``."""
     local_addr: Annotated[str, source_host] | None = None
     """Source address of connections, for machines with several: an IP address or a host name of this machine. A pair of
     it and the port 0 is accepted, too. None lets the system choose."""

@@ -40,6 +40,8 @@ class ClientOptions(TypedDict, total=False):
     client_id: str
     hostname: str
     user_agent: str
+    topology_region: str
+    topology_zone: str
     local_addr: str | tuple[str, int] | None
     on_event: EventFunction | None
 

@@ -77,6 +77,8 @@ class Offer:
         client_id: Short name.
         hostname: Name of the machine.
         user_agent: Name and version of the library.
+        topology_region: Region of the client; empty for none.
+        topology_zone: Zone of the client; empty for none.
         heartbeat_interval: Milliseconds, 1000..60000.
         output_buffer_size: Bytes, 64..65536; -1 sends each message at once; 0 for the server's default.
         output_buffer_timeout: Milliseconds, 10..1000; 0 for the server's default.
@@ -93,6 +95,8 @@ class Offer:
     client_id: str = ""
     hostname: str = ""
     user_agent: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
     heartbeat_interval: int = 30000
     output_buffer_size: int = 16384
     output_buffer_timeout: int = 25
@@ -136,6 +140,8 @@ class Offer:
             client_id=config.client_id or hostname,
             hostname=hostname,
             user_agent=user_agent,
+            topology_region=config.topology_region,
+            topology_zone=config.topology_zone,
             heartbeat_interval=heartbeat,
             output_buffer_size=0 if "output_buffer_bytes" in left else config.output_buffer_bytes,
             output_buffer_timeout=0 if "output_buffer_timeout" in left else _gather_ms(config, is_plain=is_plain),
@@ -169,6 +175,7 @@ class Offer:
             "deflate_level": self.deflate_level,
             "extend_support": self.extend_support,
         }
+        fields |= {name: text for name in ("topology_region", "topology_zone") if (text := getattr(self, name))}
         if self.desired_tag:
             fields["desired_tag"] = self.desired_tag
         if self.ext_filter is not None:

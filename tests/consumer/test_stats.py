@@ -133,6 +133,14 @@ async def test_the_lag_is_the_time_since_the_publish(stage: Stage) -> None:
     assert 3_600 <= lag < 7_200
 
 
+async def test_the_lag_is_not_below_zero_if_the_clock_is_behind(stage: Stage) -> None:
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x", timestamp_ns=time.time_ns() + 3_600_000_000_000)
+        async with await anext(consumer):
+            assert one(consumer.stats()).lag == 0
+
+
 async def test_a_message_that_is_given_up(stage: Stage) -> None:
     def fail(_: Message) -> None:
         raise ValueError

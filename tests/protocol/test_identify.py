@@ -38,8 +38,12 @@ def test_an_offer_comes_from_the_options() -> None:
         deflate_level=3,
         tls=TlsConfig(),
         client_id="me",
+        topology_region="eu",
+        topology_zone="eu-a",
     )
     assert fields(offered(config, extend_support=True)) == {
+        "topology_region": "eu",
+        "topology_zone": "eu-a",
         "client_id": "me",
         "hostname": "host",
         "user_agent": "nsq_ha/1",

@@ -125,6 +125,7 @@ def _connection(client: ClientStats) -> Html:
         ui.badge(client.compression) if client.compression else None,
         ui.badge(f"tag {client.tag}") if client.tag else None,
         ui.badge(f"samples {client.sample_rate} %") if client.sample_rate else None,
+        ui.badge(f"in {client.topology}") if client.topology else None,
         ui.badge(f"AUTH {client.auth_identity}") if client.auth_identity else None,
     )
 

@@ -287,8 +287,8 @@ def _plain_client(session: PlainSession, asked: str, consumer: _Subscriber | Non
         **_client(session, consumer),
         "client_id": settings.client_id if session.identified else address,
         "hostname": settings.hostname if session.identified else address,
-        "topology_zone": "",
-        "topology_region": "",
+        "topology_zone": settings.topology_zone,
+        "topology_region": settings.topology_region,
         **({"pub_counts": [{"topic": topic, "count": count} for topic, count in counts]} if counts else {}),
         "tls": session.is_secured,
     }

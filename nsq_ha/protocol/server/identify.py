@@ -35,6 +35,8 @@ class SessionSettings:
         client_id: Short name.
         hostname: Name of the client's machine.
         user_agent: The client's library.
+        topology_region: The client's region.
+        topology_zone: The client's zone.
         feature_negotiation: Answer with JSON and upgrade; if false, answer a plain ``OK``.
         heartbeat_interval: Milliseconds; 0 if switched off, which forbids SUB.
         output_buffer_size: Bytes.
@@ -53,6 +55,8 @@ class SessionSettings:
     client_id: str = ""
     hostname: str = ""
     user_agent: str = ""
+    topology_region: str = ""
+    topology_zone: str = ""
     feature_negotiation: bool = False
     heartbeat_interval: int = 30_000
     output_buffer_size: int = 100
@@ -127,6 +131,8 @@ class IdentifyBody(msgspec.Struct):
     snappy: bool | None = None
     sample_rate: _Int32 | None = None
     user_agent: str | None = None
+    topology_region: str | None = None
+    topology_zone: str | None = None
     msg_timeout: _Int | None = None
     desired_tag: str | None = None
     extend_support: bool | None = None
@@ -230,6 +236,8 @@ def _settings(body: IdentifyBody, before: SessionSettings) -> SessionSettings:
     """Return what both kinds of nsqd read alike."""
     return SessionSettings(
         user_agent=body.user_agent or "",
+        topology_region=body.topology_region or "",
+        topology_zone=body.topology_zone or "",
         feature_negotiation=bool(body.feature_negotiation),
         heartbeat_interval=_interval(body.heartbeat_interval, before.heartbeat_interval),
         sample_rate=body.sample_rate or 0,
