@@ -11,9 +11,8 @@ import contextlib
 import contextvars
 import inspect
 import logging
-import types
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Self, overload
 
 from nsq_ha import observe
@@ -66,22 +65,6 @@ def check_handler(handler: object, option: str = "handler") -> None:
         if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
             raise ConfigError(f"{option} must be a function of a message, not a generator: {name} would never run")
     check_takes_one(handler, f"{option} must take one argument, the message")
-
-
-@types.coroutine
-def _within(context: contextvars.Context, call: Coroutine[Any, Any, object]) -> Generator[Any, Any, object]:
-    """Await a coroutine in a context of its own, without the price of a task."""
-    step: Callable[[Any], Any] = call.send
-    argument: object = None
-    while True:
-        try:
-            awaited = context.run(step, argument)
-        except StopIteration as end:
-            return end.value
-        try:
-            argument, step = (yield awaited), call.send
-        except BaseException as error:  # noqa: BLE001 - such as a cancellation: it is the coroutine's
-            argument, step = error, call.throw
 
 
 class _EndError(Exception):
@@ -141,7 +124,7 @@ class Handling:
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
-                    group.create_task(self._work_or_end(taking))
+                    self._begin_worker(group, taking)
         except BaseExceptionGroup as errors:
             if self._ended_by is not None:
                 raise self._ended_by from None
@@ -154,25 +137,44 @@ class Handling:
             if self._count:
                 self._pace.handled(self._count, self._seconds)
 
-    async def _work_or_end(self, taking: asyncio.Lock | None) -> None:
+    def _begin_worker(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
+        group.create_task(self._work_or_end(group, taking), context=self._context.copy())
+
+    async def _work_or_end(self, group: asyncio.TaskGroup, taking: asyncio.Lock | None) -> None:
         """Work, and keep what is no ``Exception`` for :meth:`run`.
 
         A SystemExit that leaves a task ends the event loop, with the consumer open.
         """
         try:
             await self._work(taking)
+        except StopAsyncIteration:
+            return
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001 - run() raises it
             self._ended_by = error
             raise _EndError from None
+        self._begin_worker(group, taking)
+
+    def _is_clean(self) -> bool:
+        """Return whether no handler has changed the context variables of the running worker."""
+        try:
+            return contextvars.copy_context() == self._context
+        except Exception:  # noqa: BLE001 - the values are the application's, and compared
+            return False
 
     async def _work(self, taking: asyncio.Lock | None) -> None:
+        """Handle messages until one changed the context variables, of which the next one must see nothing.
+
+        Raises:
+            StopAsyncIteration: There are no more messages.
+            NsqError: The iterator over messages raised it.
+        """
         worker = asyncio.current_task()
         if worker is None:
             raise LocalProtocolError("internal error: a handler must be called by a task")
         self._ended = monotonic()
-        while True:
+        while self._is_clean() or self._is_failing:
             # If another worker takes a message or waits for one, wait for the lock.
             is_free = taking is None or not (taking.locked() or self._is_failing)
             message = self._messages.take_now() if is_free else None
@@ -180,7 +182,7 @@ class Handling:
                 try:
                     message = await (anext(self._messages) if taking is None else self._take(taking))
                 except StopAsyncIteration:
-                    return
+                    raise
                 except BaseException:
                     self._is_failing = True
                     raise
@@ -203,7 +205,7 @@ class Handling:
             return
         parked = self._parked[partition] = deque((message,))
         try:
-            while parked:
+            while parked and self._is_clean():
                 current = parked.popleft()
                 if source_of(current).is_alive:
                     await self._handle(current, worker)
@@ -218,7 +220,7 @@ class Handling:
         try:
             try:
                 call = self._handler if self._is_async and not _watched.is_any else self._call
-                outcome = await _within(self._context.copy(), call(message))  # type: ignore[arg-type]  # if it is async
+                outcome = await call(message)  # type: ignore[misc]  # if it is async
             finally:
                 self._ended = now = monotonic()
                 self._seconds += now - began

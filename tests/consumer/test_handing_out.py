@@ -47,6 +47,7 @@ class Owner:
         self.arrivals: list[asyncio.Future[None]] = []
         self.is_closed = False
         self.changed = asyncio.Event()
+        self.ledger = SimpleNamespace(keeping=set())
 
     def next_arrival(self) -> asyncio.Future[None]:
         if self.is_closed:
@@ -162,7 +163,7 @@ async def test_a_task_that_waits_drops_what_is_answered() -> None:
     taken[0].finish()
     waiting = asyncio.create_task(anext(found))
     await turn(2)
-    assert found._kept == taken[1:]
+    assert list(found._kept) == taken[1:]
     assert owner.iterable_checks == 1
     waiting.cancel()
     await asyncio.wait({waiting})

@@ -16,9 +16,9 @@ from nsq_ha.policy import plain_topology
 from nsq_ha.protocol import Close, Command, Layout, Ready, Requeue, Sub
 from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
-from tests.support.nsqd import LIMIT, Peer, Subscribe, error, message_id
+from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Subscribe, error, message_id
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import dawdle, eventually, turn
 
 pytestmark = pytest.mark.usefixtures("any_may_wait")
 
@@ -342,3 +342,39 @@ async def test_a_default_that_an_nsqd_forbids_is_left_to_it_and_a_choice_is_an_e
     with pytest.raises(MessageRefusedError, match=f"value of the option {option}"):
         async with stage.consumer(**own):
             pass
+
+
+@pytest.mark.xfail(strict=True, reason="Two machines: a limit is handed over only when the former holder has answered")
+async def test_max_in_flight_holds_while_it_moves_from_one_nsqd_to_another(stage: Stage) -> None:
+    """A message may be on its way from the nsqd that loses RDY, and the other one sends one at once."""
+    running = most = done = 0
+    sent = {id(nsqd): 0 for nsqd in stage.nsqds}
+
+    def script(peer: Peer, command: Command) -> None:
+        if (
+            isinstance(command, Ready)
+            and not sent[id(peer.nsqd)]
+            and (command.count > 0) == (peer.nsqd is not first[0])
+        ):
+            sent[id(peer.nsqd)] += 1
+            peer.message(b"x", message_id(peer.nsqd.port), layout=Layout.PLAIN)
+
+    async def handle(message: Message) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await dawdle(0.5)
+        running -= 1
+        done += 1
+
+    stage.list_plain(*stage.nsqds)
+    first: list[FakeNsqd] = []
+    async with stage.consumer(max_in_flight=1) as consumer:
+        handling = asyncio.create_task(consumer.run(handle, concurrency=8))
+        await eventually(lambda: len(read(stage)) == 1)
+        first.append(stage.nsqds[min(read(stage))])
+        for nsqd in stage.nsqds:
+            nsqd.script = script
+        await eventually(lambda: done == 2)
+    await handling
+    assert most == 1
