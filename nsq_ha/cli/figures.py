@@ -74,7 +74,7 @@ FIGURES: Final = (
     FigureColumn("deferred", 8, _count("deferred")),
     FigureColumn("messages", 9, lambda row: number(row.messages)),
     FigureColumn("latency", 10, lambda row: latencies(row.latency), is_number=False, is_list=True),
-    FigureColumn("state", 5, lambda row: row.state or None, is_number=False),
+    FigureColumn("state", 1, lambda row: row.state or None, is_number=False),
 )
 _RARE: Final = ("state", "latency", "full")
 """Columns that are left out if no row has anything to show; each is an attribute of a row."""

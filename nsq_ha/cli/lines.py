@@ -6,6 +6,8 @@ line has no newline; no line, however long, takes more memory than the limit.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
 import os
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +15,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 from nsq_ha.threads import HandlerThreads
 
-READ_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 512 * 1024
 
 
 class Line(NamedTuple):
@@ -48,8 +50,12 @@ class Splitter:
         *ended, rest = [chunk] if self._delimiter is None else chunk.split(self._delimiter)
         lines = []
         for piece in ended:
-            self._add(piece)
-            lines.append(self._cut())
+            if self._rest or self._is_too_long or len(piece) > self._limit:
+                self._add(piece)
+                lines.append(self._cut())
+            else:  # nearly every line, so without a copy
+                self._number += 1
+                lines.append(Line(self._number, piece))
         self._add(rest)
         return lines
 
@@ -104,4 +110,6 @@ def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
         descriptor = stream.fileno()
     except (io.UnsupportedOperation, AttributeError):
         return stream.read
+    with contextlib.suppress(OSError, AttributeError):  # no pipe, or not Linux
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, READ_BYTES)
     return lambda size: os.read(descriptor, size)
