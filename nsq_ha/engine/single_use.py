@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from nsq_ha.engine.http import load
+from nsq_ha.engine.waiting import uninterrupted
 from nsq_ha.errors import ClosedError, ConfigError
 from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.config import ClientConfig
@@ -212,8 +213,8 @@ class Closing:
     async def wait(self) -> None:
         """Start the close unless it runs, and wait for its end.
 
-        If cancelled, it stops waiting for pending work and waits only for the
-        rest, which takes milliseconds. Cancelled again, it leaves that to the task.
+        If cancelled, it stops waiting for pending work and waits only for the rest, which takes milliseconds. It waits
+        for that however often it is cancelled: anyio cancels again in each turn of the loop.
         """
         if self.is_done:
             return
@@ -222,7 +223,7 @@ class Closing:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             self.hurry()
-            await asyncio.wait({task})
+            await uninterrupted(task)
             raise
         if not task.cancelled():
             task.result()

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
+import anyio
 import pytest
 
-from nsq_ha import Batch, ClosedError, Consumer, Message
+from nsq_ha import Batch, ClosedError, Consumer, Message, Producer
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.cancellation import ENDS_SOON, closes_again, closes_twice_at_once, every_suspension
 from tests.support.nsqd import LIMIT, Peer, message_id
@@ -131,3 +132,14 @@ async def test_running_a_handler(stage: Stage, concurrency: int) -> None:
         await running
         answered = [command.message_id for command in peer.of(Finish, Requeue)]  # type: ignore[attr-defined]
         assert len(answered) == len(set(answered))
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+async def test_a_block_that_anyio_cancels_again_and_again_has_closed_its_connections(stage: Stage, kind: str) -> None:
+    with anyio.move_on_after(1.0):
+        async with stage.consumer() if kind == "consumer" else stage.producer() as client:
+            if isinstance(client, Producer):
+                await client.publish("orders", b"x")
+            await asyncio.Event().wait()
+    assert client.health().reason == "closed"
+    await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
