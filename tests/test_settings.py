@@ -57,6 +57,8 @@ CLIENT: dict[str, tuple[str, object]] = {
     "client_id": ("7", "7"),
     "hostname": ("me", "me"),
     "user_agent": ("shop/1 2", "shop/1 2"),
+    "topology_region": ("eu-west-1", "eu-west-1"),
+    "topology_zone": ("eu-west-1a", "eu-west-1a"),
     "local_addr": ("10.0.0.1", "10.0.0.1"),
 }
 PRODUCER: dict[str, tuple[str, object]] = {
