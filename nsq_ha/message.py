@@ -22,6 +22,7 @@ import msgspec
 from nsq_ha.checks import MAX_SECONDS, is_number, shown
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
 from nsq_ha.identity import MessageIdentity, is_upstream_id
+from nsq_ha.shapes import decoder
 
 _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""
@@ -194,11 +195,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
             raise ConfigError(f"json(type={type!r}): give the type itself, not its name: write json({type})")
         what = "is not JSON"
         try:
-            decoder = msgspec.json.Decoder(type)
+            made = decoder(type)
         except TypeError as error:
             raise ConfigError(f"json(type=...): {error}") from error
         try:
-            return decoder.decode(self.body)
+            return made.decode(self.body)
         except (msgspec.ValidationError, TypeError) as error:  # the second for a list in a set
             what, reason = f"does not match {_name_of(type)}", str(error)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:

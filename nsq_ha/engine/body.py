@@ -20,6 +20,7 @@ import msgspec
 from nsq_ha.checks import MAX_INT64
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.redaction import beginning, harmless
+from nsq_ha.shapes import decoder
 from nsq_ha.threads import in_thread
 
 MOST_VALUES: Final = 400_000
@@ -135,7 +136,8 @@ def decode_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T:
             del data
             raise RemoteProtocolError(f"the answer has more than {limit} {name}")
     try:
-        return msgspec.json.decode(data, type=shape)
+        found: T = decoder(shape).decode(data)
+        return found
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         # Leave the body out: it can be megabytes of anything. A kept error must not hold it either.
         del data

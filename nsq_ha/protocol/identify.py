@@ -25,6 +25,7 @@ from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.ext_filter import FilterRule, rule_of
 from nsq_ha.protocol.frames import OK
+from nsq_ha.shapes import decoder
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""
@@ -327,6 +328,7 @@ def without_secret(error: ServerError, secret: str) -> ServerError:
 
 def _decode(data: bytes, kind: type[_Answer], command: str) -> _Answer:
     try:
-        return msgspec.json.decode(data, type=kind)
+        found: _Answer = decoder(kind).decode(data)
+        return found
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"answer to {command} cannot be used: {error}") from error

@@ -21,6 +21,7 @@ from nsq_ha.devcluster.host import PLAIN_VERSION, Host
 from nsq_ha.devcluster.nodes import HOST, Accepted, ClusterNode, Listener, WebServer
 from nsq_ha.devcluster.storage.log import is_ephemeral
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
+from nsq_ha.shapes import decoder
 
 if TYPE_CHECKING:
     import asyncio
@@ -273,7 +274,7 @@ class _LookupSession(Accepted):
 
     def _identify(self, body: bytes) -> None:
         try:
-            peer = msgspec.json.decode(body, type=Peer)
+            peer: Peer = decoder(Peer).decode(body)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             # The real one tells JSON that it cannot read from JSON that lacks a field.
             self._fail("E_BAD_BODY IDENTIFY missing fields")

@@ -139,6 +139,10 @@ class IdentifyBody(msgspec.Struct):
     ext_filter: FilterRule | None = None
 
 
+_fields_are_known: Final = msgspec.json.Decoder(IdentifyBody)
+"""Made before any thread needs it, see ``shapes``."""
+
+
 def decode_identify(data: bytes) -> IdentifyBody:
     """Decode as Go does: names in any case, invalid UTF-8 replaced, a bare null for an empty object.
 
