@@ -12,7 +12,7 @@ from tests.support.promises import Evidence, sentences, sentences_of, unused_def
 PAGES = {
     ROOT / "SECURITY.md": 16,
     ROOT / "docs" / "explanation" / "promises.md": 37,
-    ROOT / "docs" / "explanation" / "threats.md": 32,
+    ROOT / "docs" / "explanation" / "threats.md": 33,
 }
 """Each page, and how many of its sentences may have no test: a further one wants a second look."""
 

@@ -49,42 +49,42 @@ SOURCE: Final = cast("MessageSource", Source())
 # ---------------------------------------------------------------- frames
 
 
-def _identifying(most: int | None) -> ClientProtocol:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST, most_frames=most)
+def _identifying() -> ClientProtocol:
+    protocol = ClientProtocol(max_frame_bytes=LARGEST)
     protocol.send(Identify(b"{}"))
     return protocol
 
 
-def _ready(most: int | None) -> ClientProtocol:
-    protocol = _identifying(most)
+def _ready() -> ClientProtocol:
+    protocol = _identifying()
     protocol.receive(_OK)
     protocol.take_trailing()
     return protocol
 
 
-def _subscribed(layout: Layout, most: int | None = None) -> ClientProtocol:
-    protocol = _ready(most)
+def _subscribed(layout: Layout) -> ClientProtocol:
+    protocol = _ready()
     protocol.subscribe_to(SOURCE, layout)
     protocol.send(Sub("orders", "billing", 0))
     protocol.receive(_OK)
     return protocol
 
 
-def _publishing(count: int, most: int | None) -> ClientProtocol:
-    protocol = _ready(most)
+def _publishing(count: int) -> ClientProtocol:
+    protocol = _ready()
     protocol.expect_publish(count)
     return protocol
 
 
-def _mixed(layout: Layout, most: int | None) -> ClientProtocol:
-    protocol = _subscribed(layout, most)
+def _mixed(layout: Layout) -> ClientProtocol:
+    protocol = _subscribed(layout)
     protocol.expect_publish(5)
     protocol.send(Close())
     protocol.expect_publish(2)
     return protocol
 
 
-_STATES: Final[tuple[Callable[[int | None], ClientProtocol], ...]] = (
+_STATES: Final[tuple[Callable[[], ClientProtocol], ...]] = (
     *(partial(_subscribed, layout) for layout in LAYOUTS),
     partial(_publishing, 3),
     partial(_publishing, 10_000),
@@ -92,7 +92,7 @@ _STATES: Final[tuple[Callable[[int | None], ClientProtocol], ...]] = (
     partial(_mixed, Layout.EXT_DETAIL),
     _identifying,
 )
-"""How a connection gets into a state, with a number of frames that it takes at once."""
+"""How a connection gets into a state."""
 _IDENTIFYING: Final = len(_STATES) - 1
 
 
@@ -136,8 +136,6 @@ def heard(protocol: ClientProtocol, stream: Iterable[bytes]) -> Heard:
             continue
         try:
             found = _add(found, protocol.receive(piece))
-            while protocol.has_more:
-                found = _add(found, protocol.receive(b""))
         except RemoteProtocolError:
             found = _add(found, protocol.received)._replace(is_error=True)
             break
@@ -168,9 +166,8 @@ def run_frames(data: bytes) -> None:
     """A connection in some state, and the tools' decoders; the stream may be cut anywhere."""
     how, cut, stream = *data[:2].ljust(2, b"\1"), data[2:]
     state = _STATES[how % len(_STATES)]
-    whole = heard(state(None), [stream])
-    assert heard(state(None), pieces(stream, cut)) == whole
-    assert heard(state(1 + how % 3), pieces(stream, cut)) == whole
+    whole = heard(state(), [stream])
+    assert heard(state(), pieces(stream, cut)) == whole
     text = WireText(LARGEST)
     assert all(line.isprintable() for piece in pieces(stream, cut) for line in text.received(piece))
     frames, is_refused = split(pieces(stream, cut))

@@ -50,7 +50,6 @@ CASES: Final = (
             moment=Moment.ANSWER,
             clients=CONSUMER,
             ends=name in _FINAL,
-            seconds_of_cpu=0.1 if len(data) > _MIB else 0.05,
         )
         for name, data in _ANSWERS.items()
     ),
@@ -61,7 +60,6 @@ CASES: Final = (
             data=data,
             moment=Moment.ANSWER,
             clients=PRODUCER,
-            seconds_of_cpu=0.1 if len(data) > _MIB else 0.05,
         )
         for name, data in _ANSWERS.items()
     ),

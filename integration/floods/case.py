@@ -69,7 +69,6 @@ class Case:
         ends: The refusal is for good, so a consumer ends with its error.
         has_good: A good message follows, see :data:`GOOD`, which must be handed out.
         is_long: It takes seconds of CPU, so that only the long form runs it.
-        seconds_of_cpu: Most CPU of one turn of the event loop.
         reconnects: Most connections a second to the hostile nsqd, after the first of each partition.
     """
 
@@ -87,7 +86,6 @@ class Case:
     ends: bool = False
     has_good: bool = False
     is_long: bool = False
-    seconds_of_cpu: float = 0.05
     reconnects: float = 2.0
 
     @property

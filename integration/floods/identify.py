@@ -38,7 +38,6 @@ CASES: Final = tuple(
         data=response(data),
         moment=Moment.HELLO,
         ends=name == "AUTH asked for",
-        seconds_of_cpu=0.1 if len(data) > 1024 * 1024 else 0.05,
     )
     for name, data in _JSON.items()
 )

@@ -51,7 +51,6 @@ _MESSAGES: Final[dict[str, Data]] = {
     "5,000 beyond RDY": times(5000, b"x"),
     "50 of 200 KB beyond RDY": times(50, bytes(200_000)),
 }
-_LARGE: Final = {"a body of 8 MiB": 0.4, "50 of 200 KB beyond RDY": 0.1}
 
 _JSON: Final = {
     "not JSON": b"{x",
@@ -98,7 +97,6 @@ CASES: Final = (
             name=name,
             data=data,
             clients=CONSUMER,
-            seconds_of_cpu=_LARGE.get(name, 0.05),
         )
         for name, data in _MESSAGES.items()
     ),

@@ -1,7 +1,7 @@
 """Run one case against one kind of client, in memory and in virtual time, and measure what it costs.
 
 A well nsqd leads one partition, a hostile one the others; or both are well, and the nsqlookupd turns hostile. After
-``HOSTILE`` seconds everything is well again. Nothing waits in real time: only CPU and memory are real.
+``HOSTILE`` seconds everything is well again. Nothing waits in real time: only memory is real.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from nsq_ha.protocol import Finish, Layout
 from tests.engine.lookups.loopback import Fake, list_body
 from tests.support.nsqd import FakeNsqd, Peer, message_id
 from tests.support.stage import TOPIC, Stage
-from tests.support.turns import Turns, turns
 from tests.support.virtual import VirtualLoop, one_clock
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ START: Final = 2.0
 CLOSE: Final = 1.0
 PUBLISH: Final = 2.0
 LATE: Final = 0.5
-"""Seconds that a call may take beyond its limit: turns of the loop, and waiting for sockets to close."""
+"""Seconds that a call may take beyond its limit, such as waiting for sockets to close."""
 
 MOST_TEXT: Final = 5000
 """Characters of an error, whatever the peer said."""
@@ -65,8 +64,6 @@ class Result:
         case: The case.
         client: The kind of client.
         broken: What should not have happened.
-        turn: Seconds of CPU of the loop's longest iteration.
-        what: That turn.
         memory: Bytes of the peak above idle.
         reconnects: Connections a second to the hostile nsqd, after the first of each partition, over 10 s at least.
         recovery: Seconds from the end of the attack until the work goes on.
@@ -76,8 +73,6 @@ class Result:
     case: Case
     client: str
     broken: list[str] = dataclasses.field(default_factory=list)
-    turn: float = 0.0
-    what: str = ""
     memory: int = 0
     reconnects: float = 0.0
     recovery: float = 0.0
@@ -86,7 +81,6 @@ class Result:
     def judge(self) -> None:
         """Add what is beyond its limit to ``broken``."""
         limits = (
-            ("CPU of a turn", self.turn, self.case.seconds_of_cpu),
             ("memory", self.memory, MEMORY),
             ("reconnects a second", self.reconnects, self.case.reconnects),
             ("seconds until it works again", self.recovery, RECOVERY),
@@ -94,7 +88,7 @@ class Result:
         )
         for name, value, most in limits:
             if value > most:
-                self.broken.append(f"{name}: {value:.3g} above {most:g} {self.what if name.startswith('CPU') else ''}")
+                self.broken.append(f"{name}: {value:.3g} above {most:g}")
 
 
 class Watch(logging.Handler):
@@ -428,7 +422,7 @@ def applies(case: Case, client: str) -> bool:
 
 
 @contextlib.contextmanager
-def _measured(result: Result) -> Iterator[Turns]:
+def _measured(result: Result) -> Iterator[None]:
     idle = rest()
     watch = Watch(result.broken)
     logger = logging.getLogger()
@@ -436,14 +430,12 @@ def _measured(result: Result) -> Iterator[Turns]:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(watch.report)
     try:
-        with turns() as measured:
-            yield measured
+        yield
         gc.collect(1)
     finally:
         loop.set_exception_handler(None)
         logger.removeHandler(watch)
     result.memory = above(idle)
-    result.turn, result.what = measured.iteration, measured.what
 
 
 async def play(case: Case, client: str, partitions: int, hostile: float) -> Result:
@@ -473,19 +465,7 @@ async def play(case: Case, client: str, partitions: int, hostile: float) -> Resu
 
 
 def run(case: Case, client: str, *, partitions: int = 3, hostile: float = HOSTILE) -> Result:
-    """Run a case in a loop of its own; if a turn takes too long, once more, since a busy machine only adds to it."""
-    result = _run(case, client, partitions, hostile)
-    if not _is_only_slow(result):
-        return result
-    again = _run(case, client, partitions, hostile)
-    return min(result, again, key=lambda each: each.turn) if _is_only_slow(again) else again
-
-
-def _is_only_slow(result: Result) -> bool:
-    return bool(result.broken) and all(text.startswith("CPU of a turn") for text in result.broken)
-
-
-def _run(case: Case, client: str, partitions: int, hostile: float) -> Result:
+    """Run a case in a loop of its own."""
     with pytest.MonkeyPatch.context() as monkeypatch, asyncio.Runner(loop_factory=VirtualLoop) as runner:
 
         async def played() -> Result:

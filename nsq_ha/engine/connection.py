@@ -39,7 +39,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import TlsConfig
-from nsq_ha.policy.liveness import Unasked, is_silent, next_look
+from nsq_ha.policy.liveness import is_silent, next_look
 from nsq_ha.policy.tls_renewal import Lifetime, evidence
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
@@ -55,14 +55,10 @@ if TYPE_CHECKING:
     from nsq_ha.options.values import SecretFunction
     from nsq_ha.policy.topology import Node
     from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
-    from nsq_ha.protocol.client import Received
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 _wire_log: Final = logging.getLogger("nsq_ha.wire")
 _numbers: Final = itertools.count(1)
-
-FRAMES_AT_ONCE: Final = 500
-"""Frames of one read that are processed in one turn of the event loop, except messages and ``OK`` answers."""
 
 USER_AGENT: Final = f"nsq_ha/{__version__}"
 
@@ -124,8 +120,7 @@ class Connection:
         self._callbacks = callbacks
         self._stored = callbacks.stored
         self._loop = asyncio.get_running_loop()
-        self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes, most_frames=FRAMES_AT_ONCE)
-        self._unasked = Unasked()
+        self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
         self._waiters: list[asyncio.Future[bytes]] = []
         self._stopping: asyncio.Future[bytes] | None = None  # CLS, which nsqd takes only once
         self._stream: TcpStream | None = None
@@ -480,16 +475,14 @@ class Connection:
             )
         return self._next_look()
 
-    def _received(self, data: bytes | memoryview) -> bool:
-        """Process what was read; return whether there is more for the next turn of the event loop."""
+    def _received(self, data: bytes | memoryview) -> None:
+        """Process what was read."""
         stored = self._stored
         if stored is not None and (count := self._protocol.take_oks(data)):
             self._has_answers = True
             stored(count)
-            return False
+            return
         received = self._protocol.receive(data)
-        if received.heartbeats or received.refusals or received.damaged:
-            self._check_unasked(received)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
             if received.messages:
@@ -511,16 +504,6 @@ class Connection:
             self._callbacks.refusals(received.refusals)
         if received.messages:
             self._callbacks.messages(received.messages)
-        return self._protocol.has_more
-
-    def _check_unasked(self, received: Received) -> None:
-        """Raise RemoteProtocolError if nsqd sends without end what nobody asked for."""
-        errors = len(received.refusals) + len(received.damaged)
-        too_many = self._unasked.excess(
-            self._loop.time(), self.config.heartbeat_interval, heartbeats=received.heartbeats, errors=errors
-        )
-        if too_many is not None:
-            raise RemoteProtocolError(f"{self.node.address} sent {too_many}")
 
     def _take_answers(self, answers: list[bytes | ServerError]) -> None:
         waiters = self._waiters

@@ -10,7 +10,6 @@ Source: server failures 2, 5.2.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import socket
@@ -62,12 +61,6 @@ MAX_BODY_BYTES: Final = 8 * 1024 * 1024
 
 LARGE_BYTES: Final = 64 * 1024
 """Size above which an answer is large, so that few are read at the same time."""
-
-_PIECES_AT_ONCE: Final = 256
-"""Pieces of a chunked answer that are processed in one turn of the event loop; each takes 50 us."""
-
-_SMALL_PIECE: Final = 64
-"""Bytes of such a piece, on average, below which the answer is refused. Go's servers send 2 to 4 KiB in one."""
 
 _NO_REASON: Final = "All connection attempts failed"
 """The text of anyio's error for a refused connection; its cause says why."""
@@ -228,15 +221,9 @@ async def _read(response: httpx.Response, grown: Callable[[], Awaitable[object]]
     if response.headers.get("content-encoding", "identity") != "identity":
         raise RemoteProtocolError("the answer is compressed, which was not requested")
     body = bytearray()
-    pieces = 0
     try:
         async for chunk in response.aiter_raw():
             body += chunk
-            pieces += 1
-            if not pieces % _PIECES_AT_ONCE:
-                if len(body) < pieces * _SMALL_PIECE:
-                    raise RemoteProtocolError(f"the answer comes in tiny pieces: {pieces} for {len(body)} bytes")
-                await asyncio.sleep(0)  # those of one read come without a pause
             if len(body) > MAX_BODY_BYTES:
                 raise RemoteProtocolError(f"the answer is longer than {MAX_BODY_BYTES} bytes")
             if grown is not None and len(body) > LARGE_BYTES:

@@ -40,7 +40,7 @@ with _without("httpx._main"):
 
 import httpcore  # noqa: E402 - after httpx, as above
 
-from nsq_ha.engine.heads import BoundedHeads  # noqa: E402 - it imports httpcore
+from nsq_ha.engine.http_backend import Backend  # noqa: E402 - it imports httpcore
 
 for _name in ("anyio._backends._asyncio", "httpcore._backends.anyio", "sniffio"):
     with contextlib.suppress(ImportError):  # a later version may lack a private one
@@ -79,7 +79,7 @@ class QuietClient(httpx.AsyncClient):
         server_name: str | None,
         local_addr: str | None,
     ) -> None:
-        backend = BoundedHeads(known)
+        backend = Backend(known)
         transport = _Transport(
             httpcore.AsyncConnectionPool(
                 ssl_context=verify,

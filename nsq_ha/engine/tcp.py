@@ -14,14 +14,12 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from nsq_ha.checks import is_port
 from nsq_ha.engine.names import addresses, first_open, places_of
-from nsq_ha.engine.tls_records import TlsRecords
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, RemoteProtocolError
+from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.redaction import harmless
 from nsq_ha.tls import trust_hint
 from nsq_ha.unexpected import report_unexpected, without_frames
@@ -33,10 +31,8 @@ if TYPE_CHECKING:
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
 
-Receiver = Callable[[bytes | memoryview], bool | None]
-"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends.
-
-If it returns True, it has not processed everything: it is called again, with no data, in the next turn of the loop."""
+Receiver = Callable[[bytes | memoryview], None]
+"""Takes data that was read, decrypted and decompressed; must not keep a memoryview. If it raises, the stream ends."""
 
 OnLost = Callable[[NsqError], None]
 """Takes the reason of the end, exactly once for each opened stream; nothing is received afterwards."""
@@ -45,12 +41,12 @@ MAX_UNREAD_BYTES: Final = 1024 * 1024
 """Maximum number of bytes to write while the peer reads nothing. Publishes wait for the socket, so these are answers to
 messages and heartbeats only: enough for 50,000 messages in flight."""
 
-MAX_WRAPPING_BYTES: Final = 256 * 1024
-"""Maximum number of compressed bytes that hold no data. Servers send none of that kind."""
-
 READ_BYTES: Final = 256 * 1024
 """Maximum number of bytes of one read."""
 
+COMPRESSED_READ_BYTES: Final = 16 * 1024
+"""Maximum number of bytes of one read of compressed data. Publishers choose the bodies, which may expand a
+thousandfold: one read then takes the event loop some 20 ms."""
 
 _PARTS_AT_ONCE: Final = 0 if sys.platform == "win32" else 1024
 """Maximum number of buffers of one ``writev``, which Windows does not have."""
@@ -91,9 +87,8 @@ def _always() -> bool:
     return True
 
 
-def _ignore(_: object) -> bool:
+def _ignore(_: object) -> None:
     """Take data that nobody waits for."""
-    return False
 
 
 class TcpStream(asyncio.BufferedProtocol):
@@ -103,7 +98,6 @@ class TcpStream(asyncio.BufferedProtocol):
         receiver: Takes the data that is read.
         peer: The address, for errors.
         last_received: The loop's time of the last read.
-        read_bytes: Number of bytes that were read, decrypted but not decompressed.
         is_paused: Whether the peer accepts no more data for now.
         is_closing: Returns whether the end is decided, shortly before ``on_lost``.
         on_resume: Called when ``is_paused`` ends. None calls nothing.
@@ -119,13 +113,10 @@ class TcpStream(asyncio.BufferedProtocol):
         self._in = _read_buffer()
         self._out: list[bytes] = []
         self._flushing = False
-        self._wrapping_bytes = 0  # read since the last data
-        self._later: Iterator[bytes | memoryview] | None = None  # pieces that wait for their turns
         self._reason: NsqError | None = None
         self._is_closed_here = False
         self.peer: str = "nsqd"
         self.last_received: float = self._loop.time()
-        self.read_bytes: int = 0
         self.is_paused: bool = False
         self.is_closing: Callable[[], bool] = _always
         self.on_resume: Callable[[], None] | None = None
@@ -175,11 +166,6 @@ class TcpStream(asyncio.BufferedProtocol):
         stream.peer = address
         return stream
 
-    @property
-    def is_held(self) -> bool:
-        """Whether what was read waits for its turn, and no more is read."""
-        return self._later is not None
-
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Continue inside TLS.
 
@@ -203,8 +189,6 @@ class TcpStream(asyncio.BufferedProtocol):
         if upgraded is None:
             raise ConnectError(f"TLS with nsqd {self.peer} failed: it closed the connection")
         self._transport = upgraded
-        if isinstance(tls := transport.get_protocol(), asyncio.BufferedProtocol):
-            transport.set_protocol(TlsRecords(tls, self))
         # asyncio's TLS transport does not tell that the connection below it has failed.
         self.is_closing = lambda: transport.is_closing() or upgraded.is_closing()
 
@@ -309,68 +293,27 @@ class TcpStream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory to read into (called by the event loop)."""
-        return self._in
+        return self._in if self._codec is None else self._in[:COMPRESSED_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Pass on the data that was read (called by the event loop)."""
-        self.read_bytes += nbytes
-        if self._codec is not None or self._on_lost is None or self._reason is not None or self._later is not None:
-            self.received(self._in[:nbytes])
-            return
-        self.last_received = self._loop.time()  # as in _pass_on(), but without another call for each read
-        try:
-            if self.receiver(self._in[:nbytes]):
-                self._hold(b"", iter(()))
-        except Exception as error:  # noqa: BLE001
-            self._failed(error)
+        self.received(self._in[:nbytes])
 
     def received(self, data: bytes | memoryview) -> None:
-        """Pass ``data`` on; the receiver does not keep it. If the receiver raises, the stream ends.
-
-        Compressed data may expand a thousandfold. One piece is passed on now, each further one in a turn of its own;
-        until then nothing more is read.
-        """
-        if self._later is not None:  # TLS had read it before the pause
-            self._later = chain(self._later, self._pieces(bytes(data)))
-        else:
-            self._wrapping_bytes += len(data)
-            self._pass_on(None, self._pieces(data))
-            if self._wrapping_bytes > MAX_WRAPPING_BYTES:
-                self.abort(RemoteProtocolError(f"{self.peer} sends compressed data that holds nothing"))
-
-    def _pieces(self, data: bytes | memoryview) -> Iterator[bytes | memoryview]:
-        if self._codec is None:
-            yield data
-        else:
-            yield from self._codec.pieces(data)
-
-    def _pass_on(self, piece: bytes | memoryview | None, pieces: Iterator[bytes | memoryview]) -> bool:
-        """Pass on one piece, which is the next of ``pieces`` if it is None; return whether others wait."""
+        """Pass ``data`` on, decompressed; the receiver does not keep it. If the receiver raises, the stream ends."""
         if self._on_lost is None or self._reason is not None:
-            return False
-        following: bytes | memoryview | None = None
+            return
+        self.last_received = self._loop.time()
         try:
-            if piece is not None or (piece := next(pieces, None)) is not None:
-                if piece:
-                    self.last_received, self._wrapping_bytes = self._loop.time(), 0
-                following = b"" if self.receiver(piece) else next(pieces, None)
+            if self._codec is None:
+                self.receiver(data)
+                return
+            for piece in self._codec.pieces(data):
+                self.receiver(piece)
+                if self._reason is not None:
+                    return
         except Exception as error:  # noqa: BLE001
             self._failed(error)
-        if following is not None:
-            self._hold(following, pieces)
-        return following is not None
-
-    def _hold(self, piece: bytes | memoryview, pieces: Iterator[bytes | memoryview]) -> None:
-        """Pass on ``piece`` and the others in later turns, and read nothing until then."""
-        self._later = pieces
-        if self._transport is not None:
-            self._transport.pause_reading()
-        self._loop.call_soon(self._go_on, piece)
-
-    def _go_on(self, piece: bytes | memoryview) -> None:
-        pieces, self._later = self._later, None
-        if pieces is not None and not self._pass_on(piece, pieces) and self._transport is not None:
-            self._transport.resume_reading()
 
     def _failed(self, error: Exception) -> None:
         """End the connection because a reader, a writer or a codec raised ``error``."""
@@ -396,7 +339,7 @@ class TcpStream(asyncio.BufferedProtocol):
         on_lost, self._on_lost = self._on_lost, None
         self._fd = None  # the number may become another file's
         # With these, each ended TLS connection would be in a cycle, and its buffers would wait for the collector.
-        self._transport = self.on_resume = self._later = None
+        self._transport = self.on_resume = None
         self.is_closing = _always
         self.receiver = _ignore
         if on_lost is None:

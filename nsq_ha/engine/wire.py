@@ -119,10 +119,10 @@ class WireStream(TcpStream):
         self._wire.note(f"aborting: {reason}")
         super().abort(reason)
 
-    def _logged(self, data: bytes | memoryview) -> bool | None:
+    def _logged(self, data: bytes | memoryview) -> None:
         self._wire.received(bytes(data))
         try:
-            return self._receiver(data)
+            self._receiver(data)
         finally:
             self._wire.state()
 

@@ -31,7 +31,6 @@ Source: server failures 3.3, 3.4, 4.3.
 from __future__ import annotations
 
 import enum
-import math
 from typing import Final
 
 SILENT_INTERVALS: Final = 2
@@ -42,13 +41,6 @@ CHECKS_PER_INTERVAL: Final = 4
 
 LONGEST_INTERVAL: Final = 60.0
 """Longest interval in seconds that a server accepts by default."""
-
-MOST_HEARTBEATS: Final = 100
-"""Heartbeats within one interval after which a connection is given up."""
-
-MOST_ERRORS: Final = 20_000
-"""Errors that answer no request within one interval after which a connection is given up: eight times what nsqd allows
-to be in flight."""
 
 BLOCKS_REMEMBERED: Final = 600.0
 """Seconds without a block of the event loop after which the configured interval is used again."""
@@ -97,42 +89,6 @@ def is_silent(now: float, due: float, last_received: float, interval: float) -> 
     """
     is_blocked = now - due > interval / 2
     return now - last_received > SILENT_INTERVALS * interval and not is_blocked
-
-
-class Unasked:
-    """Recognises a peer that sends without end what nobody asked for, so that it costs time and never makes progress.
-
-    A heartbeat comes once in an interval, and a few that were late come together. Error frames that answer nothing, and
-    messages that cannot be decoded, come at most once for each message in flight and its timeout.
-
-    Source: server failures 5.
-    """
-
-    __slots__ = ("_errors", "_heartbeats", "_since")
-
-    def __init__(self) -> None:
-        self._since = -math.inf
-        self._heartbeats = self._errors = 0
-
-    def excess(self, now: float, interval: float, *, heartbeats: int, errors: int) -> str | None:
-        """Count frames; return in words what was too much. None if all is well.
-
-        Args:
-            now: The time.
-            interval: Seconds between two heartbeats of the peer, for which frames are counted.
-            heartbeats: Number of heartbeats that arrived.
-            errors: Number of error frames that answer no request, and of messages that cannot be decoded.
-        """
-        if now - self._since > interval:
-            self._since, self._heartbeats, self._errors = now, 0, 0
-        self._heartbeats += heartbeats
-        self._errors += errors
-        within = f"within one heartbeat interval of {interval:g} s"
-        if self._heartbeats > MOST_HEARTBEATS:
-            return f"{self._heartbeats} heartbeats {within}"
-        if self._errors > MOST_ERRORS:
-            return f"{self._errors} errors that answer no request, or messages that cannot be decoded, {within}"
-        return None
 
 
 class Blocks:

@@ -12,7 +12,6 @@ Source: server protocol 1, 3, 5, 7; server failures 1.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from itertools import repeat
 from typing import Final, cast
@@ -87,23 +86,18 @@ class ClientProtocol:
 
     Args:
         max_frame_bytes: Largest frame. A larger one ends the connection before memory is reserved for it.
-        most_frames: Maximum number of frames that one :meth:`receive` takes, except messages and ``OK`` answers, which
-            cost little. None for no limit.
 
     Attributes:
         state: Where the connection stands.
         awaiting: Number of requests without an answer.
-        has_more: The last :meth:`receive` took ``most_frames``, and has kept the rest: call it again, without data.
         received: The result of the last :meth:`receive`. If that raised, the data before the fault is still valid.
     """
 
-    def __init__(self, *, max_frame_bytes: int, most_frames: int | None = None) -> None:
+    def __init__(self, *, max_frame_bytes: int) -> None:
         self.state: State = State.NEW
         self.awaiting: int = 0
-        self.has_more: bool = False
         self.received: Received = Received()
         self._largest = max_frame_bytes
-        self._most_frames = sys.maxsize if most_frames is None else most_frames
         self._runs: deque[Run] | list[Run] = deque()
         self._tail = bytearray()
         self._needed = 0
@@ -240,7 +234,6 @@ class ClientProtocol:
         """
         received = self.received = Received()
         tail = self._tail
-        self.has_more = False
         if self.state is _CLOSED:
             return received
         position = 0
@@ -281,8 +274,8 @@ class ClientProtocol:
             raise
         if position < len(data):
             self._tail += memoryview(data)[position:]
-        if received.messages or self.has_more:
-            self._is_bulky = not self.has_more and len(received.messages[-1].body) >= _BULKY_BYTES
+        if received.messages:
+            self._is_bulky = len(received.messages[-1].body) >= _BULKY_BYTES
         return received
 
     def _take_bulk(self, data: bytes | bytearray | memoryview, received: Received) -> bytes:
@@ -318,10 +311,9 @@ class ClientProtocol:
         return end
 
     def _parse(self, data: bytes, received: Received, position: int = 0) -> int:
-        """Read frames of ``data`` from ``position`` on; return where the rest begins, which is unfinished or waits."""
+        """Read frames of ``data`` from ``position`` on; return where the unfinished rest begins."""
         end = len(data)
-        left = self._most_frames
-        while left and self.state is not _CLOSED and not self._held:
+        while self.state is not _CLOSED and not self._held:
             if self._read is not None and self._source is not None:
                 position = self._read(data, position, self._largest, self._source, received.messages)
                 if position == end:
@@ -347,9 +339,7 @@ class ClientProtocol:
                 return position
             self._take_frame(kind, data[position + 8 : stop], received)
             position = stop
-            left -= 1
         self._needed = 0
-        self.has_more = not left and position < end
         return position
 
     def _read_oks(self, data: bytes, position: int, answers: list[bytes | ServerError]) -> int:

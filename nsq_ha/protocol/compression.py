@@ -27,9 +27,6 @@ data never reaches it if at most 62 KiB are passed at once."""
 PIECE_BYTES: Final = 256 * 1024
 """Maximum number of bytes that ``pieces`` yields at a time, plus one block. It expands nothing ahead of the caller."""
 
-PIECE_CHUNKS: Final = 1000
-"""Maximum number of snappy chunks in such a piece. It is empty if they are: a chunk of 4 bytes may contain nothing."""
-
 _RAW: Final = -15
 _STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _BLOCK: Final = 65536
@@ -50,7 +47,7 @@ class Codec(Protocol):
         """Return the decompressed data, empty if ``data`` completes none."""
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Yield the decompressed data piece by piece, some of them empty; each costs a bounded amount of work."""
+        """Yield the decompressed data piece by piece, so that a caller holds little of it."""
 
 
 class DeflateCodec:
@@ -156,7 +153,7 @@ class SnappyCodec:
         for block in self._blocks(data):
             output.append(block)
             size += len(block)
-            if size >= PIECE_BYTES or len(output) >= PIECE_CHUNKS:
+            if size >= PIECE_BYTES:
                 yield b"".join(output)
                 output.clear()
                 size = 0

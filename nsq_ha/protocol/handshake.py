@@ -169,7 +169,14 @@ class Handshake:
         self._owes_nop = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add data that was read and decompressed; the caller may reuse the buffer afterwards."""
+        """Add data that was read and decompressed; the caller may reuse the buffer afterwards.
+
+        Raises:
+            RemoteProtocolError: The nsqd sent more than ``MAX_HANDSHAKE_BYTES``.
+        """
+        self._count += len(data)
+        if self._count > MAX_HANDSHAKE_BYTES:
+            raise RemoteProtocolError(f"{self._address} sent more than {MAX_HANDSHAKE_BYTES} bytes before AUTH or SUB")
         self._unread += data
 
     def __iter__(self) -> Iterator[Step]:
@@ -228,9 +235,6 @@ class Handshake:
 
     def _take(self, data: bytes) -> list[bytes | ServerError]:
         received = self._protocol.receive(data)
-        self._count += len(data)
-        if self._count > MAX_HANDSHAKE_BYTES:
-            raise RemoteProtocolError(f"{self._address} sent more than {MAX_HANDSHAKE_BYTES} bytes before AUTH or SUB")
         if received.heartbeats:
             self._owes_nop = True
         return received.answers

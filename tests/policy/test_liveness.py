@@ -11,14 +11,11 @@ from nsq_ha.policy.liveness import (
     BLOCKS_REMEMBERED,
     DOUBTED_AFTER,
     LONGEST_INTERVAL,
-    MOST_ERRORS,
-    MOST_HEARTBEATS,
     OVERDUE_AFTER,
     SLOW_LINK,
     STALLED_AFTER,
     Answering,
     Blocks,
-    Unasked,
     is_silent,
     next_look,
     stalled_at,
@@ -130,27 +127,3 @@ def test_a_silence_only_gets_worse(sent: float, answered: float, size: int, now:
 
 def test_the_limit_lies_between_a_dead_follower_and_the_usual_limit_of_a_publish() -> None:
     assert 12.0 < OVERDUE_AFTER < ProducerConfig().publish_timeout
-
-
-def test_heartbeats_that_come_together_are_no_flood() -> None:
-    unasked = Unasked()
-    assert unasked.excess(0.0, 2.0, heartbeats=MOST_HEARTBEATS, errors=0) is None
-    assert unasked.excess(2.1, 2.0, heartbeats=MOST_HEARTBEATS, errors=0) is None, "another interval"
-
-
-def test_a_flood_of_heartbeats_is_recognised_however_it_is_cut() -> None:
-    unasked = Unasked()
-    for _ in range(MOST_HEARTBEATS):
-        assert unasked.excess(1.0, 2.0, heartbeats=1, errors=0) is None
-    assert unasked.excess(3.0, 2.0, heartbeats=1, errors=0) == (
-        f"{MOST_HEARTBEATS + 1} heartbeats within one heartbeat interval of 2 s"
-    )
-
-
-def test_errors_that_answer_nothing_may_be_as_many_as_messages_in_flight_and_not_endless() -> None:
-    unasked = Unasked()
-    assert unasked.excess(0.0, 30.0, heartbeats=1, errors=MOST_ERRORS) is None
-    assert unasked.excess(0.0, 30.0, heartbeats=0, errors=1) == (
-        f"{MOST_ERRORS + 1} errors that answer no request, or messages that cannot be decoded, within one heartbeat"
-        " interval of 30 s"
-    )

@@ -67,24 +67,24 @@ def delivery(body: bytes = b"paid", layout: Layout = Layout.PLAIN, *, ext: bytes
     return message_frame(encode_message(message(body, ext=ext), layout))
 
 
-def identifying(largest: int = LARGEST, most_frames: int | None = None) -> ClientProtocol:
+def identifying(largest: int = LARGEST) -> ClientProtocol:
     """Return a connection that has the answer to IDENTIFY and may switch to another layer."""
-    protocol = ClientProtocol(max_frame_bytes=largest, most_frames=most_frames)
+    protocol = ClientProtocol(max_frame_bytes=largest)
     protocol.send(Identify(b"{}"))
     protocol.receive(OK_FRAME)
     return protocol
 
 
-def identified(largest: int = LARGEST, most_frames: int | None = None) -> ClientProtocol:
+def identified(largest: int = LARGEST) -> ClientProtocol:
     """Return a connection after its IDENTIFY."""
-    protocol = identifying(largest, most_frames)
+    protocol = identifying(largest)
     protocol.take_trailing()
     return protocol
 
 
-def subscribed(layout: Layout = Layout.PLAIN, largest: int = LARGEST, most_frames: int | None = None) -> ClientProtocol:
+def subscribed(layout: Layout = Layout.PLAIN, largest: int = LARGEST) -> ClientProtocol:
     """Return a connection that gets messages."""
-    protocol = identified(largest, most_frames)
+    protocol = identified(largest)
     protocol.subscribe_to(SOURCE, layout)
     protocol.send(Sub("orders", "billing", 0))
     protocol.receive(OK_FRAME)

@@ -18,7 +18,7 @@ from nsq_ha.protocol.encoding import (
     gather_pubs,
 )
 from nsq_ha.protocol.frames import HEARTBEAT, OK
-from tests.protocol.fakes import delivery, error, identified, message_frame, response, seen, subscribed, summary
+from tests.protocol.fakes import delivery, error, identified, response, seen, subscribed
 
 LARGE = 3000
 
@@ -51,37 +51,6 @@ def test_large_messages_do_not_depend_on_how_the_stream_was_cut(
     at_once = feed(subscribed(layout), stream, [])
     assert feed(bulky(layout), stream, cuts) == at_once
     assert len(at_once[0]) == len(sizes) + 1
-
-
-@given(
-    kinds=st.lists(st.sampled_from(["small", "large", "beat", "refusal", "answer", "damaged"]), max_size=12),
-    cuts=st.lists(st.integers(0, 40000), max_size=8),
-    most=st.integers(1, 4),
-)
-def test_frames_that_wait_for_the_next_call_are_read_in_their_order(
-    kinds: list[str], cuts: list[int], most: int
-) -> None:
-    frames = {
-        "small": delivery(b"s"),
-        "large": delivery(b"l" * LARGE),
-        "beat": response(HEARTBEAT),
-        "refusal": error(b"E_FIN_FAILED gone"),
-        "answer": response(OK),
-        "damaged": message_frame(bytes(26)),
-    }
-    stream = b"".join(frames[kind] for kind in kinds)
-    unbounded, bounded = subscribed(), subscribed(most_frames=most)
-    for protocol in (unbounded, bounded):
-        protocol.expect_publish(len(kinds) + 1)
-    found = []
-    for start, end in pairwise([0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]):
-        found.append(bounded.receive(memoryview(bytearray(stream[start:end]))))
-        while bounded.has_more:
-            found.append(bounded.receive(b""))
-    slow = [len(each.refusals) + each.heartbeats + len(each.damaged) for each in found]
-    assert summary(found) == summary([unbounded.receive(stream)])
-    assert max(slow, default=0) <= most + 1, "one more may complete the tail of a read before"
-    assert not unbounded.has_more
 
 
 def test_a_large_frame_that_began_behind_another_is_gathered_once() -> None:

@@ -19,7 +19,7 @@ from nsq_ha.engine import answers
 from nsq_ha.engine.body import MOST_OBJECTS, MOST_VALUES, Body, decode_json
 from nsq_ha.engine.http import MAX_BODY_BYTES
 from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.errors import LookupUnavailableError, NsqError, RemoteProtocolError
+from nsq_ha.errors import NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, http_answer, peer
 from tests.support.turns import TURN, turns
@@ -80,31 +80,6 @@ async def test_errors_that_are_kept_keep_no_answers(
         after = tracemalloc.get_traced_memory()[0]
     assert len(kept) == KEPT
     assert after - before < MAX_BODY_BYTES * 1.5, (after - before) / KEPT / MAX_BODY_BYTES
-
-
-HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-FLOODS = {
-    "chunks of one byte": (HEAD + b"1\r\n1\r\n" * 200_000, "comes in tiny pieces"),
-    "trailers": (
-        HEAD + b"1\r\n1\r\n0;a\r\n" + b"a:\r\n" * 24_000 + b"\r\n",
-        "trailers of the answer are longer than 16384 bytes",
-    ),
-    "small values": (http_answer(b'{"channels":[' + b'"a",' * 2_000_000 + b'"a"]}'), "has more than 400000 values"),
-}
-
-
-@pytest.mark.parametrize(("answer", "said"), FLOODS.values(), ids=FLOODS)
-async def test_no_answer_holds_the_event_loop(answer: bytes, said: str, serve: Callable[[], Awaitable[Fake]]) -> None:
-    fake = await serve()
-
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-
-    fake.behave = behave
-    async with LookupClient(fake.url, timeout=10.0) as lookupd:
-        with turns() as measured, pytest.raises(LookupUnavailableError, match=said):
-            await lookupd.lookup("orders")
-    assert measured.longest < TURN, measured.what
 
 
 async def test_many_nsqds_with_many_topics_hold_nobody_up(serve: Callable[[], Awaitable[Fake]]) -> None:

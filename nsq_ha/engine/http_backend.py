@@ -1,0 +1,90 @@
+"""Connections for httpx that close without a turn of their caller, and that resolve names apart.
+
+This module imports httpcore, so import it only where httpx is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container
+from typing import Any, Final
+
+import httpcore
+
+from nsq_ha.engine.names import MOST_AT_ONCE, addresses, first_open
+
+CONNECT_LIMIT: Final = 1.0
+"""Seconds for all addresses of a host if the request has no limit of its own."""
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A connection that closes although its request was cancelled."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, closing: set[asyncio.Task[None]]) -> None:
+        self._stream = stream
+        self._closing = closing
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return await self._stream.read(max_bytes, timeout)
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        # Without a turn of the caller: httpcore closes several connections one after another, and shields that from
+        # anyio's cancellations alone, so any other would leave those that follow open.
+        task = asyncio.ensure_future(self._stream.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.AsyncNetworkStream:  # noqa: ANN401 - passed on
+        try:
+            return _Stream(await self._stream.start_tls(*args, **kwargs), self._closing)
+        except BaseException:
+            # httpcore does not close it if the request is cancelled, as at its time limit: the event loop would keep
+            # the socket until the server closes it.
+            await self.aclose()
+            raise
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - as httpcore has it
+        return self._stream.get_extra_info(info)
+
+
+class Backend(httpcore.AnyIOBackend):
+    """Connects as httpcore does on asyncio.
+
+    Args:
+        known: Hosts that the user gave; their names wait for no others.
+
+    Attributes:
+        closing: Ends with the close of each connection that is being closed.
+    """
+
+    def __init__(self, known: Container[str]) -> None:
+        self.closing: set[asyncio.Task[None]] = set()
+        self._known = known
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._places_of_known = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        *args: Any,  # noqa: ANN401 - passed on
+        **kwargs: Any,  # noqa: ANN401 - passed on
+    ) -> httpcore.AsyncNetworkStream:
+        """Connect to the first address that answers; each address but the last has a share of ``timeout``."""
+        connect = super().connect_tcp
+        places = self._places_of_known if host in self._known else self._places
+        try:
+            found = await addresses(host, port, places)
+        except OSError as error:
+            raise httpcore.ConnectError(str(error)) from error
+        stream = await first_open(
+            found,
+            timeout or CONNECT_LIMIT,
+            lambda each: connect(each, port, None, *args, **kwargs),
+            (httpcore.ConnectError,),
+        )
+        return _Stream(stream, self.closing)
