@@ -31,7 +31,6 @@ from nsq_ha import (
     unexpected,
 )
 from nsq_ha.consumer.closing import supervisor_ended
-from nsq_ha.engine import tls_limits
 from nsq_ha.engine.answers import decode_lookup
 from nsq_ha.engine.body import Body
 from nsq_ha.engine.connection import Connection
@@ -45,7 +44,6 @@ from nsq_ha.errors import (
     ServerError,
     server_error,
 )
-from nsq_ha.policy.tls_renewal import Evidence, Verdict
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
 from nsq_ha.protocol.commands import Identify
@@ -436,15 +434,6 @@ async def _opened(nsqd: FakeNsqd, config: ConsumerConfig) -> None:
 async def nsqd() -> Any:  # noqa: ANN401 - an async generator's fixture
     async with FakeNsqd() as nsqd:
         yield nsqd
-
-
-def test_a_version_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:
-    redaction.conceal(SECRET)
-    server = tls_limits.TlsServer("10.0.0.1:4150", f"0.3.7-HA.1.9.9 {SECRET}")
-    server.verdict = Verdict.SUSPECTED
-    server.saw(Evidence.SILENT)
-    assert "stops writing" in caplog.text
-    assert_hidden(caplog.text)
 
 
 @every_echo

@@ -15,6 +15,7 @@ import asyncio
 import itertools
 import logging
 import math
+import random
 import socket
 import sys
 from collections.abc import Callable
@@ -27,7 +28,6 @@ from nsq_ha._version import __version__
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
 from nsq_ha.engine.tcp import REACHABLE, Receiver, TcpStream
-from nsq_ha.engine.tls_limits import TlsServer, tls_server
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
@@ -40,7 +40,7 @@ from nsq_ha.errors import (
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.liveness import is_silent, next_look
-from nsq_ha.policy.tls_renewal import Lifetime, evidence
+from nsq_ha.policy.tls_renewal import Lifetime
 from nsq_ha.protocol import ClientProtocol, Close, DamagedMessage, Identity, Offer
 from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
@@ -102,7 +102,7 @@ class Connection:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
         is_recalled: Whether to leave it once its requests are answered, since another nsqd needs its place.
         reads_no_more: Whether nsqd refused a publish so that it reads nothing that follows.
-        tls_server: What this process knows about the nsqd's TLS. None without TLS.
+        lifetime: How long nsqd can write to the connection. None if there is no limit.
     """
 
     def __init__(self, config: ClientConfig, node: Node, callbacks: Callbacks) -> None:
@@ -115,8 +115,7 @@ class Connection:
         self.reads_no_more: bool = False
         self._has_asked = self._has_answers = self._has_refused = False
         self._is_left = False
-        self._lifetime: Lifetime | None = None
-        self.tls_server: TlsServer | None = None
+        self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
         self._stored = callbacks.stored
         self._loop = asyncio.get_running_loop()
@@ -126,7 +125,7 @@ class Connection:
         self._stream: TcpStream | None = None
         self._asks_for_secret = False
         self._looks = looks.here()
-        self._last_heartbeat = self._identified_at = self._loop.time()
+        self._last_heartbeat = self._loop.time()
         self._ended: asyncio.Future[NsqError] = self._loop.create_future()
 
     @classmethod
@@ -201,7 +200,7 @@ class Connection:
                     waiter.set_result(b"")
 
         self._stream = stream = await self._open_stream(arrived)
-        self._identified_at = self._loop.time()
+        identified_at = self._loop.time()
         for step in handshake:
             if isinstance(step, GetSecret) and function is not None:
                 self._asks_for_secret = True
@@ -212,8 +211,7 @@ class Connection:
         stream.receiver = self._received
         self.identity = handshake.identity
         if config.tls is not None:
-            self.tls_server = tls_server(node.address, self.identity.version)
-            self._lifetime = self.tls_server.lifetime(self._identified_at)
+            self.lifetime = Lifetime.of(self.identity.version, identified_at, random.random)
 
     async def _open_stream(self, receiver: Receiver) -> TcpStream:
         config, node = self.config, self.node
@@ -318,11 +316,6 @@ class Connection:
         return self
 
     @property
-    def lifetime(self) -> Lifetime | None:
-        """How long nsqd can write to the connection. None if there is no limit."""
-        return self._lifetime if self.tls_server is not None and self.tls_server.is_renewed else None
-
-    @property
     def heartbeat_age(self) -> float:
         """Seconds since the last heartbeat, or since connecting."""
         return self._loop.time() - self._last_heartbeat
@@ -368,16 +361,6 @@ class Connection:
     def keep_alive(self) -> None:
         """Send NOP without having received a heartbeat."""
         self.write(NOP)
-
-    def show_evidence(self) -> bool:
-        """Record the connection's evidence about the nsqd's TLS; return whether there is any."""
-        if self.tls_server is None or self._stream is None:
-            return False
-        limit, interval = self.tls_server.writes_for, self.config.heartbeat_interval
-        seen = evidence(self._loop.time(), self._stream.last_received, self._identified_at, limit, interval)
-        if seen is not None:
-            self.tls_server.saw(seen)
-        return seen is not None
 
     async def ended(self) -> NsqError:
         """Wait for the end and return its reason."""
@@ -460,7 +443,6 @@ class Connection:
         now, interval = self._loop.time(), self.config.heartbeat_interval
         last = self._stream.last_received
         if is_silent(now, due, last, interval):
-            self.show_evidence()
             self.abort(
                 ResponseTimeoutError(
                     f"{self.node.address} sent nothing for {now - last:.1f} s (two heartbeat intervals)"

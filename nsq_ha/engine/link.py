@@ -34,7 +34,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.link_life import Act, Life, LinkEvent, LinkState
 from nsq_ha.policy.timing import delay_after
-from nsq_ha.policy.tls_renewal import ACTS, Lifetime, Renewal, Use
+from nsq_ha.policy.tls_renewal import Phase
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ class Link(Generic[C]):
         lifetime = connection.lifetime
         await self._role.settle(connection, None if lifetime is None else lifetime.stale_at)
         if lifetime is not None and self.connection is connection:
-            self._retire(connection, lifetime)
+            self._retire(connection)
 
     async def aclose(self, timeout: float) -> None:
         """Send what is buffered and close all connections, within the limit."""
@@ -471,14 +471,15 @@ class Link(Generic[C]):
         if self.connection is not connection or self.life.state is not LinkState.IN_USE:
             return
         life, role, lifetime = self.life, self._role, connection.lifetime
-        use = Use.IN_USE if role.was_used(self.used_since) else Use.UNUSED
-        act = Renewal.USE if lifetime is None else ACTS[use, lifetime.phase(self._clock())]
+        phase = Phase.FRESH if lifetime is None else lifetime.phase(self._clock())
+        is_old = phase is not Phase.FRESH
         is_moved = self.is_moved(connection.node)
         life.look(
             is_moved=is_moved or connection.is_recalled,
-            is_unused=role.is_unused(),
-            is_due=act is Renewal.REPLACE and role.has_room(),
-            is_expiring=act is not Renewal.USE,
+            # The next publish opens another one: an idle producer needs no handshake every three seconds.
+            is_unused=role.is_unused() or (is_old and not role.was_used(self.used_since)),
+            is_due=phase is Phase.DUE and role.has_room(),
+            is_expiring=is_old,
         )
         if life.state is LinkState.IDLE:
             self._leave(ConnectionLostError("closed the idle connection"))
@@ -509,7 +510,7 @@ class Link(Generic[C]):
                 if is_leaving:
                     text = "another nsqd needs its place (max_connections)" if is_recalled else "another node leads now"
                 if lifetime is not None and self._role.is_outstanding(connection, self._clock()):
-                    self._retire(connection, lifetime)
+                    self._retire(connection)
                 reason = ConnectionLostError(f"closed the connection to {connection.node.address}: {text}")
                 self._leave(reason, is_expired=not is_leaving)
         if life.act is Act.SETTLE:
@@ -555,11 +556,11 @@ class Link(Generic[C]):
         self._role.log.debug(
             "%s: opened another connection to nsqd, %s in place of %s", self.name, connection.name, old.name
         )
-        self._retire(old, lifetime)
+        self._retire(old)
         life.joined(self._clock())
         self._begin(connection)
 
-    def _retire(self, connection: C, lifetime: Lifetime) -> None:
+    def _retire(self, connection: C) -> None:
         """Keep the connection in use until what came over it is answered."""
         self.connection = None
         own = connection.connection
@@ -574,7 +575,7 @@ class Link(Generic[C]):
         def is_outstanding(now: float) -> bool:
             return self._role.is_outstanding(connection, now)
 
-        self._retired[connection] = Retired(own, lifetime, is_outstanding=is_outstanding, on_end=over)
+        self._retired[connection] = Retired(own, is_outstanding=is_outstanding, on_end=over)
 
     def _drop(self, reason: NsqError, *, unless: Node | None = None) -> list[C]:
         """Abort the retired connections, unless they are to a node that delivers nothing again; return them."""

@@ -1,4 +1,4 @@
-"""Work with an nsqd that can write to a TLS connection for only five seconds.
+"""The age of a TLS connection to an nsqd that can write to it for only five seconds.
 
 The partitioned nsqd sets a deadline of 5 s before the TLS handshake and never
 clears it for writing. From then on each write of nsqd fails: no heartbeat,
@@ -8,8 +8,6 @@ the client sends something from time to time.
 
 So a connection is replaced before that: a producer switches when all publishes on
 the old one are answered, a consumer keeps the old one until its messages are.
-``ACTS`` says what to do with a connection at each age; ``VERDICTS`` says what is
-known about an nsqd, and why.
 
 The invariants:
 
@@ -17,8 +15,6 @@ The invariants:
   for the answer.
 * A connection in use is closed only after another one has replaced it, or when
   its time is over.
-* An nsqd counts as defective only after it was silent beyond the limit, and its
-  connections are no longer replaced once it wrote beyond the limit.
 
 Source: server protocol 3.3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
 """
@@ -26,15 +22,20 @@ Source: server protocol 3.3; ``nsqd/client_v2.go``, ``UpgradeTLS``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import re
+from collections.abc import Callable
 from typing import Final, NamedTuple, Self
 
 WRITES_FOR: Final = 5.0
-"""Seconds from IDENTIFY for which the partitioned nsqd can write to a TLS connection."""
+"""Seconds from IDENTIFY for which such an nsqd can write to a TLS connection."""
 
 JITTER: Final = 0.05
 """Jitter as a share of the limit, so that connections that were opened together are not replaced together."""
+
+NEWEST_DEFECTIVE: Final = (1, 13, 0)
+"""The newest version of the partitioned nsqd that is known, which has the defect."""
+
+_PARTITIONED: Final = re.compile(r"-HA\.(\d{1,6})\.(\d{1,6})\.(\d{1,6})")
 
 
 class Phase(enum.Enum):
@@ -48,58 +49,6 @@ class Phase(enum.Enum):
     """An answer to a command sent now may still arrive; later commands get none."""
     STALE = 0.95
     """Nothing more arrives over it."""
-
-
-class Use(enum.Enum):
-    """What a connection is used for now."""
-
-    UNUSED = enum.auto()
-    """By a producer that published nothing over it, with nothing waiting."""
-    IN_USE = enum.auto()
-    """Publishes are written to it, or messages are read from it."""
-    FINISHING = enum.auto()
-    """Replaced, and messages that came over it are not answered."""
-    DONE = enum.auto()
-    """Replaced, with nothing outstanding."""
-
-
-class Renewal(enum.Enum):
-    """What to do with a connection now."""
-
-    USE = enum.auto()
-    """Continue to use it."""
-    REPLACE = enum.auto()
-    """Open another one while using this one; then switch to the new one."""
-    SETTLE = enum.auto()
-    """Send nothing new over it and wait for outstanding answers; then reconnect. Answers to earlier messages may still
-    be sent."""
-    KEEP = enum.auto()
-    """Answer messages, and send a command from time to time."""
-    CLOSE = enum.auto()
-    """Close it; nothing is outstanding."""
-
-
-_P = Phase
-_U = Use
-_A = Renewal
-
-ACTS: Final[Mapping[tuple[Use, Phase], Renewal]] = MappingProxyType(
-    {
-        # The next publish opens another one; an idle producer needs no handshake every three seconds.
-        (_U.UNUSED, _P.FRESH): _A.USE,
-        (_U.UNUSED, _P.DUE): _A.CLOSE,
-        (_U.UNUSED, _P.LATE): _A.CLOSE,
-        (_U.UNUSED, _P.STALE): _A.CLOSE,
-        (_U.IN_USE, _P.FRESH): _A.USE,
-        (_U.IN_USE, _P.DUE): _A.REPLACE,
-        (_U.IN_USE, _P.LATE): _A.SETTLE,
-        (_U.IN_USE, _P.STALE): _A.SETTLE,
-        # FIN, REQ and TOUCH have no answer, so they need no time; the owner limits this by the message timeout.
-        **{(_U.FINISHING, phase): _A.KEEP for phase in _P},
-        **{(_U.DONE, phase): _A.CLOSE for phase in _P},
-    }
-)
-"""Maps the use and age of a connection to what to do with it."""
 
 
 class Lifetime(NamedTuple):
@@ -116,9 +65,18 @@ class Lifetime(NamedTuple):
     early: float
 
     @classmethod
-    def of(cls, identified_at: float, limit: float, chance: Callable[[], float]) -> Self:
-        """Create one; ``chance`` returns 0..1."""
-        return cls(identified_at, limit, limit * JITTER * chance())
+    def of(cls, version: str, identified_at: float, chance: Callable[[], float]) -> Self | None:
+        """Create one for a TLS connection. None if nsqd can write to it without limit.
+
+        Args:
+            version: The nsqd's, from its answer to IDENTIFY.
+            identified_at: When IDENTIFY was sent.
+            chance: Returns 0..1.
+        """
+        found = _PARTITIONED.search(version)
+        if found is None or tuple(map(int, found.groups())) > NEWEST_DEFECTIVE:
+            return None
+        return cls(identified_at, WRITES_FOR, WRITES_FOR * JITTER * chance())
 
     def phase(self, now: float) -> Phase:
         """Return how old the connection is."""
@@ -143,74 +101,3 @@ class Lifetime(NamedTuple):
             begin + limit * Phase.STALE.value,
         )
         return min((at for at in changes if at > now), default=None)
-
-
-class Verdict(enum.Enum):
-    """What is known about one nsqd's writes to TLS connections."""
-
-    TRUSTED = enum.auto()
-    """It shows no sign of the defect. Its connections are not replaced."""
-    SUSPECTED = enum.auto()
-    """It may have the defect. Its connections are replaced, and one is kept afterwards to find out."""
-    DEFECTIVE = enum.auto()
-    """It was silent beyond the limit. Its connections are replaced."""
-    SOUND = enum.auto()
-    """It wrote beyond the limit. Its connections are not replaced."""
-
-
-class Evidence(enum.Enum):
-    """What a connection can show."""
-
-    HEARD = enum.auto()
-    """Bytes arrived over a connection that was clearly older than the limit."""
-    SILENT = enum.auto()
-    """Heartbeats ended at the limit on a connection that stayed open."""
-
-
-_V = Verdict
-_E = Evidence
-
-VERDICTS: Final[Mapping[tuple[Verdict, Evidence], Verdict]] = MappingProxyType(
-    {
-        (_V.TRUSTED, _E.HEARD): _V.SOUND,
-        # A single silence at that age may be chance: the next connections will show.
-        (_V.TRUSTED, _E.SILENT): _V.SUSPECTED,
-        (_V.SUSPECTED, _E.HEARD): _V.SOUND,
-        (_V.SUSPECTED, _E.SILENT): _V.DEFECTIVE,
-        # It was restarted as another program, or a network delayed the bytes.
-        (_V.DEFECTIVE, _E.HEARD): _V.SUSPECTED,
-        (_V.DEFECTIVE, _E.SILENT): _V.DEFECTIVE,
-        (_V.SOUND, _E.HEARD): _V.SOUND,
-        (_V.SOUND, _E.SILENT): _V.TRUSTED,
-    }
-)
-"""Maps a verdict and new evidence to the next verdict."""
-
-RENEWED: Final = frozenset((_V.SUSPECTED, _V.DEFECTIVE))
-"""Verdicts for which connections are replaced."""
-
-_PARTITIONED: Final = "-HA."
-
-
-def first_verdict(version: str) -> Verdict:
-    """Return the verdict on an nsqd of which only the version in IDENTIFY's answer is known."""
-    return Verdict.SUSPECTED if _PARTITIONED in version else Verdict.TRUSTED
-
-
-def evidence(now: float, last_received: float, identified_at: float, limit: float, interval: float) -> Evidence | None:
-    """Return what the times of one TLS connection show, or None if nothing yet.
-
-    Args:
-        now: The time.
-        last_received: When the last byte arrived.
-        identified_at: When IDENTIFY was sent.
-        limit: Seconds for which a defective nsqd can write.
-        interval: Seconds between two heartbeats; a correct nsqd writes at least this often.
-    """
-    over = identified_at + limit
-    if last_received > over + interval:
-        # Not earlier: bytes written in time may be read late if this program was blocked.
-        return Evidence.HEARD
-    if now > max(over, last_received) + 2 * interval and last_received > over - 2 * interval:
-        return Evidence.SILENT
-    return None

@@ -67,7 +67,7 @@ _MSG_TIMEOUT: Final = 60_000
 OLDEST: Final = "0.2.23"
 """The oldest upstream nsqd that this library works with."""
 
-_Text = Annotated[str, msgspec.Meta(max_length=256)]  # each connection keeps it, and tls_limits each version of an nsqd
+_Text = Annotated[str, msgspec.Meta(max_length=256)]  # each connection keeps it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

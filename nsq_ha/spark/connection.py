@@ -15,12 +15,12 @@ functions in their own processes.
 from __future__ import annotations
 
 import math
+import random
 import socket
 import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha._version import __version__
-from nsq_ha.engine.tls_limits import tls_server
 from nsq_ha.errors import (
     ConfigError,
     ConnectError,
@@ -243,7 +243,7 @@ class BlockingConnection:
             else:
                 handshake.feed(self.read(until))
         if self._options.tls is not None:
-            self._lifetime = tls_server(self._node.address, handshake.identity.version).lifetime(identified_at)
+            self._lifetime = Lifetime.of(handshake.identity.version, identified_at, random.random)
         return handshake.identity
 
     def close(self) -> None:

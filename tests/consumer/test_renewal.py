@@ -1,15 +1,13 @@
 """Reading by TLS from an nsqd that can write to a connection for a short time only: it is replaced in time."""
 
 import asyncio
-import logging
 from functools import partial
 
 import pytest
 
 from nsq_ha import Consumer, Message
-from nsq_ha.engine import tls_limits
-from nsq_ha.policy.tls_renewal import Verdict
-from nsq_ha.protocol import Close, Command, Finish, Ready, Requeue, SubAdvanced, SubOrdered
+from nsq_ha.policy import tls_renewal
+from nsq_ha.protocol import Close, Command, Finish, Identity, Ready, Requeue, SubAdvanced, SubOrdered
 from tests.support.inside import inbox_of, tls_in_memory
 from tests.support.nsqd import LIMIT, Peer, Subscribe, message_id
 from tests.support.stage import Stage
@@ -161,7 +159,7 @@ async def test_a_connection_that_cannot_be_replaced_is_read_until_its_time_is_ov
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is replaced before messages are lost, and its messages are still answered there."""
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
     secured.nsqd.writes_for = 60.0
     refused = 0
 
@@ -233,63 +231,22 @@ async def test_a_new_leader_takes_over_while_a_connection_is_replaced(secured: S
         await secured.nsqd.until(lambda: not secured.nsqd.open_peers)
 
 
-async def test_the_defect_is_warned_about_once_and_only_when_it_was_seen(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 0.5)
-    secure(stage, writes_for=0.5, is_known=False)
-
-    def warnings() -> list[str]:
-        return [r.getMessage() for r in caplog.records if "stops writing" in r.getMessage()]
-
-    async with stage.consumer(tls=TLS, heartbeat_interval=1.0), stage.consumer(tls=TLS, heartbeat_interval=1.0):
-        assert not warnings()
-        await eventually(warnings)
-        peers = len(stage.nsqd.peers)
-        await stage.nsqd.until(lambda: len(stage.nsqd.peers) > peers + 3)
-    (warning,) = warnings()
-    assert stage.nsqd.node.address in warning
-    assert "docs/how-to/secure.md" in warning
-    renewals = [r for r in caplog.records if "another connection" in r.getMessage()]
-    assert all(record.levelno == logging.DEBUG for record in renewals)
-
-
-async def test_an_nsqd_that_was_patched_is_found_to_be_sound(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 0.5)
-    secure(stage, writes_for=60.0, is_known=False)
-    async with stage.consumer(tls=TLS, heartbeat_interval=1.0) as consumer:
-        await stage.nsqd.until(lambda: any(not peer.is_open for peer in stage.nsqd.peers))
-        server = tls_limits.tls_server(stage.nsqd.node.address, stage.nsqd.identity.version)
-        await eventually(lambda: not server.is_renewed)
-        await eventually(lambda: len(stage.nsqd.open_peers) == 1)
-        peers = len(stage.nsqd.peers)
-        (peer,) = stage.nsqd.open_peers
-        nops = peer.nops
-        await stage.nsqd.until(lambda: peer.nops >= nops + 3)
-        peer.message(b"still here")
-        (message,) = await held(consumer, 1)
-        message.finish()
-    assert len(stage.nsqd.peers) == peers
-
-
-async def test_a_verdict_that_changes_in_between_leaves_no_connection_behind(secured: Stage) -> None:
-    def script(peer: Peer, command: Command) -> None:
-        if isinstance(command, Subscribe) and peer is secured.nsqd.peers[-1] is not secured.nsqd.peers[0]:
-            tls_limits.tls_server(secured.nsqd.node.address, PARTITIONED.version).verdict = Verdict.SOUND
-
-    secured.nsqd.script = script
-    async with secured.consumer(tls=TLS) as consumer:
-        second = await secured.nsqd.subscriber(1)
-        await secured.nsqd.until(lambda: secured.nsqd.open_peers == [second])
-        second.message(b"here")
-        (message,) = await held(consumer, 1)
-        message.finish()
-
-
 async def test_plain_connections_are_never_replaced(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 0.2)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 0.2)
     stage.nsqd.identity = PARTITIONED
     async with stage.consumer(heartbeat_interval=1.0):
+        peer = await stage.nsqd.subscriber()
+        await stage.nsqd.until(lambda: peer.nops >= 2)
+    assert len(stage.nsqd.peers) == 1
+
+
+async def test_an_nsqd_with_a_later_version_keeps_its_connections(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 0.2)
+    secure(stage, writes_for=60.0)
+    stage.nsqd.identity = Identity(version="0.3.7-HA.1.13.1")
+    async with stage.consumer(tls=TLS, heartbeat_interval=1.0):
         peer = await stage.nsqd.subscriber()
         await stage.nsqd.until(lambda: peer.nops >= 2)
     assert len(stage.nsqd.peers) == 1

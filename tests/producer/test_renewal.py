@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from nsq_ha import OutgoingMessage, Producer, Receipt
-from nsq_ha.engine import tls_limits
 from nsq_ha.errors import PublishError
+from nsq_ha.policy import tls_renewal
 from nsq_ha.policy.link_life import LinkState
 from nsq_ha.protocol import Command, Pub
 from nsq_ha.protocol.commands import MpubExt
@@ -145,7 +145,7 @@ async def test_what_is_not_answered_in_time_is_in_doubt_and_tried_by_one_publish
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server may have stored them, so few are written again while it does not answer."""
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
     holding = Holding()
     secured.nsqd.script = holding
     async with secured.producer(tls=TLS) as producer:
@@ -178,7 +178,7 @@ async def test_what_a_silent_leader_left_unanswered_is_tried_over_each_next_conn
 async def test_what_is_not_answered_in_time_is_reported_where_nothing_is_retried(
     secured: Stage, holding: Holding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
     async with secured.producer(tls=TLS, on_unreachable="fail") as producer:
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x")
@@ -240,7 +240,7 @@ async def test_partitions_above_the_limit_share_connections_that_are_replaced(se
 async def test_a_connection_that_cannot_be_replaced_is_tried_again_and_then_left(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 1.0)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 1.0)
     async with secured.producer(tls=TLS) as producer:
         await producer.publish(TOPIC, b"0")
         first = secured.nsqd.peers[0]
@@ -268,7 +268,7 @@ async def test_a_new_leader_takes_over_while_connections_are_replaced(secured: S
 async def test_a_replacement_that_does_not_come_is_given_up_for_a_new_leader(
     secured: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tls_limits, "WRITES_FOR", 2.0)
+    monkeypatch.setattr(tls_renewal, "WRITES_FOR", 2.0)
     clock = asyncio.get_running_loop().time
     async with secured.producer(tls=TLS, lookup_interval=0.1, connect_timeout=4 * LIMIT) as producer:
         await producer.publish(TOPIC, b"0")

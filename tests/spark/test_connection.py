@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import pytest
 
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.engine import tls_limits
 from nsq_ha.errors import (
     AuthError,
     ConfigError,
@@ -23,6 +22,7 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
 )
 from nsq_ha.options.types import Compression, TlsConfig
+from nsq_ha.policy import tls_renewal
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import encode_mpub
@@ -217,7 +217,7 @@ class TestLimitedTls:
 
     @pytest.fixture
     def limited(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[DevCluster]:
-        monkeypatch.setattr(tls_limits, "WRITES_FOR", self.LIMIT)
+        monkeypatch.setattr(tls_renewal, "WRITES_FOR", self.LIMIT)
         tls = server_context()
         with DevCluster(nsqds=1, nsqlookupds=1, tls=tls, time_scale=0.02, tls_write_deadline=self.LIMIT) as cluster:
             yield cluster

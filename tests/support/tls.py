@@ -1,15 +1,15 @@
 """TLS on the loopback, and connections that are replaced at once."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, Self
 
 import pytest
 
 from nsq_ha import TlsConfig
-from nsq_ha.engine import tls_limits
-from nsq_ha.policy.tls_renewal import WRITES_FOR, Lifetime, Phase, Verdict
+from nsq_ha.engine import connection
+from nsq_ha.policy.tls_renewal import WRITES_FOR, Lifetime, Phase
 from nsq_ha.protocol import Identity
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.stage import Stage
@@ -24,19 +24,16 @@ SOON: Final = 0.2
 """Age of a connection that is replaced, with :func:`replaced_soon`."""
 
 
-def secure(stage: Stage, *, writes_for: float = WRITES_FOR, is_known: bool = True) -> None:
+def secure(stage: Stage, *, writes_for: float = WRITES_FOR) -> None:
     """Have the nsqds offer TLS, with the defect.
 
     Args:
         stage: The stage.
         writes_for: Seconds for which they can write.
-        is_known: Their defect is known, so no replaced connection is kept as a witness.
     """
     context = server_context()
     for nsqd in stage.nsqds:
         nsqd.identity, nsqd.tls, nsqd.writes_for = PARTITIONED, context, writes_for
-        if is_known:
-            tls_limits.tls_server(nsqd.node.address, PARTITIONED.version).verdict = Verdict.DEFECTIVE
 
 
 def replaced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +41,11 @@ def replaced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Early(Lifetime):
         @classmethod
-        def of(cls, identified_at: float, limit: float, chance: object) -> Self:
-            return cls(identified_at, limit, limit * Phase.DUE.value - SOON)
+        def of(cls, version: str, identified_at: float, chance: Callable[[], float]) -> Self | None:
+            found = super().of(version, identified_at, chance)
+            return None if found is None else found._replace(early=found.limit * Phase.DUE.value - SOON)
 
-    monkeypatch.setattr(tls_limits, "Lifetime", Early)
+    monkeypatch.setattr(connection, "Lifetime", Early)
 
 
 @contextmanager
