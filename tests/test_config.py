@@ -7,7 +7,6 @@ import re
 import ssl
 import traceback
 from collections.abc import Iterator
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
-from nsq_ha.options.suggestions import OTHER_NAMES
 from nsq_ha.tls import ssl_context
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
@@ -48,7 +46,7 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     assert (producer.on_unreachable, producer.trace, producer.idle_timeout) == ("retry", False, 600.0)
     consumer = ConsumerConfig()
     assert (consumer.ordered, consumer.max_in_flight, consumer.partitions) == ("auto", 200, None)
-    assert (consumer.max_attempts, consumer.warn_attempts, consumer.msg_timeout) == (None, 10, None)
+    assert (consumer.max_attempts, consumer.msg_timeout) == (None, None)
     assert consumer.handler_backoff == Backoff(1.0, 4.0, 2.0, 0.3)
     assert consumer.requeue_backoff == Backoff(10.0, 900.0)
     assert consumer.requeue_backoff.initial > consumer.handler_backoff.maximum  # what fails is not the next test
@@ -132,10 +130,8 @@ CONSUMER: dict[str, tuple[object, ...]] = {
     "handler_backoff": (1.0, True, "off"),
     "start_timeout": (-1, math.nan),
     "max_attempts": (0, 4001, 1.5),
-    "warn_attempts": (-1, 65536),
     "on_give_up": ("forget", 3),
     "dead_letter_topic": ("bad topic", 7),
-    "dead_letter_format": ("json", None, 7),
 }
 
 
@@ -160,7 +156,7 @@ def test_a_wrong_option_of_both(kind: type[ClientConfig], own: dict[str, tuple[o
         (ClientConfig, {"heartbeat_interval": 300, "output_buffer_bytes": 2**20, "deflate_level": 9}),
         (ProducerConfig, {"window": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
-        (ConsumerConfig, {"max_in_flight": 0, "sample_rate": 99, "max_attempts": 1, "warn_attempts": 0}),
+        (ConsumerConfig, {"max_in_flight": 0, "sample_rate": 99, "max_attempts": 1}),
         (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 7200}),
         (ConsumerConfig, {"max_attempts": 4000, "on_give_up": print}),
         (ConsumerConfig, {"max_attempts": 1, "on_give_up": "dead_letter", "dead_letter_topic": "dead"}),
@@ -186,12 +182,6 @@ def test_an_unknown_option_is_named_with_those_that_exist() -> None:
         (ProducerConfig, {"max_in_flight": 5}, "unknown option 'max_in_flight': it is an option of consumers"),
         (ConsumerConfig, {"window": 5}, "unknown option 'window': it is an option of producers"),
         (ConsumerConfig, {"attempts": 5}, "did you mean 'max_attempts'"),
-        (ConsumerConfig, {"lookupd_http_addresses": []}, r"'lookupd_http_addresses': did you mean 'lookupd'\?$"),
-        (ProducerConfig, {"nsqd_tcp_addresses": []}, r"did you mean 'nsqd'\?$"),
-        (ConsumerConfig, {"lookupd-http-address": ""}, r"did you mean 'lookupd'\?$"),
-        (ConsumerConfig, {"max_tries": 5}, r"did you mean 'max_attempts'\?$"),
-        (ConsumerConfig, {"max_backoff_duration": 128}, r"did you mean 'handler_backoff'\?$"),
-        (ProducerConfig, {"max_tries": 5}, "'max_tries': it is an option of consumers, 'max_attempts'$"),
         (ConsumerConfig, {"message_handler": print}, r"'message_handler': it is no option but an argument: give it to"),
         (ConsumerConfig, {"concurrency": 4}, "'concurrency': it is no option but an argument: give it to run"),
         (ConsumerConfig, {"install_signal_handlers": True}, r"but an argument: give it to run\(\)$"),
@@ -217,37 +207,6 @@ def test_a_wrong_option_gets_a_hint(kind: type[ClientConfig], options: dict[str,
     with pytest.raises(ConfigError, match=text) as caught:
         kind.of(options)
     assert "as documented" not in str(caught.value)
-
-
-def test_each_name_of_another_client_stands_for_an_option() -> None:
-    options = {entry.name for kind in (ConsumerConfig, ProducerConfig) for entry in fields(kind)}
-    assert set(OTHER_NAMES.values()) <= options
-    assert options.isdisjoint(OTHER_NAMES)
-
-
-@pytest.mark.parametrize("name", ["nsqlookupd_http_addresses", "nsqlookupd-http-address", "NSQLOOKUPD_ADDRESSES"])
-def test_the_servers_own_name_for_nsqlookupd_stands_for_lookupd(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown option '{name}': did you mean 'lookupd'\\?"):
-        ProducerConfig.of({name: "http://a:1"})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "meant"),
-    [
-        (ConsumerConfig, "lookupd_http_adresses", "lookupd"),
-        (ConsumerConfig, "prefetch", "max_in_flight"),
-        (ConsumerConfig, "message_timeout", "msg_timeout"),
-        (ConsumerConfig, "retries", "max_attempts"),
-        (ProducerConfig, "bootstrap_servers", "lookupd"),
-        (ProducerConfig, "hosts", "lookupd"),
-        (ProducerConfig, "timeout", "publish_timeout"),
-        (ProducerConfig, "auth_token", "auth_secret"),
-        (ProducerConfig, "ssl", "tls"),
-    ],
-)
-def test_what_was_meant_is_suggested(kind: type[ConsumerConfig | ProducerConfig], name: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=f"unknown option '{name}': did you mean '{meant}'\\?"):
-        kind.of({name: "x"})
 
 
 def test_times_have_a_unit_in_errors() -> None:
@@ -286,7 +245,6 @@ def test_values_that_cannot_be_shown_are_refused_as_others(name: str, value: obj
             "needs on_give_up='dead_letter', not 'republish'",
         ),
         ({"on_give_up": "dead_letter", "max_attempts": 3}, "needs dead_letter_topic"),
-        ({"dead_letter_format": "bare"}, "dead_letter_format='bare' needs on_give_up='dead_letter', not 'drop'"),
         ({"on_give_up": "dead_letter", "dead_letter_topic": "dead"}, "on_give_up='dead_letter' needs max_attempts"),
         ({"on_give_up": "drop"}, "on_give_up='drop' needs max_attempts"),
         ({"on_give_up": "republish"}, "on_give_up='republish' needs max_attempts"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,9 +19,6 @@ from nsq_ha.message import TAG_KEY
 from nsq_ha.producer.requests import check_message
 from nsq_ha.redaction import conceal, forget
 from tests.support.nsqd import message_id
-
-if TYPE_CHECKING:
-    from nsq_ha.options.config import DeadLetterFormat
 
 NOW = 1_790_000_000.25
 WHY = Failure.of("failed", ValueError("no stock"))
@@ -45,10 +42,8 @@ def message(
     return Message(number, body, 5, 1_789_999_000_000_000_001, source or Source(), ext=ext)
 
 
-def written(
-    one: Message, wanted: DeadLetterFormat = "auto", *, takes_headers: bool | None = True, why: Failure = WHY
-) -> list[LetterForm]:
-    return [*forms(one, Provenance.of(one, why, NOW), wanted, takes_headers=takes_headers)]
+def written(one: Message, *, takes_headers: bool | None = True, why: Failure = WHY) -> list[LetterForm]:
+    return [*forms(one, Provenance.of(one, why, NOW), takes_headers=takes_headers)]
 
 
 def arrived(form: LetterForm, topic: str = "dead") -> Message:
@@ -80,22 +75,22 @@ NAMES = st.one_of(
 TAGS = st.none() | st.text(min_size=1, max_size=20)
 
 
-@given(BODIES, st.dictionaries(NAMES, VALUES, max_size=4), TAGS, st.sampled_from(["headers", "envelope"]))
+@given(BODIES, st.dictionaries(NAMES, VALUES, max_size=4), TAGS, st.booleans())
 def test_all_that_a_message_has_comes_back(
-    body: bytes, headers: dict[str, object], tag: str | None, wanted: DeadLetterFormat
+    body: bytes, headers: dict[str, object], tag: str | None, takes_headers: bool
 ) -> None:
     ext = json.dumps(headers | ({} if tag is None else {TAG_KEY: tag})).encode() if headers or tag else None
-    form = written(message(body, ext), wanted)[0]
+    form = written(message(body, ext), takes_headers=takes_headers)[0]
     letter = DeadLetter.of(arrived(form))
     assert (letter.body, letter.headers, letter.tag, letter.ext) == (body, headers, tag, None)
-    assert letter.format == wanted
-    assert arrived(form).tag == tag
+    assert letter.format == ("headers" if takes_headers else "envelope")
+    assert arrived(form).tag == (tag if takes_headers else None)
 
 
 @given(st.binary(min_size=1, max_size=100).filter(lambda ext: not ext.startswith(b"{")))
 def test_a_header_that_cannot_be_published_comes_back_byte_for_byte(ext: bytes) -> None:
-    for wanted in ("headers", "envelope"):
-        letter = DeadLetter.of(arrived(written(message(b"x", ext), wanted)[0]))
+    for takes_headers in (True, False):
+        letter = DeadLetter.of(arrived(written(message(b"x", ext), takes_headers=takes_headers)[0]))
         assert (letter.body, letter.headers, letter.tag, letter.ext) == (b"x", {}, None, ext)
 
 
@@ -118,13 +113,11 @@ def test_so_does_one_that_a_producer_would_refuse(ext: bytes) -> None:
     assert letter.ext == short
     with pytest.raises(DeadLetterError, match="extension header of this dead letter"):
         letter.outgoing()
-    with pytest.raises(DeadLetterError, match="dead_letter_format='auto' keeps it"):
-        written(message(b"x", short), "bare")
 
 
-@pytest.mark.parametrize("wanted", ["headers", "envelope"])
-def test_it_says_where_it_comes_from_and_why_it_failed(wanted: DeadLetterFormat) -> None:
-    origin = DeadLetter.of(arrived(written(message(), wanted)[0])).provenance
+@pytest.mark.parametrize("takes_headers", [True, False])
+def test_it_says_where_it_comes_from_and_why_it_failed(takes_headers: bool) -> None:
+    origin = DeadLetter.of(arrived(written(message(), takes_headers=takes_headers)[0])).provenance
     assert origin == Provenance(
         topic="orders",
         partition=3,
@@ -141,10 +134,10 @@ def test_it_says_where_it_comes_from_and_why_it_failed(wanted: DeadLetterFormat)
     )
 
 
-@pytest.mark.parametrize("wanted", ["headers", "envelope"])
-def test_a_message_of_a_plain_nsqd_has_no_partition(wanted: DeadLetterFormat) -> None:
+@pytest.mark.parametrize("takes_headers", [True, False])
+def test_a_message_of_a_plain_nsqd_has_no_partition(takes_headers: bool) -> None:
     one = message(number=b"0ad7f5d2d3c00abc")
-    origin = DeadLetter.of(arrived(written(one, wanted)[0])).provenance
+    origin = DeadLetter.of(arrived(written(one, takes_headers=takes_headers)[0])).provenance
     assert (origin.partition, origin.trace_id, origin.id) == (None, 0, b"0ad7f5d2d3c00abc")
 
 
@@ -170,10 +163,10 @@ def test_the_forms_are_as_documented() -> None:
         "error": "no stock",
     }
     one = message(b"a\nb", headers_of(a=1, **{TAG_KEY: "blue", "##trace_id": "9"}))
-    assert written(one, "headers")[0] == LetterForm(
+    assert written(one)[0] == LetterForm(
         b"a\nb", {"a": 1, "dead_letter_version": "1"} | {f"dead_letter_{k}": v for k, v in fields.items()}, "blue"
     )
-    line, _, body = written(one, "envelope")[0].body.partition(b"\n")
+    line, _, body = written(one, takes_headers=False)[0].body.partition(b"\n")
     assert line.startswith(b"nsq-dead-letter/1 {")
     assert json.loads(line.removeprefix(b"nsq-dead-letter/1 ")) == fields | {
         "headers": {"a": 1},
@@ -204,20 +197,11 @@ BARE = [f"bare without {ALL}"]
 
 
 @pytest.mark.parametrize(
-    ("wanted", "takes_headers", "expected"),
-    [
-        ("auto", True, HEADERS + ENVELOPE + BARE),
-        ("auto", None, HEADERS + ENVELOPE + BARE),
-        ("auto", False, ENVELOPE + BARE),
-        ("headers", True, HEADERS + BARE),
-        ("envelope", True, ENVELOPE + BARE),
-        ("envelope", False, ENVELOPE + BARE),
-        ("bare", True, ["bare"]),
-        ("bare", False, ["bare"]),
-    ],
+    ("takes_headers", "expected"),
+    [(True, HEADERS + ENVELOPE + BARE), (None, HEADERS + ENVELOPE + BARE), (False, ENVELOPE + BARE)],
 )
-def test_the_forms_to_try(wanted: DeadLetterFormat, takes_headers: bool | None, expected: list[str]) -> None:
-    assert kinds(written(message(), wanted, takes_headers=takes_headers)) == expected
+def test_the_forms_to_try(takes_headers: bool | None, expected: list[str]) -> None:
+    assert kinds(written(message(), takes_headers=takes_headers)) == expected
 
 
 def test_headers_are_never_lost() -> None:
@@ -225,7 +209,6 @@ def test_headers_are_never_lost() -> None:
     assert kinds(written(one, takes_headers=False)) == ENVELOPE
     assert kinds(written(one, takes_headers=True))[-1:] == BARE
     assert written(one, takes_headers=True)[-1].headers == {"a": 1}
-    assert kinds(written(one, "bare", takes_headers=False)) == ["bare"]  # the producer says why it is refused
 
 
 def test_without_a_text_there_is_none_to_leave_out() -> None:
@@ -235,7 +218,8 @@ def test_without_a_text_there_is_none_to_leave_out() -> None:
 def test_a_tag_goes_where_tags_are_accepted() -> None:
     one = message(b"x", headers_of(**{TAG_KEY: "blue"}))
     for takes_headers, tag in ((True, "blue"), (False, None), (None, None)):
-        assert written(one, "envelope", takes_headers=takes_headers)[0].tag == tag
+        envelope = next(form for form in written(one, takes_headers=takes_headers) if form.headers is None)
+        assert envelope.tag == tag
 
 
 # ---------------------------------------------------------------- errors of the application
@@ -271,11 +255,11 @@ def test_its_text_is_bounded_and_has_no_secrets() -> None:
 # ---------------------------------------------------------------- dead letters of dead letters
 
 
-@pytest.mark.parametrize("second", ["headers", "envelope"])
-@pytest.mark.parametrize("first", ["headers", "envelope"])
-def test_a_dead_letter_of_a_dead_letter(first: DeadLetterFormat, second: DeadLetterFormat) -> None:
-    inner = arrived(written(message(b"x", headers_of(a=1)), first)[0])
-    outer = DeadLetter.of(arrived(written(inner, second, why=Failure("requeued"))[0], "deader"))
+@pytest.mark.parametrize("second", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_dead_letter_of_a_dead_letter(first: bool, second: bool) -> None:
+    inner = arrived(written(message(b"x", headers_of(a=1)), takes_headers=first)[0])
+    outer = DeadLetter.of(arrived(written(inner, takes_headers=second, why=Failure("requeued"))[0], "deader"))
     assert (outer.provenance.topic, outer.provenance.channel, outer.provenance.reason) == ("dead", "look", "requeued")
     assert outer.body == inner.body
     assert outer.previous == DeadLetter.of(inner)
@@ -287,7 +271,7 @@ def test_a_dead_letter_of_a_dead_letter(first: DeadLetterFormat, second: DeadLet
 def test_one_that_goes_round_and_round_stays_small() -> None:
     one = message(b"x", headers_of(a=1))
     for round_ in range(30):
-        one = arrived(written(one, "headers", why=Failure.of("failed", ValueError('"' * 500)))[0], f"dead{round_}")
+        one = arrived(written(one, why=Failure.of("failed", ValueError('"' * 500)))[0], f"dead{round_}")
     assert one.ext is not None
     assert len(one.ext) < 40_000
     letters = [DeadLetter.of(one)]
@@ -353,7 +337,7 @@ def test_what_is_no_dead_letter_says_why(body: bytes, ext: bytes | None, text: s
     ],
 )
 def test_a_damaged_field_is_named(field: str, value: object) -> None:
-    form = written(message(), "headers")[0]
+    form = written(message())[0]
     assert form.headers is not None
     damaged = form._replace(headers={**form.headers, f"dead_letter_{field}": value})
     with pytest.raises(DeadLetterError, match=f"is a damaged dead letter: its field {field} is not"):
@@ -361,7 +345,7 @@ def test_a_damaged_field_is_named(field: str, value: object) -> None:
 
 
 def test_fields_of_later_versions_are_ignored() -> None:
-    form = written(message(), "headers")[0]
+    form = written(message())[0]
     assert form.headers is not None
     more = form._replace(headers={**form.headers, "dead_letter_mood": "sad"})
     assert DeadLetter.of(arrived(more)) == DeadLetter.of(arrived(form))
@@ -371,7 +355,7 @@ def test_a_header_may_be_nested_as_deep_as_python_reads() -> None:
     """Its publisher chooses how deep. The envelope has one level more, and what has no form is never given up."""
     for depth in range(500, 1000):
         ext = b'{"a":' + b"[" * depth + b"]" * depth + b"}"
-        for form in written(message(ext=ext), "envelope", takes_headers=False):
+        for form in written(message(ext=ext), takes_headers=False):
             letter = DeadLetter.of(arrived(form))
             assert letter.body == b"body"
             assert (letter.ext == ext) is not bool(letter.headers)

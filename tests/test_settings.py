@@ -27,7 +27,7 @@ from nsq_ha import (
 )
 from nsq_ha.admin import AdminClient
 from nsq_ha.options import FILE_VARIABLE
-from nsq_ha.options.environment import MAX_FILE_BYTES, config_of, context_names, settings_of
+from nsq_ha.options.environment import MAX_FILE_BYTES, config_of, settings_of
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.types import Backoff as BackoffFields
 
@@ -73,7 +73,6 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "idle_timeout": ("60", 60.0),
     "max_connections": ("3", 3),
     "compress_body": ("lz4", "lz4"),
-    "compress_min_bytes": ("100", 100),
     "max_message_bytes": ("5000000", 5_000_000),
     "max_batch_bytes": ("6000000", 6_000_000),
 }
@@ -83,7 +82,6 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "start_from": ("offset:12", StartFrom.offset(12)),
     "max_in_flight": ("10", 10),
     "max_rate": ("2.5", 2.5),
-    "max_burst": ("3", 3),
     "max_in_flight_bytes": ("1000", 1000),
     "msg_timeout": ("900", 900.0),
     "auto_touch": ("5.5", 5.5),
@@ -94,10 +92,8 @@ CONSUMER: dict[str, tuple[str, object]] = {
     "max_decompressed_bytes": ("1000", 1000),
     "start_timeout": ("0", 0.0),
     "max_attempts": ("3", 3),
-    "warn_attempts": ("0", 0),
     "on_give_up": ("drop", "drop"),
     "dead_letter_topic": ("dead", "dead"),
-    "dead_letter_format": ("envelope", "envelope"),
 }
 GROUPS: dict[str, tuple[dict[str, str], object]] = {
     "ext_filter": ({"key": "k", "value": "v"}, ExtFilter.equals("k", "v")),
@@ -279,93 +275,9 @@ def test_options_of_the_other_client_are_left_out() -> None:
     assert options(ClientConfig, environ, toml) == {}
 
 
-# ------------------------------------------------------------ contexts
-
-CONTEXTS = """
-lookupd = "top:1"
-window = 1
-[producer]
-idle_timeout = 1
-[contexts.dev]
-lookupd = "dev:1"
-idle_timeout = 2
-[contexts.prod]
-nsqd = "prod:1"
-[contexts.prod.producer]
-window = 3
-[contexts.prod.consumer]
-tag = "blue"
-"""
-
-
-def test_a_context_wins_over_the_rest_of_the_file() -> None:
-    def of(context: str | None, **environ: str) -> dict[str, object]:
-        return settings_of(ProducerConfig, environ, CONTEXTS, "nsq.toml", context=context).options
-
-    top, dev, prod = ("http://top:1",), ("http://dev:1",), ("prod:1",)
-    assert of(None) == {"lookupd": top, "window": 1, "idle_timeout": 1}
-    assert of("dev") == of(None, NSQ_HA_CONTEXT="dev") == {"lookupd": dev, "window": 1, "idle_timeout": 2}
-    assert of("prod") == {"nsqd": prod, "window": 3, "idle_timeout": 1}
-    assert of("prod", NSQ_HA_CONTEXT="dev") == of("prod")
-    assert of(None, NSQ_HA_CONTEXT="") == of("") == of(None)
-
-
-def test_a_context_that_the_caller_names_wins_over_variables() -> None:
-    variables = {"NSQ_HA_LOOKUPD": "variable:1", "NSQ_HA_WINDOW": "9", "NSQ_HA_IDLE_TIMEOUT": "9"}
-    found = settings_of(ProducerConfig, variables, CONTEXTS, "nsq.toml", context="dev")
-    assert found.options == {"lookupd": ("http://dev:1",), "window": 9, "idle_timeout": 2}
-    assert found.places["idle_timeout"] == "contexts.dev.idle_timeout in nsq.toml"
-    found = settings_of(ProducerConfig, {**variables, "NSQ_HA_CONTEXT": "dev"}, CONTEXTS, "nsq.toml")
-    assert found.options == {"lookupd": ("http://variable:1",), "window": 9, "idle_timeout": 9}
-
-
-@pytest.mark.parametrize(
-    ("toml", "text"),
-    [
-        ("", r"^there is no context 'prod': nsq\.toml has no \[contexts\.NAME\] tables$"),
-        ("[contexts.b]\n[contexts.a]", r"^there is no context 'prod': nsq\.toml has a, b$"),
-        ("contexts = 1", r"^contexts in nsq\.toml must hold tables, as in \[contexts\.prod\]$"),
-        ("[contexts]\nprod = 1", r"^contexts in nsq\.toml must hold tables, as in \[contexts\.prod\]$"),
-        ("[contexts.prod]\nwindow = 0", r"^contexts\.prod\.window in nsq\.toml must be a whole number"),
-        (
-            "[contexts.prod]\nwindou = 1",
-            r"^unknown option 'contexts\.prod\.windou' in nsq\.toml: did you mean 'window'",
-        ),
-        (
-            "[contexts.prod]\nproducer = 1",
-            r"^contexts\.prod\.producer in nsq\.toml must be a table, as in \[contexts\.prod\.producer\], not int$",
-        ),
-        ("[context.prod]", r"^unknown option 'context' in nsq\.toml: did you mean .*'contexts'"),
-        ("[contexts.prod.contexts.b]", r"^unknown option 'contexts\.prod\.contexts' in nsq\.toml"),
-    ],
-)
-def test_a_wrong_context_names_its_place(toml: str, text: str) -> None:
-    with pytest.raises(ConfigError, match=text):
-        settings_of(ProducerConfig, {}, toml, "nsq.toml", context="prod")
-
-
-def test_a_context_needs_a_file() -> None:
-    with pytest.raises(ConfigError, match=r"^there is no context 'prod': set NSQ_HA_CONFIG to a TOML file that has"):
-        settings_of(ProducerConfig, {"NSQ_HA_CONTEXT": "prod"})
-
-
 def test_a_key_of_many_parts_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^nsq\.toml has a line with more than 500 dots; write a long list"):
         settings_of(ProducerConfig, {}, "a." * 501 + "a = 1", "nsq.toml")
-
-
-def test_other_contexts_are_not_looked_at() -> None:
-    toml = '[contexts.new]\nan_option_of_a_later_version = 1\n[contexts.prod]\nlookupd = "a:1"'
-    found = settings_of(ProducerConfig, {}, toml, "nsq.toml", context="prod")
-    assert found.options == {"lookupd": ("http://a:1",)}
-
-
-def test_the_names_of_contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert context_names() == ()
-    file = tmp_path / "nsq.toml"
-    file.write_text("[contexts.b]\n[contexts.a]\n")
-    monkeypatch.setenv(FILE_VARIABLE, str(file))
-    assert context_names() == ("a", "b")
 
 
 # ------------------------------------------------------------ errors
@@ -455,9 +367,6 @@ def test_options_that_do_not_fit_each_other_are_all_named() -> None:
         ("NSQ_HA_TLS_CAFILE", "NSQ_HA_TLS_CA_FILE"),
         ("NSQ_HA_MAX_INFLIGHT", "NSQ_HA_MAX_IN_FLIGHT"),
         ("NSQ_HA_CONFIGS", "NSQ_HA_CONFIG"),
-        ("NSQ_HA_CONTEX", "NSQ_HA_CONTEXT"),
-        ("NSQ_HA_LOOKUPD_HTTP_ADDRESSES", r"NSQ_HA_LOOKUPD\?$"),
-        ("NSQ_HA_MAX_TRIES", r"NSQ_HA_MAX_ATTEMPTS\?$"),
     ],
 )
 @pytest.mark.parametrize("kind", [*KINDS, ClientConfig])

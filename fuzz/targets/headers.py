@@ -83,7 +83,7 @@ def run_letters(data: bytes) -> None:
     _letter(_message(body, ext))
     given_up = _message(body, ext)
     try:
-        written = list(forms(given_up, _ORIGIN, "auto", takes_headers=True))
+        written = list(forms(given_up, _ORIGIN, takes_headers=True))
     except DeadLetterError:
         return
     for form in written:
@@ -133,7 +133,7 @@ def seeds_of_headers() -> Iterator[bytes]:
 def seeds_of_letters() -> Iterator[bytes]:
     """Yield dead letters of both forms."""
     for ext in (None, b'{"type":"paid"}', b'{"nsq-ha-dead-letter-previous":"[{}]"}', b"no json"):
-        for form in forms(_message(b"body", ext), _ORIGIN, "auto", takes_headers=True):
+        for form in forms(_message(b"body", ext), _ORIGIN, takes_headers=True):
             sent = check_message(OutgoingMessage(form.body, headers=form.headers, tag=form.tag), None).ext or b""
             yield len(sent).to_bytes(2, "big") + sent + form.body
             if form.headers:

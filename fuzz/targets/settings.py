@@ -12,7 +12,6 @@ from nsq_ha.options.environment import MAX_FILE_BYTES, config_of, settings_of
 from nsq_ha.redaction import forget
 
 _KINDS: Final[tuple[type[ClientConfig], ...]] = (ProducerConfig, ConsumerConfig, ClientConfig)
-_CONTEXTS: Final = (None, "prod", "a\nb")
 
 
 def run_settings(data: bytes) -> None:
@@ -22,9 +21,9 @@ def run_settings(data: bytes) -> None:
     # TOML is read as UTF-8; variables may be any bytes.
     toml = toml.encode("utf-8", "surrogateescape")[:MAX_FILE_BYTES].decode("utf-8", "replace")
     environ = {name: value for name, equals, value in (each.partition("=") for each in variables) if equals}
-    kind, context = _KINDS[how % 3], _CONTEXTS[how // 3 % 3]
+    kind = _KINDS[how % 3]
     try:
-        settings = settings_of(kind, environ, toml, "nsq.toml", context=context)
+        settings = settings_of(kind, environ, toml, "nsq.toml")
         config = config_of(kind, settings, {})
     except ConfigError as error:
         assert str(error)
@@ -39,9 +38,9 @@ def seeds_of_settings() -> Iterator[bytes]:
     """Yield files and variables that are right, or nearly so."""
     yield (
         b'\0lookupd = ["127.0.0.1:4161"]\ntls.ca_file = "/none"\n[producer]\nwindow = 7\nbackoff.initial = "1s"\n'
-        b'[consumer]\nmax_in_flight = 10\n[contexts.prod]\nlookupd = "10.0.0.1"\n\0NSQ_HA_WINDOW=5'
+        b"[consumer]\nmax_in_flight = 10\n\0NSQ_HA_WINDOW=5"
     )
-    yield b'\3nsqd = "a:1,b:2"\ntls = false\ncompression = "snappy"\n[contexts.prod.consumer]\ntag = "t"\n'
+    yield b'\3nsqd = "a:1,b:2"\ntls = false\ncompression = "snappy"\n[consumer]\ntag = "t"\n'
     yield b"\1\0NSQ_HA_LOOKUPD=http://a:1\0NSQ_HA_MAX_IN_FLIGHT=10\0NSQ_HA_START_FROM=msgcount:1"
     yield b"\1\0NSQ_HA_LOOKUPD=h:1\0NSQ_HA_EXT_FILTER_KIND=regexp\0NSQ_HA_EXT_FILTER_KEY=a\0NSQ_HA_EXT_FILTER_VALUE=^b"
     yield b"\2lookupd = 'h:1'\nauth_secret = 'x'\nheartbeat_interval = 1e300\nlocal_addr = '::1'\nhostname = '\xc3'"

@@ -148,7 +148,7 @@ async def test_the_go_client_reads_our_traces(
 async def test_compressed_bodies_of_the_go_client(
     go: GoClient, consume: Consumers, extended: str, mark: bytes, codec: str
 ) -> None:
-    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 40)]
+    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 100)]
     async with consume(extended) as consumer, consume(extended, channel=f"{consume.channel}_", decompress=False) as raw:
         await go.publish(
             extended, [{"body": body, "ext": True, "headers": HEADERS[0]} for body in bodies], f"-compress={codec}"
@@ -168,8 +168,8 @@ async def test_the_go_client_reads_our_compressed_bodies(
     go: GoClient, consume: Consumers, extended: str, mark: bytes, codec: BodyCodec
 ) -> None:
     await create(consume, extended)
-    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 40)]
-    async with Producer(lookupd=go.lookupd, compress_body=codec, compress_min_bytes=1) as producer:
+    bodies = [mark + body for body in (b"paid " * 50_000, bytes(range(256)) * 100)]
+    async with Producer(lookupd=go.lookupd, compress_body=codec) as producer:
         for body in bodies:
             await producer.publish(extended, body, headers=HEADERS[0])
     found = await go.consume(extended, consume.channel, len(bodies))

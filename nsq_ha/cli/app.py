@@ -9,7 +9,6 @@ import click
 from nsq_ha._version import __version__
 from nsq_ha.cli import INTERRUPTED, READER_GONE
 from nsq_ha.cli.groups import Group, OnDemand
-from nsq_ha.cli.options import context_option
 from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
@@ -44,8 +43,7 @@ class Commands(Group):
 @click.option(
     "-v", "--verbose", count=True, show_default=False, help="Show the library's log: -v changes, -vv also each frame."
 )
-@context_option
-def app(verbose: int, context: str | None) -> None:
+def app(verbose: int) -> None:
     """Work with an NSQ cluster: a partitioned, replicated one, or a plain (upstream) one.
 
     `nsq-ha dev` starts one of either kind here, `nsq-ha demo` shows a partitioned one at work.

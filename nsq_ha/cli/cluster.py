@@ -1,6 +1,6 @@
 """The cluster that a command works with: its addresses and its security settings.
 
-``options`` has the flags. Everything else comes from a context, ``NSQ_HA_*`` variables and their TOML file.
+``options`` has the flags. Everything else comes from ``NSQ_HA_*`` variables and their TOML file.
 """
 
 from __future__ import annotations
@@ -35,13 +35,11 @@ class ClusterAccess:
 
     Attributes:
         lookupd: Base URLs of the nsqlookupds.
-        context: The context of the TOML file. None for the one that the variables name, if any.
         tls: TLS of connections to nsqds.
         lookupd_tls: TLS of requests to https nsqlookupds.
     """
 
     lookupd: tuple[str, ...]
-    context: str | None
     tls: TlsConfig | None
     lookupd_tls: TlsConfig | None
     _given: ClientOptions = field(repr=False)
@@ -50,27 +48,25 @@ class ClusterAccess:
     def of(
         cls,
         lookupd: tuple[str, ...] = (),
-        context: str | None = None,
         *,
         tls_ca: str | None = None,
         cert: str | None = None,
         key_file: str | None = None,
         auth_secret_file: str | None = None,
     ) -> Self:
-        """Return the cluster that flags, a context and the environment name.
+        """Return the cluster that flags and the environment name.
 
         Args:
-            lookupd: Base URLs; empty for those of the context or the environment, or the default one.
-            context: The context.
+            lookupd: Base URLs; empty for those of the environment, or the default one.
             tls_ca: PEM file of the authorities to trust; switches TLS on, as the next two do.
             cert: PEM file of the client certificate.
             key_file: PEM file of its key. None if it is in ``cert``.
             auth_secret_file: File whose first line is the secret for AUTH.
 
         Raises:
-            ConfigError: A file cannot be used, there is no such context, or a variable is wrong.
+            ConfigError: A file cannot be used, or a variable is wrong.
         """
-        found = settings_from_env(ClientConfig, context).options
+        found = settings_from_env(ClientConfig).options
         urls = lookupd or cast("tuple[str, ...]", found.get("lookupd")) or (DEFAULT_LOOKUPD,)
         given: ClientOptions = {"lookupd": urls}
         is_https = any(url.startswith("https:") for url in urls)
@@ -85,7 +81,7 @@ class ClusterAccess:
             given["auth_secret"] = lambda: secret_in(auth_secret_file)
         known = {**found, **given}
         tls, lookupd_tls = (cast("TlsConfig | None", known.get(name)) for name in ("tls", "lookupd_tls"))
-        return cls(urls, context, tls, lookupd_tls, given)
+        return cls(urls, tls, lookupd_tls, given)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """Return a producer. ``options`` win over flags, and these over the environment.
@@ -95,7 +91,7 @@ class ClusterAccess:
         """
         from nsq_ha import Producer  # a command loads the client that it uses
 
-        return Producer(config=config_from_env(ProducerConfig, self._with(options), self.context))
+        return Producer(config=config_from_env(ProducerConfig, self._with(options)))
 
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Return a consumer. ``options`` win over flags, and these over the environment.
@@ -107,7 +103,7 @@ class ClusterAccess:
         """
         from nsq_ha import Consumer
 
-        config = config_from_env(ConsumerConfig, self._with(options), self.context)
+        config = config_from_env(ConsumerConfig, self._with(options))
         if config.decompress:
             config = dataclasses.replace(config, decompress="if_possible")
         return Consumer(topic, channel, config=config)
@@ -121,7 +117,7 @@ class ClusterAccess:
         from nsq_ha.admin import AdminClient
 
         given = {name: value for name, value in self._given.items() if name in OF_ADMIN}
-        return AdminClient(**admin_from_env(given, self.context))  # type: ignore[arg-type]  # its options
+        return AdminClient(**admin_from_env(given))  # type: ignore[arg-type]  # its options
 
     async def ask(self, question: Callable[[AdminClient], Awaitable[_Result]], topic: str | None = None) -> _Result:
         """Ask the cluster one thing, or change one, with an admin client.

@@ -133,11 +133,6 @@ def _named(message: Message) -> str:
 @click.argument("source", type=TOPIC)
 @click.argument("target", type=TOPIC)
 @click.option("--to-lookupd", multiple=True, metavar="URL", help="nsqlookupds of the target. Default: the source's.")
-@click.option(
-    "--to-context",
-    metavar="NAME",
-    help="Context of the target, with its addresses and security. Default: the source's.",
-)
 @click.option("--channel", type=CHANNEL, default=CHANNEL_OF_COPIES, help="Channel to read.")
 @selection_options("Copy", "where the channel is; a new channel starts with new messages")
 @click.option("--rate", type=Number(0.001, 1_000_000), help="Copy at most this many messages per second.")
@@ -160,7 +155,6 @@ def copy(
     chosen: Selection,
     *,
     to_lookupd: tuple[str, ...],
-    to_context: str | None,
     **options: Any,  # noqa: ANN401 - what CopyOptions takes
 ) -> None:
     """Copy the messages of the topic SOURCE to the existing topic TARGET, until Ctrl-C.
@@ -177,10 +171,7 @@ def copy(
     if options["rate"] is not None and chosen.idle is not None and chosen.idle * options["rate"] <= 1:
         raise click.UsageError(f"at --rate {options['rate']:g}, the next message comes after --idle: give a longer one")
     try:
-        to = cluster
-        if to_lookupd or to_context is not None:
-            urls = lookupd_urls(",".join(to_lookupd)) if to_lookupd else ()
-            to = ClusterAccess.of(urls, to_context or cluster.context)
+        to = ClusterAccess.of(lookupd_urls(",".join(to_lookupd))) if to_lookupd else cluster
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     work = _copy(cluster, source, to, target, chosen=chosen, options=CopyOptions(**options))

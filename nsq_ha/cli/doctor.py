@@ -131,7 +131,7 @@ async def _examine(
         report(Finding("incident", "failed" if each.is_bad else "warning", each.sentence(reading.at), each.remedy))
     if reading.unanswered or not reading.is_fresh:
         reason = reading.unanswered or reading.errors["nsqds"]
-        ports = "check the addresses (--lookupd, NSQ_HA_LOOKUPD, --context): they are those of nsqlookupd's HTTP port"
+        ports = "check the addresses (--lookupd, NSQ_HA_LOOKUPD): they are those of nsqlookupd's HTTP port"
         report(Finding("nsqlookupds answer", "failed", reason, for_lookupd(reason, ports)))
         return
     for finding in findings_of(facts):
@@ -347,7 +347,7 @@ async def round_trip(cluster: ClusterAccess, topic: TopicDescription, timeout: f
         text = f"{len(took)} of {len(partitions)} within {timeout:g} s"
         return Finding(check, "failed", text, "look at the checks above, and at the log: nsq-ha -v doctor --topic ...")
     except NsqError as error:
-        remedy = "for TLS and AUTH: --tls-ca, --cert, --tls-key, --auth-secret-file, or a context"
+        remedy = "for TLS and AUTH: --tls-ca, --cert, --tls-key, --auth-secret-file"
         return Finding(check, "failed", str(error), remedy)
     longest = max(took) * 1000
     return Finding(check, "ok", f"{name}: {len(took)} of {len(took)}, the slowest in {longest:,.0f} ms")

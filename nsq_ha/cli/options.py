@@ -9,12 +9,11 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import click
-from click.shell_completion import CompletionItem
 
 from nsq_ha.checks import DEFAULT_LOOKUPD, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 from nsq_ha.cli import INTERRUPTED
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE
+from nsq_ha.options import FILE_VARIABLE, LOOKUPD_VARIABLE
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -67,24 +66,6 @@ PARTITION: Final = click.IntRange(0, MAX_PARTITION_ID)
 _FILE: Final = click.Path(exists=True, dir_okay=False, readable=True)
 
 
-def _context_names(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Complete the name of a context."""
-    from nsq_ha.options.environment import context_names
-
-    try:
-        return [CompletionItem(name) for name in context_names() if name.startswith(begun)]
-    except ConfigError:
-        return []
-
-
-context_option: Callable[[_Command], _Command] = click.option(
-    "--context",
-    metavar="NAME",
-    shell_complete=_context_names,
-    help=f"Use the cluster and the options of [contexts.NAME] in the TOML file that {FILE_VARIABLE} names; they win"
-    f" over variables. Default: {CONTEXT_VARIABLE}, over which the other variables win.",
-)
-
 _lookupd_option: Callable[[_Command], _Command] = click.option(
     "--lookupd",
     multiple=True,
@@ -131,18 +112,17 @@ def cluster_options(command: _Command) -> _Command:
     """Add the options that say which cluster to use, and how; the command gets them as ``cluster``."""
 
     @functools.wraps(command)
-    def call(*arguments: object, lookupd: tuple[str, ...], context: str | None, **options: Any) -> object:  # noqa: ANN401
+    def call(*arguments: object, lookupd: tuple[str, ...], **options: Any) -> object:  # noqa: ANN401
         from nsq_ha.cli.cluster import ClusterAccess  # loads settings and clients, which the help does not need
 
         security = {name: options.pop(name) for name in ("tls_ca", "cert", "key_file", "auth_secret_file")}
-        chosen = context or click.get_current_context().find_root().params.get("context")
         try:
-            cluster = ClusterAccess.of(lookupd, chosen, **security)
+            cluster = ClusterAccess.of(lookupd, **security)
         except ConfigError as error:
             raise click.UsageError(str(error), click.get_current_context()) from error
         return command(*arguments, cluster=cluster, **options)
 
-    return _add(cast("_Command", call), _lookupd_option, context_option, *_CERTIFICATES, _SECRET)
+    return _add(cast("_Command", call), _lookupd_option, *_CERTIFICATES, _SECRET)
 
 
 # ---------------------------------------------------------------- the output

@@ -158,12 +158,7 @@ def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], C
 def reading_options(partitions: tuple[int, ...], start: StartFrom | None, max_in_flight: int | None) -> ConsumerOptions:
     """Return the options that the environment must not change."""
     # Every message is finished, so none is given up.
-    chosen: ConsumerOptions = {
-        "max_attempts": None,
-        "on_give_up": None,
-        "dead_letter_topic": None,
-        "dead_letter_format": "auto",
-    }
+    chosen: ConsumerOptions = {"max_attempts": None, "on_give_up": None, "dead_letter_topic": None}
     if partitions:
         chosen["partitions"] = partitions
     if start is not None:

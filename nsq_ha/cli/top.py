@@ -66,7 +66,7 @@ def top(cluster: ClusterAccess, *, count: int | None, **options: Any) -> None:  
     PATTERN is a part of TOPIC/CHANNEL, or a pattern such as orders/b*. Without a terminal, each sample is printed
     below the last one.
     """
-    name = cluster.context or cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")
+    name = cluster.lookupd[0] + (f" +{len(cluster.lookupd) - 1}" if cluster.lookupd[1:] else "")
     screen = Screen(name, **options)
     run(
         _top(cluster, screen, count),
@@ -168,7 +168,7 @@ class Screen:
     """The state of the display.
 
     Attributes:
-        name: What is looked at, such as the context or the address.
+        name: What is looked at, such as the address.
         interval: Seconds between two samples.
         sort: The order of the rows, one of :data:`ORDERS`.
         is_reversed: The order is turned round.

@@ -373,11 +373,7 @@ class Consumer(SingleUseClient):
     def _view_changed(self, view: TopicView) -> None:
         if self._partitions is None or self._inbox.closing.is_set():
             return
-        refusal = self._give_up_publisher.refusal(self.topic, view.meta) if view.meta is not None else None
-        if refusal is not None:
-            self._inbox.refused(refusal)
-        else:
-            self._partitions.follow(view, self._group)
+        self._partitions.follow(view, self._group)
         if view.meta is not None and view.meta.extend_support and self.config.decompress:
             self._inbox.look_for_compressed()
         if not self._partitions.is_listed:
@@ -407,23 +403,18 @@ class Consumer(SingleUseClient):
         rate = self._inbox.pace.rate
         return None if rate is None else rate.per_second
 
-    def set_max_rate(self, rate: float | None, burst: int | None = None) -> None:
-        """Change ``max_rate`` and ``max_burst`` while running.
+    def set_max_rate(self, rate: float | None) -> None:
+        """Change ``max_rate`` while running.
 
         Args:
             rate: Messages a second. None for no limit.
-            burst: Messages at once, after a time without any. None for the option ``max_burst``.
 
         Raises:
-            ConfigError: An argument is out of its option's range, or this is another event loop than the one that
+            ConfigError: ``rate`` is out of the option's range, or this is another event loop than the one that
                 entered it.
         """
         self._check_loop()
-        options = declared(ConsumerConfig)
-        checked = options["max_rate"].check(rate)
-        self._inbox.pace.limit_rate(
-            checked, options["max_burst"].check(self.config.max_burst if burst is None else burst)
-        )
+        self._inbox.pace.limit_rate(declared(ConsumerConfig)["max_rate"].check(rate))
 
     # -- handing out
 

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.dead_letters.letter import Publishes
     from nsq_ha.identity import MessageIdentity
-    from nsq_ha.policy.topology import TopicMeta, TopicView
+    from nsq_ha.policy.topology import TopicView
+
+WARN_ATTEMPTS: Final = 10
+"""Number of deliveries of a message at which a warning is logged, and again at each doubling."""
 
 EXTRA_DELIVERIES: Final = 10
 """Deliveries beyond ``max_attempts`` after which a message is given up though no handler failed on it here.
@@ -93,7 +96,6 @@ class GiveUpPublisher:
         self._takes_headers: bool | None = None
         if self._options is not None and self._options.nsqd:
             self._is_plain, self._takes_headers = True, False
-            self._check_format("plain nsqd")
         elif self._options is not None:
             self._is_plain = None
 
@@ -128,7 +130,6 @@ class GiveUpPublisher:
             return
         self._learn(view)
         if view.is_plain:  # nsqd creates the topic at the first publish
-            self._check_format("a plain cluster")
             return
         if not view.exists:
             raise TopicNotFoundError(
@@ -137,24 +138,11 @@ class GiveUpPublisher:
             )
         if "channel" in view.note.lower():
             log.warning("dead_letter_topic %r accepts no messages yet (%s): subscribe to it once", topic, view.note)
-        self._check_format(f"topic {topic!r}")
 
     def _learn(self, view: TopicView) -> None:
         """Record whether the topic to publish to takes keys, traces and headers."""
         self._is_plain = view.is_plain
         self._takes_headers = False if view.is_plain else None if view.meta is None else view.meta.extend_support
-
-    def _check_format(self, place: str) -> None:
-        """Check that dead letters may have headers there, if the application asks for them.
-
-        Raises:
-            ConfigError: They may not.
-        """
-        if self._config.dead_letter_format == "headers" and self._takes_headers is False:
-            raise ConfigError(
-                f"dead_letter_format='headers' needs an extended topic, and {place} accepts no headers: create it as"
-                f" an extended topic (nsq-ha topic create --extended), or give dead_letter_format='auto'"
-            )
 
     async def _check_same_cluster(self, options: ClientConfig) -> None:
         """Check that the producer republishes to the consumer's cluster, if both have nsqlookupds.
@@ -177,18 +165,6 @@ class GiveUpPublisher:
                 f" lookupd={_listed(mine)} names {', '.join(sorted(nodes[0]))}. Give a producer of the consumer's"
                 f" cluster, or on_give_up='dead_letter', whose topic may be in another one"
             )
-
-    def refusal(self, topic: str, meta: TopicMeta) -> ConfigError | None:
-        """Return an error if bare dead letters would lose the headers that messages of the topic may have."""
-        letters = self._config.dead_letter_topic
-        is_bare = self._config.dead_letter_format == "bare"
-        if letters is None or not is_bare or self._takes_headers is not False or not meta.extend_support:
-            return None
-        cure = "" if self._is_plain else ", or create it as an extended topic (nsq-ha topic create --extended)"
-        return ConfigError(
-            f"messages of topic {topic!r} may have headers or a tag, and dead_letter_topic {letters!r} takes neither:"
-            f" give dead_letter_format='auto'{cure}"
-        )
 
     async def publish(self, message: Message, why: Failure | None = None) -> None:
         """Publish a message by the policy; do nothing if the policy publishes nothing.
@@ -233,8 +209,7 @@ class GiveUpPublisher:
         """Publish a dead letter in the first form that the topic accepts."""
         origin = Provenance.of(message, why or Failure("redelivered"), time.time())
         refusal: Exception | None = None
-        wanted = self._config.dead_letter_format
-        for written in forms(message, origin, wanted, takes_headers=self._takes_headers):
+        for written in forms(message, origin, takes_headers=self._takes_headers):
             more: dict[str, Any] = {}
             if written.headers is not None or written.tag is not None:
                 more = {"headers": written.headers, "tag": written.tag}
@@ -276,7 +251,7 @@ class GiveUpPublisher:
 
 def checked_from(config: ConsumerConfig) -> int:
     """Return the number of attempts from which on a message is checked by :meth:`GivingUp.may_be_handled`."""
-    return min(config.warn_attempts or 65536, (config.max_attempts or 65535) + 1)
+    return min(WARN_ATTEMPTS, (config.max_attempts or 65535) + 1)
 
 
 class GivingUp:
@@ -319,11 +294,12 @@ class GivingUp:
 
     async def may_be_handled(self, message: Message) -> bool:
         """Warn about a message that keeps coming, or give it up; return whether to handle it."""
-        attempts, warn = message.attempts, self._config.warn_attempts
+        attempts = message.attempts
         limit = self._config.max_attempts
         is_left = bool(self._not_given_up) and message.identity in self._not_given_up
         if limit is None or (attempts <= limit + EXTRA_DELIVERIES and not is_left):
-            if warn and attempts >= warn and attempts % warn == 0 and _is_power_of_two(attempts // warn):
+            times, rest = divmod(attempts, WARN_ATTEMPTS)
+            if times and not rest and _is_power_of_two(times):
                 log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True
         how = ", which failed before" if is_left else " unhandled"

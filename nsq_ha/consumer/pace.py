@@ -281,7 +281,7 @@ class ConsumerPace:
         self.msg_timeout: float = 60.0
         self.rate: MaxRate | None = None
         if config.max_rate is not None:
-            self.rate = MaxRate(config.max_rate, config.max_burst, monotonic())
+            self.rate = MaxRate(config.max_rate, monotonic())
         self.limited_seconds: float = 0.0
         self.speed: Speed = Speed()
         self._turn_later: asyncio.TimerHandle | None = None
@@ -376,14 +376,14 @@ class ConsumerPace:
 
     # -- max_rate
 
-    def limit_rate(self, per_second: float | None, burst: int) -> None:
-        """Change ``max_rate`` and ``max_burst``; None removes the limit.
+    def limit_rate(self, per_second: float | None) -> None:
+        """Change ``max_rate``; None removes the limit.
 
         A new limit begins without a burst. Waiting messages that would have their turns too late go back.
         """
         now, before = monotonic(), self.rate
         tokens = 0.0 if before is None else before.tokens(now)
-        self.rate = None if per_second is None else MaxRate(per_second, burst, now, tokens)
+        self.rate = None if per_second is None else MaxRate(per_second, now, tokens)
         self._cancel()
         self._queue.wake()
         self.share()

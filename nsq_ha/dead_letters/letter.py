@@ -154,7 +154,7 @@ def _read(body: bytes, headers: Mapping[str, object], tag: str | None, name: str
         raise DeadLetterError(f"{name} is a damaged dead letter: its envelope ends within the first line")
     raise DeadLetterError(
         f"{name} is no dead letter: it has neither headers {PREFIX}... nor an envelope. Perhaps another program"
-        f" published it, or a consumer with dead_letter_format='bare'"
+        f" published it"
     )
 
 

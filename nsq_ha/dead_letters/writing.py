@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.checks import MAX_TAG_BYTES
 from nsq_ha.dead_letters.provenance import Provenance, fields_of
-from nsq_ha.errors import DeadLetterError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from nsq_ha.options.config import DeadLetterFormat
 
 PREFIX: Final = "dead_letter_"
 """Begins the names of all headers that a dead letter adds."""
@@ -50,9 +48,7 @@ class LetterForm(NamedTuple):
     lacks: str = ""
 
 
-def forms(
-    message: Message, origin: Provenance, wanted: DeadLetterFormat, *, takes_headers: bool | None
-) -> Iterator[LetterForm]:
+def forms(message: Message, origin: Provenance, *, takes_headers: bool | None) -> Iterator[LetterForm]:
     """Return the forms in which a message may be published, the best one first.
 
     The caller publishes the first one that the topic accepts. It may refuse one for its size, or for its headers.
@@ -60,31 +56,19 @@ def forms(
     Args:
         message: The message.
         origin: Its provenance.
-        wanted: The form that the application chose.
         takes_headers: Whether the topic accepts headers. None if that is not known.
-
-    Raises:
-        DeadLetterError: ``wanted`` is ``bare``, and the message's extension header cannot be published again.
     """
     own = _Own.of(message)
     fields = fields_of(origin)
     short = {name: value for name, value in fields.items() if name != "error"}
     cut = [(fields, "")] + ([(short, "the text of the error")] if len(short) < len(fields) else [])
-    if wanted == "headers" or (wanted == "auto" and takes_headers is not False):
+    if takes_headers is not False:
         for chosen, lacks in cut:
             yield LetterForm(message.body, _with_headers(own, chosen), own.tag, lacks)
-    if wanted in ("envelope", "auto"):  # auto: also if the headers would be too large
-        for chosen, lacks in cut:
-            yield LetterForm(_envelope(message.body, own, chosen), None, own.tag if takes_headers else None, lacks)
-    if own.raw is None and (wanted == "bare" or takes_headers is not False or not (own.headers or own.tag)):
-        yield LetterForm(
-            message.body, own.headers or None, own.tag, "" if wanted == "bare" else "its origin and the reason"
-        )
-    elif wanted == "bare":
-        raise DeadLetterError(
-            f"the extension header of {message!r} is not JSON that can be published again:"
-            f" dead_letter_format='auto' keeps it"
-        )
+    for chosen, lacks in cut:  # also if the headers would be too large
+        yield LetterForm(_envelope(message.body, own, chosen), None, own.tag if takes_headers else None, lacks)
+    if own.raw is None and (takes_headers is not False or not (own.headers or own.tag)):
+        yield LetterForm(message.body, own.headers or None, own.tag, "its origin and the reason")
 
 
 class _Own(NamedTuple):

@@ -12,8 +12,5 @@ PREFIX: Final = "NSQ_HA_"
 FILE_VARIABLE: Final = f"{PREFIX}CONFIG"
 """Names the TOML file."""
 
-CONTEXT_VARIABLE: Final = f"{PREFIX}CONTEXT"
-"""Names the context in the file."""
-
 LOOKUPD_VARIABLE: Final = f"{PREFIX}LOOKUPD"
 """Names the nsqlookupds."""

@@ -17,7 +17,7 @@ from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.hidden import hides_secrets
 from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
 from nsq_ha.options.start_from import Start, check_read
-from nsq_ha.options.suggestions import did_you_mean, own_name
+from nsq_ha.options.suggestions import did_you_mean
 from nsq_ha.options.types import Backoff, Compression, Tls, check_lookupd_tls
 from nsq_ha.options.values import (
     EventFunction,
@@ -59,9 +59,6 @@ BodyCodec = Literal["gzip", "snappy", "lz4"]
 
 GiveUp = Literal["drop", "republish", "dead_letter"] | Callable[[Any], Any]
 """What happens to a message after ``max_attempts``: see :attr:`ConsumerConfig.on_give_up`."""
-
-DeadLetterFormat = Literal["auto", "headers", "envelope", "bare"]
-"""How a dead letter carries where it comes from: see :attr:`ConsumerConfig.dead_letter_format`."""
 
 
 def _codecs(value: object) -> Mapping[str, BodyCodec]:
@@ -184,9 +181,8 @@ class ClientConfig:
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known are: {', '.join(sorted(known))}"
                 for other, owner in ((ProducerConfig, "producers"), (ConsumerConfig, "consumers")):
-                    own = own_name(name)
-                    if own not in known and {own, name} & declared(other).keys():
-                        hint = f": it is an option of {owner}" + (f", {own!r}" if own else "")
+                    if name in declared(other):
+                        hint = f": it is an option of {owner}"
                 if issubclass(cls, ConsumerConfig) and name in _ARGUMENTS_OF_RUN:
                     hint = f": it is no option but an argument: give it to {_ARGUMENTS_OF_RUN[name]}"
                 raise ConfigError(f"unknown option {name!r}{hint}")
@@ -249,8 +245,6 @@ class ProducerConfig(ClientConfig):
     compress_body: BodyCodec | _Codecs | None = None
     """Compress bodies as Go programs do, for all topics or, with a mapping, for these: see "Bodies and headers". The
     topics must be extended, since headers say how a body is compressed."""
-    compress_min_bytes: Annotated[Bytes, Meta(ge=1, le=2**30)] = 20 * 1024
-    """Smallest body that ``compress_body`` compresses; the default of Go programs."""
 
 
 @hides_secrets
@@ -272,12 +266,10 @@ class ConsumerConfig(ClientConfig):
     server allows 2500 per connection (``--max-rdy-count``), and one per partition of an ordered channel. 0 starts
     paused: nothing is requested until :meth:`~nsq_ha.Consumer.set_max_in_flight` raises it."""
     max_rate: Annotated[float, Meta(ge=0.001, le=1_000_000)] | None = None
-    """Messages handed out a second, at most, for work that must not overwhelm what it calls. Only about as many as are
+    """Messages handed out a second, at most, for work that must not overwhelm what it calls; after a time without
+    messages, one second's worth comes at once. Only about as many as are
     due in the next second are requested, so that others wait at the server for other consumers. None for no limit;
     :meth:`~nsq_ha.Consumer.set_max_rate` changes it. A limit of a fleet is to be divided by its consumers."""
-    max_burst: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
-    """Messages that may be handed out at once under ``max_rate``, after a time without messages; what is due within
-    0.05 s may come on top, since timers are late."""
     max_in_flight_bytes: Annotated[Bytes, Meta(ge=1, le=2**40)] = 256 * 1024 * 1024
     """Maximum bytes of unanswered message bodies. If messages are large, fewer than ``max_in_flight`` are requested.
     The default is enough for the default ``max_in_flight`` of the largest messages. If more than 64 MiB arrive beyond
@@ -324,8 +316,6 @@ class ConsumerConfig(ClientConfig):
     """Number of deliveries after which a failure gives the message up, as ``on_give_up`` says; at most 4000, since the
     server counts no further. A message is given up unhandled only after 10 more deliveries. None never gives up, so
     that no message is dropped unless you ask for it."""
-    warn_attempts: Annotated[int, Meta(ge=0, le=65535)] = 10
-    """Number of deliveries of a message at which a warning is logged, and again at each doubling. 0 for never."""
     on_give_up: GiveUp | None = None
     """What to do with a message that is given up, before it is finished: ``drop`` does nothing, ``republish`` publishes
     it to the end of its topic, ``dead_letter`` to ``dead_letter_topic``; a function is called with it, a plain one in a
@@ -333,10 +323,6 @@ class ConsumerConfig(ClientConfig):
     ``dead_letter`` need an open ``producer=``."""
     dead_letter_topic: Annotated[str, check_topic] | None = None
     """Topic for ``on_give_up="dead_letter"``; it must exist and must not be the consumer's own."""
-    dead_letter_format: DeadLetterFormat = "auto"
-    """How a dead letter carries where it comes from and why it failed: in ``headers`` on extended topics, in an
-    ``envelope`` around the body on others, or ``bare``, not at all. ``auto`` uses headers if the topic accepts them,
-    otherwise an envelope. :class:`nsq_ha.dead_letters.DeadLetter` reads both."""
 
     def __post_init__(self) -> None:
         """Check every option.
@@ -394,11 +380,6 @@ def _check_giving_up(config: ConsumerConfig) -> None:
         raise ConfigError(
             f"dead_letter_topic needs on_give_up='dead_letter', not {shown(policy or 'drop')}: {topic!r} would get no"
             f" message"
-        )
-    if policy != "dead_letter" and config.dead_letter_format != "auto":
-        raise ConfigError(
-            f"dead_letter_format={config.dead_letter_format!r} needs on_give_up='dead_letter', not"
-            f" {shown(policy or 'drop')}: there are no dead letters"
         )
     if policy is not None and config.max_attempts is None:
         raise ConfigError(

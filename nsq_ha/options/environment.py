@@ -3,8 +3,6 @@
 Owns the names of the variables and keys, and which source wins. ``language`` has the rules of the values. Everything is
 derived from the declarations in ``config``, so a new option needs nothing here.
 
-A file may have contexts, one for each cluster: ``[contexts.prod]`` holds what the whole file may hold.
-
 The invariant: an error names the variable, or the key and the file, and never shows a value that may be secret.
 """
 
@@ -22,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
-from nsq_ha.options import CONTEXT_VARIABLE, FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
+from nsq_ha.options import FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
 from nsq_ha.options.language import FLAGS, Option, declared
-from nsq_ha.options.suggestions import did_you_mean, own_name
+from nsq_ha.options.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from nsq_ha.options.keywords import AdminOptions
@@ -38,9 +36,6 @@ MAX_FILE_BYTES: Final = 128 * 1024
 
 _MAX_DOTS: Final = 500
 """In a line of the file: the time that ``tomllib`` takes grows with the square of the parts of a key."""
-
-_CONTEXTS: Final = "contexts"
-"""The table of the file that holds the contexts."""
 
 _TEST_PREFIX: Final = f"{PREFIX}TEST_"
 """Begins the names of variables for test suites, which are ignored."""
@@ -86,55 +81,43 @@ _Layer = dict[str, _Given]
 # ---------------------------------------------------------------- of this process
 
 
-def config_from_env(kind: type[_Config], overrides: Mapping[str, object], context: str | None = None) -> _Config:
+def config_from_env(kind: type[_Config], overrides: Mapping[str, object]) -> _Config:
     """Return the options that ``overrides``, the environment of this process and its TOML file give.
 
     Args:
         kind: The class of the options.
         overrides: Options that win over both.
-        context: As for :func:`settings_of`.
 
     Raises:
         ConfigError: The file cannot be read, a name is unknown, a value is wrong, or no address is given.
     """
-    return config_of(kind, settings_from_env(kind, context), overrides)
+    return config_of(kind, settings_from_env(kind), overrides)
 
 
-def admin_from_env(overrides: AdminOptions, context: str | None = None) -> AdminOptions:
+def admin_from_env(overrides: AdminOptions) -> AdminOptions:
     """Return the arguments of an admin client, as for :func:`config_from_env`.
 
     Raises:
         ConfigError: As for :func:`config_from_env`.
     """
-    found = settings_from_env(ClientConfig, context).options
+    found = settings_from_env(ClientConfig).options
     given = {name: found[name] for name in OF_ADMIN if name in found}
     if not given.get("lookupd") and "lookupd" not in overrides:
         raise _no_address()
     return cast("AdminOptions", {**given, **overrides})
 
 
-def settings_from_env(kind: type[ClientConfig], context: str | None = None) -> Settings:
+def settings_from_env(kind: type[ClientConfig]) -> Settings:
     """Return the options that the environment of this process and its TOML file give.
 
     Args:
         kind: The class of the options.
-        context: As for :func:`settings_of`.
 
     Raises:
         ConfigError: The file cannot be read, a name is unknown, or a value is wrong.
     """
     file = os.environ.get(FILE_VARIABLE, "")
-    return settings_of(kind, os.environ, _text_of(file) if file else "", file, context=context)
-
-
-def context_names() -> tuple[str, ...]:
-    """Return the contexts of the file of this process, sorted.
-
-    Raises:
-        ConfigError: The file cannot be read, or is not TOML.
-    """
-    file = os.environ.get(FILE_VARIABLE, "")
-    return tuple(sorted(_contexts(_document(_text_of(file), file), file))) if file else ()
+    return settings_of(kind, os.environ, _text_of(file) if file else "", file)
 
 
 def _text_of(file: str) -> str:
@@ -195,36 +178,22 @@ def settings_of(
     environ: Mapping[str, str],
     toml: str = "",
     file: str = "",
-    *,
-    context: str | None = None,
 ) -> Settings:
     """Return the options of ``kind`` that variables and a file give.
-
-    A context wins over the rest of the file. If the variable ``NSQ_HA_CONTEXT`` names it, the other variables win over
-    it; if ``context`` does, it wins over them, since an address left in the environment must not change which cluster
-    is meant.
 
     Args:
         kind: The class of the options. Those of other classes are ignored.
         environ: The variables. They win over the file.
         toml: The text of the file.
         file: Its name, for errors.
-        context: The context in the file. None for the one that the variables name, if any.
 
     Raises:
-        ConfigError: The text is not TOML, a key is unknown, a variable is nearly the one of an option, a value is
-            wrong, or there is no such context.
+        ConfigError: The text is not TOML, a key is unknown, a variable is nearly the one of an option, or a value
+            is wrong.
     """
     file = shown(file)[1:-1]
-    document = _document(toml, file)
-    contexts = _contexts(document, file)
-    document.pop(_CONTEXTS, None)
-    name = context or environ.get(CONTEXT_VARIABLE)
-    top = _of_document(kind, document, file)
-    own = _of_document(kind, _chosen(contexts, name, file), file, f"{_CONTEXTS}.{name}.") if name else ()
-    variables = _of_environ(kind, environ)
     merged: _Layer = {}
-    for layer in (*top, *((variables, *own) if context else (*own, variables))):
+    for layer in (*_of_document(kind, _document(toml, file), file), _of_environ(kind, environ)):
         merged = _over(merged, layer)
     settings = Settings({}, {})
     for option in dict.fromkeys(path.partition(".")[0] for path in merged):
@@ -328,15 +297,12 @@ def _given(option: Option, value: object) -> object:
 
 def _check_unknown(name: str, known: Mapping[str, str]) -> None:
     """Refuse a variable whose name is nearly the one of an option; others may belong to other programs."""
-    if not name.startswith(PREFIX) or name.startswith(_TEST_PREFIX) or name in (FILE_VARIABLE, CONTEXT_VARIABLE):
+    if not name.startswith(PREFIX) or name.startswith(_TEST_PREFIX) or name == FILE_VARIABLE:
         return
     if _OF_A_SERVICE.fullmatch(name):
         return
-    own = f"{PREFIX}{own_name(name.removeprefix(PREFIX)) or ''}".upper()
-    endings = [each.removeprefix(PREFIX) for each in (*known, FILE_VARIABLE, CONTEXT_VARIABLE)]
+    endings = [each.removeprefix(PREFIX) for each in (*known, FILE_VARIABLE)]
     near = difflib.get_close_matches(name.removeprefix(PREFIX), endings, cutoff=_RESEMBLES)
-    if own in known:
-        near = [own.removeprefix(PREFIX)]
     if near:
         meant = " or ".join(PREFIX + ending for ending in near)
         raise ConfigError(f"unknown environment variable {shown(name)[1:-1]}: did you mean {meant}?")
@@ -357,30 +323,8 @@ def _document(toml: str, file: str) -> dict[str, Any]:
     raise ConfigError(f"{file} is not TOML: {reason}")
 
 
-def _contexts(document: dict[str, Any], file: str) -> dict[str, Any]:
-    found = document.get(_CONTEXTS, {})
-    if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
-        return found
-    raise ConfigError(f"{_CONTEXTS} in {file} must hold tables, as in [{_CONTEXTS}.prod]")
-
-
-def _chosen(contexts: dict[str, Any], name: str, file: str) -> dict[str, Any]:
-    if name in contexts:
-        chosen: dict[str, Any] = contexts[name]
-        return chosen
-    missing = f"there is no context {shown(name)}"
-    if not file:
-        raise ConfigError(f"{missing}: set {FILE_VARIABLE} to a TOML file that has [{_CONTEXTS}.NAME] tables")
-    if not contexts:
-        raise ConfigError(f"{missing}: {file} has no [{_CONTEXTS}.NAME] tables")
-    raise ConfigError(f"{missing}: {file} has {', '.join(shown(each)[1:-1] for each in sorted(contexts))}")
-
-
-def _of_document(
-    kind: type[ClientConfig], document: dict[str, Any], file: str, before: str = ""
-) -> tuple[_Layer, _Layer]:
-    """Return what the top of the file, or of a context, gives, and what the table of ``kind`` there does."""
-    before = shown(before)[1:-1]
+def _of_document(kind: type[ClientConfig], document: dict[str, Any], file: str) -> tuple[_Layer, _Layer]:
+    """Return what the top of the file gives, and what the table of ``kind`` does."""
     top: dict[str, Any] = {}
     own = _Layer()
     for key, value in document.items():
@@ -388,13 +332,12 @@ def _of_document(
         if owner is None:
             top[key] = value
         elif not isinstance(value, dict):
-            place = before + key
-            raise ConfigError(f"{place} in {file} must be a table, as in [{place}], not {type(value).__name__}")
+            raise ConfigError(f"{key} in {file} must be a table, as in [{key}], not {type(value).__name__}")
         else:
-            layer = _of_table(value, _paths(owner), f"{before}{key}.", file)
+            layer = _of_table(value, _paths(owner), f"{key}.", file)
             own |= layer if kind is owner else {}
-    paths, tables = _paths(kind), (*_TABLES, *(() if before else (_CONTEXTS,)))
-    found = _of_table(top, _all_paths(), before, file, tables)
+    paths = _paths(kind)
+    found = _of_table(top, _all_paths(), "", file, tuple(_TABLES))
     return {path: given for path, given in found.items() if path in paths}, own
 
 

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, TypedDict
 
-from nsq_ha.options.config import BodyCodec, DeadLetterFormat, GiveUp, Secret, Sharding
+from nsq_ha.options.config import BodyCodec, GiveUp, Secret, Sharding
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.options.types import Backoff, Compression, TlsConfig
@@ -64,7 +64,6 @@ class ProducerOptions(ClientOptions, total=False):
     idle_timeout: float
     max_connections: int
     compress_body: BodyCodec | Mapping[str, BodyCodec] | None
-    compress_min_bytes: int
     max_message_bytes: int
     max_batch_bytes: int
 
@@ -80,7 +79,6 @@ class ConsumerOptions(ClientOptions, total=False):
     start_from: StartFrom | Mapping[int, StartFrom] | None
     max_in_flight: int
     max_rate: float | None
-    max_burst: int
     max_in_flight_bytes: int
     msg_timeout: float | None
     auto_touch: bool | float
@@ -94,10 +92,8 @@ class ConsumerOptions(ClientOptions, total=False):
     handler_backoff: Backoff | None
     start_timeout: float
     max_attempts: int | None
-    warn_attempts: int
     on_give_up: GiveUp | None
     dead_letter_topic: str | None
-    dead_letter_format: DeadLetterFormat
 
 
 class AdminOptions(TypedDict, total=False):

@@ -3,7 +3,8 @@
 RDY limits what is in flight, not how much of it in a second, so a consumer with a ``max_rate`` keeps a few messages
 here and hands them out at its rate.
 
-The invariants: in any ``t`` seconds at most ``burst + rate * (t + LATE)`` messages have their turn. With messages
+The invariants: in any ``t`` seconds at most ``burst + rate * (t + LATE)`` messages have their turn, where the burst is
+what one second allows, and 1 at least. With messages
 that wait all the time, the mean is the rate, though timers are up to ``LATE`` seconds late. The last message that
 waits has its turn within ``WELL_WITHIN`` of the message timeout.
 """
@@ -29,7 +30,6 @@ class MaxRate:
 
     Args:
         per_second: Messages a second.
-        burst: Messages at once, after a time without any.
         now: The time.
         tokens: Messages that may have their turn now. None for ``burst``.
 
@@ -40,11 +40,11 @@ class MaxRate:
 
     __slots__ = ("_at", "_most", "_tokens", "burst", "per_second")
 
-    def __init__(self, per_second: float, burst: int, now: float, tokens: float | None = None) -> None:
+    def __init__(self, per_second: float, now: float, tokens: float | None = None) -> None:
         self.per_second: float = per_second
-        self.burst: int = burst
-        self._most = burst + per_second * LATE
-        self._tokens = float(burst) if tokens is None else min(tokens, self._most)
+        self.burst: int = max(int(per_second), 1)
+        self._most = self.burst + per_second * LATE
+        self._tokens = float(self.burst) if tokens is None else min(tokens, self._most)
         self._at = now
 
     def tokens(self, now: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -78,31 +78,23 @@ class CheckedMessage(msgspec.Struct, frozen=True):
         return 4 + len(self.body) + (8 if self.trace_id is not None else 0) + (len(self.ext) + 2 if self.ext else 2)
 
 
-class Compressing(NamedTuple):
-    """How to compress the bodies of a topic.
-
-    Attributes:
-        codec: The codec.
-        least: Smallest body to compress.
-    """
-
-    codec: str
-    least: int
+COMPRESS_FROM: Final = 20 * 1024
+"""Size of the smallest body that is compressed, as in Go programs."""
 
 
-def compressing(config: ProducerConfig, topic: str) -> Compressing | None:
-    """Return how ``config`` compresses the bodies of ``topic``. None for not at all."""
+def compressing(config: ProducerConfig, topic: str) -> str | None:
+    """Return the codec with which ``config`` compresses the bodies of ``topic``. None for not at all."""
     codec = config.compress_body
     if isinstance(codec, Mapping):
         codec = codec.get(topic)
-    return None if codec is None else Compressing(codec, config.compress_min_bytes)
+    return codec
 
 
 def check_message(
     message: OutgoingMessage,
     trace_id: int | None,
     largest: int = MAX_MESSAGE_BYTES,
-    compress: Compressing | None = None,
+    codec: str | None = None,
 ) -> CheckedMessage:
     """Check a message and encode its headers, tag and trace id.
 
@@ -110,7 +102,7 @@ def check_message(
         message: The caller's message.
         trace_id: The id to trace it with. None for no trace.
         largest: The option ``max_message_bytes``.
-        compress: How to compress its body. None for not at all.
+        codec: How to compress its body. None for not at all.
 
     Raises:
         ConfigError: Body, key, partition, trace id, headers or tag are not valid; nothing was sent.
@@ -134,8 +126,8 @@ def check_message(
             )
     _check_trace_id(trace_id)
     ext, headers = None, message.headers
-    if compress is not None and len(body) >= compress.least and not _is_compressed(headers):
-        body, marks = compress_body(body, compress.codec)
+    if codec is not None and len(body) >= COMPRESS_FROM and not _is_compressed(headers):
+        body, marks = compress_body(body, codec)
         headers = {**(headers or {}), **marks} if marks else headers
     if headers is not None or message.tag is not None:
         ext = _encode_header({} if headers is None else headers, message.tag, trace_id)

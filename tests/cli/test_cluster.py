@@ -1,4 +1,4 @@
-"""Which cluster a command uses, and with which security settings: flags, contexts, variables."""
+"""Which cluster a command uses, and with which security settings: flags, variables, a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import click
 import pytest
-from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from nsq_ha import ConfigError, TlsConfig
@@ -22,16 +21,12 @@ from nsq_ha.cli.dashboard import _token
 from nsq_ha.devcluster import DevCluster
 from tests.support.certificates import CA_FILE, KEY_FILE, server_context
 
-CONTEXTS = """
-lookupd = "top:1"
-[contexts.dev]
-lookupd = ["dev:1"]
-[contexts.prod]
+FILE = """
 lookupd = ["https://prod:1"]
 auth_secret = "hidden"
-[contexts.prod.tls]
+[tls]
 server_name = "nsq.example"
-[contexts.prod.producer]
+[producer]
 window = 7
 """
 
@@ -43,10 +38,10 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def contexts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A TOML file with two contexts, which the environment names."""
+def file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A TOML file, which the environment names."""
     file = tmp_path / "nsq.toml"
-    file.write_text(CONTEXTS)
+    file.write_text(FILE)
     monkeypatch.setenv("NSQ_HA_CONFIG", str(file))
     return file
 
@@ -81,30 +76,18 @@ def test_the_default() -> None:
     assert (config.lookupd, config.tls, config.auth_secret) == ((DEFAULT_LOOKUPD,), None, None)
 
 
-def test_a_flag_wins_over_a_context_and_this_over_a_variable(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_wins_over_a_variable_and_this_over_a_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ClusterAccess.of().lookupd == ("https://prod:1",)
+    assert ClusterAccess.of().producer().config.window == 7
     monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
     monkeypatch.setenv("NSQ_HA_WINDOW", "8")
-    assert ClusterAccess.of(("http://flag:1",), "dev").lookupd == ("http://flag:1",)
-    assert ClusterAccess.of((), "dev").lookupd == ("http://dev:1",)
+    assert ClusterAccess.of(("http://flag:1",)).lookupd == ("http://flag:1",)
     assert ClusterAccess.of().lookupd == ("http://variable:1",)
-    assert ClusterAccess.of((), "dev").producer().config.window == 8
-    assert ClusterAccess.of((), "prod").producer().config.window == 7
+    assert ClusterAccess.of().producer().config.window == 8
 
 
-def test_the_context_of_the_variables_gives_way_to_them(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NSQ_HA_CONTEXT", "prod")
-    assert ClusterAccess.of().lookupd == ("https://prod:1",)
-    monkeypatch.setenv("NSQ_HA_LOOKUPD", "variable:1")
-    assert ClusterAccess.of().lookupd == ("http://variable:1",)
-    dev = ClusterAccess.of((), "dev")
-    assert dev.lookupd == ("http://dev:1",)
-    assert dev.producer().config.auth_secret is None  # it is prod's
-
-
-def test_flags_complete_the_tls_of_a_context(contexts: Path, secret: Path) -> None:
-    cluster = ClusterAccess.of(
-        (), "prod", tls_ca=CA_FILE, cert=CA_FILE, key_file=KEY_FILE, auth_secret_file=str(secret)
-    )
+def test_flags_complete_the_tls_of_a_file(file: Path, secret: Path) -> None:
+    cluster = ClusterAccess.of((), tls_ca=CA_FILE, cert=CA_FILE, key_file=KEY_FILE, auth_secret_file=str(secret))
     config = cluster.consumer("orders", "billing", max_in_flight=3).config
     files = TlsConfig(ca_file=CA_FILE, cert_file=CA_FILE, key_file=KEY_FILE)
     assert config.lookupd_tls == files
@@ -181,21 +164,6 @@ def test_files_of_tls_that_cannot_be_used(call: Call, secret: Path) -> None:
     assert (refused.exit_code, "--tls-key needs --cert" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("where", [("--context", "prd", "topic", "list"), ("topic", "list", "--context", "prd")])
-def test_an_unknown_context_names_those_that_exist(call: Call, contexts: Path, where: tuple[str, ...]) -> None:
-    refused = call(*where)
-    assert refused.exit_code == 2
-    assert f"there is no context 'prd': {contexts} has dev, prod" in refused.stderr
-    refused = call("topic", "list", NSQ_HA_CONTEXT="prd")
-    assert (refused.exit_code, "has dev, prod" in refused.stderr) == (2, True)
-
-
-def test_a_context_needs_a_file(call: Call) -> None:
-    refused = call("--context", "prod", "topic", "list")
-    assert refused.exit_code == 2
-    assert "there is no context 'prod': set NSQ_HA_CONFIG to a TOML file that has [contexts.NAME]" in refused.stderr
-
-
 # ---------------------------------------------------------------- with a cluster
 
 
@@ -220,27 +188,17 @@ def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) 
     assert "TLS" in failed.stderr
 
 
-def test_a_secured_cluster_by_a_context(
-    call: Call, secured: DevCluster, name: str, contexts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with contexts.open("a") as file:
-        file.write(f'[contexts.here]\nlookupd = "{secured.lookupd[0]}"\n[contexts.here.tls]\nca_file = "{CA_FILE}"\n')
-        file.write(f'cert_file = "{CA_FILE}"\nkey_file = "{KEY_FILE}"\n')
-    assert call("--context", "here", "pub", name, stdin="x").exit_code == 0
-    monkeypatch.setenv("NSQ_HA_CONTEXT", "here")
+def test_a_secured_cluster_by_a_file(call: Call, secured: DevCluster, name: str, file: Path) -> None:
+    file.write_text(
+        f'lookupd = "{secured.lookupd[0]}"\n[tls]\nca_file = "{CA_FILE}"\n'
+        f'cert_file = "{CA_FILE}"\nkey_file = "{KEY_FILE}"\n'
+    )
+    assert call("pub", name, stdin="x").exit_code == 0
     assert call("lookup", name).exit_code == 0
     assert call("tail", name, "--channel", "c", "--consume", "-n", "1", "--raw").stdout == "x\n"
 
 
 # ---------------------------------------------------------------- the shared options
-
-
-def test_contexts_complete_themselves(contexts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = ShellComplete(app, {}, "nsq-ha", "_NSQ_HA_COMPLETE")
-    assert [item.value for item in complete.get_completions(["--context"], "")] == ["dev", "prod"]
-    assert [item.value for item in complete.get_completions(["topic", "list", "--context"], "p")] == ["prod"]
-    monkeypatch.setenv("NSQ_HA_CONFIG", "/does/not/exist.toml")
-    assert complete.get_completions(["--context"], "") == []
 
 
 def test_the_form_of_the_output(call: Call, cluster: DevCluster, topic: str) -> None:

@@ -404,7 +404,7 @@ def test_a_certificate_of_no_authority_expires_too(tmp_path: Path, option: str) 
     """`ssl` does not show it, so an expired one was "ok"."""
     file = tmp_path / "leaf.pem"
     file.write_text(LEAF)
-    cluster = ClusterAccess(("http://a:1",), None, TlsConfig(**{option: str(file)}), None, {})  # type: ignore[arg-type]
+    cluster = ClusterAccess(("http://a:1",), TlsConfig(**{option: str(file)}), None, {})  # type: ignore[arg-type]
     end = 2_111_101_298
     assert [certificates(cluster, now).status for now in (end - 15 * 86400, end - 1, end + 1)] == [
         "ok",

@@ -241,7 +241,7 @@ def test_what_a_forged_letter_says_is_printed_escaped(cluster: DevCluster, invok
     dead = cluster.create_topic(f"{name}.dead", sync_every=1)
     hostile = "a\x1b[2J\u202eb"
     source = Source(topic=hostile, channel=hostile)
-    (forged, *_) = written(message(b"\x1b[2J", source=source), "envelope", takes_headers=False)
+    (forged, *_) = written(message(b"\x1b[2J", source=source), takes_headers=False)
     with sync.Producer(lookupd=cluster.lookupd) as producer:
         producer.publish(dead, forged.body)
     ident = str(letters_of(invoke, dead)[0]["internal_id"])

@@ -79,16 +79,14 @@ def message(
 
 
 async def test_messages_below_the_limits_need_no_check() -> None:
-    assert first_checked(warn_attempts=0) == 65536
-    assert first_checked(warn_attempts=10) == 10
-    assert first_checked(warn_attempts=10, max_attempts=5) == 6
-    assert first_checked(warn_attempts=0, max_attempts=5) == 6
+    assert first_checked() == 10
+    assert first_checked(max_attempts=5) == 6
 
 
 async def test_warnings_come_at_doubled_numbers_of_attempts(caplog: pytest.LogCaptureFixture) -> None:
-    policy = policy_of(warn_attempts=3)
+    policy = policy_of()
     warned = []
-    for attempts in range(1, 30):
+    for attempts in range(100):
         caplog.clear()
         one, source = message(attempts)
         assert await policy.may_be_handled(one)
@@ -96,13 +94,13 @@ async def test_warnings_come_at_doubled_numbers_of_attempts(caplog: pytest.LogCa
         if caplog.records:
             warned.append(attempts)
             assert caplog.messages == [f"{one!r} is redelivered again and again: this is delivery {attempts}"]
-    assert warned == [3, 6, 12, 24]
+    assert warned == [10, 20, 40, 80]
 
 
 async def test_a_message_is_given_up_unhandled_only_beyond_the_spare_deliveries(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    policy = policy_of(max_attempts=2, warn_attempts=0)
+    policy = policy_of(max_attempts=2)
     one, source = message(2 + EXTRA_DELIVERIES)
     assert await policy.may_be_handled(one)
     assert (source.said, caplog.messages) == ([], [])
@@ -281,27 +279,15 @@ async def test_a_message_that_has_not_failed_is_requeued_without_delay() -> None
 HEADERS = b'{"a":1,"%s":"t"}' % TAG_KEY.encode()
 
 
-@pytest.mark.parametrize(
-    ("options", "topic", "place"),
-    [
-        ({"on_give_up": "republish"}, "orders", {"partition": 3}),
-        (
-            {"on_give_up": "dead_letter", "dead_letter_topic": "dead", "dead_letter_format": "bare"},
-            "dead",
-            {"key": "orders-3"},
-        ),
-    ],
-)
 @pytest.mark.parametrize("ext", [None, HEADERS])
-async def test_a_message_is_published_with_all_that_it_has(
-    options: dict[str, Any], topic: str, place: dict[str, object], ext: bytes | None
-) -> None:
+async def test_a_message_is_published_with_all_that_it_has(ext: bytes | None) -> None:
     letters = Letters()
-    publisher = GiveUpPublisher(ConsumerConfig(lookupd=(A,), max_attempts=1, **options), "orders", letters)
+    config = ConsumerConfig(lookupd=(A,), max_attempts=1, on_give_up="republish")
+    publisher = GiveUpPublisher(config, "orders", letters)
     one, _ = message(1, ext=ext)
     await publisher.publish(one)
     more = {} if ext is None else {"headers": {"a": 1}, "tag": "t"}
-    assert letters.published == [(topic, b"body", {"trace_id": 9, **place, **more})]
+    assert letters.published == [("orders", b"body", {"trace_id": 9, "partition": 3, **more})]
     untraced = Message(message_id(2, 3), b"body", 1, 7, Source())
     await publisher.publish(untraced)
     assert letters.published[1][2]["trace_id"] is None
@@ -323,21 +309,8 @@ EXTENDED = TopicMeta(1, extend_support=True)
 
 async def test_plain_nsqds_get_neither_key_nor_trace() -> None:
     letters = plain_letters()
-    publisher = dying(letters, dead_letter_format="bare")
-    await publisher.publish(message(1)[0])
-    assert letters.published == [("dead", b"body", {})]
-    assert str(publisher.refusal("orders", EXTENDED)) == (
-        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: give"
-        " dead_letter_format='auto'"
-    )
-    assert publisher.refusal("orders", TopicMeta(1)) is None
-    assert dying(Letters(), dead_letter_format="bare").refusal("orders", EXTENDED) is None
-    with pytest.raises(ConfigError) as caught:
-        dying(plain_letters(), dead_letter_format="headers")
-    assert str(caught.value) == (
-        "dead_letter_format='headers' needs an extended topic, and plain nsqd accepts no headers: create it as an"
-        " extended topic (nsq-ha topic create --extended), or give dead_letter_format='auto'"
-    )
+    await dying(letters).publish(message(1)[0])
+    assert [(topic, options) for topic, _, options in letters.published] == [("dead", {})]
 
 
 def letter_in(letters: Letters, number: int = 0) -> DeadLetter:
@@ -351,7 +324,6 @@ def letter_in(letters: Letters, number: int = 0) -> DeadLetter:
 async def test_plain_nsqds_get_an_envelope_that_keeps_headers() -> None:
     letters = plain_letters()
     publisher = dying(letters)
-    assert publisher.refusal("orders", EXTENDED) is None
     await publisher.publish(message(1, ext=HEADERS)[0], Failure.of("failed", ValueError("no")))
     letter = letter_in(letters)
     assert (letter.format, letter.body, letter.headers, letter.tag) == ("envelope", b"body", {"a": 1}, "t")
@@ -360,12 +332,11 @@ async def test_plain_nsqds_get_an_envelope_that_keeps_headers() -> None:
     assert letters.published[0][2] == {}
 
 
-@pytest.mark.parametrize("wanted", ["auto", "headers", "envelope"])
-async def test_a_publisher_of_another_kind_takes_any_form(wanted: str) -> None:
+async def test_a_publisher_of_another_kind_gets_headers() -> None:
     letters = Letters()
-    await dying(letters, dead_letter_format=wanted).publish(message(1, ext=HEADERS)[0])
+    await dying(letters).publish(message(1, ext=HEADERS)[0])
     letter = letter_in(letters)
-    assert letter.format == ("envelope" if wanted == "envelope" else "headers")
+    assert letter.format == "headers"
     assert (letter.headers, letter.tag, letter.provenance.reason) == ({"a": 1}, "t", "redelivered")
     assert letters.published[0][2]["trace_id"] == 9
     assert letters.published[0][2]["key"] == "orders-3"
@@ -566,21 +537,10 @@ async def test_the_topic_of_dead_letters_is_looked_up_where_the_producer_publish
     await publisher_at(B, **DEAD).check()
     assert caplog.messages == []
     lookups.views = {B: view(ONE, note="Topic has no channel")}
-    publisher = publisher_at(B, **DEAD, dead_letter_format="bare")
-    await publisher.check()
+    await publisher_at(B, **DEAD).check()
     assert caplog.messages == [
         "dead_letter_topic 'dead' accepts no messages yet (Topic has no channel): subscribe to it once"
     ]
-    assert str(publisher.refusal("orders", EXTENDED)) == (
-        "messages of topic 'orders' may have headers or a tag, and dead_letter_topic 'dead' takes neither: give"
-        " dead_letter_format='auto', or create it as an extended topic (nsq-ha topic create --extended)"
-    )
-    with pytest.raises(ConfigError, match="needs an extended topic, and topic 'dead' accepts no headers"):
-        await publisher_at(B, **DEAD, dead_letter_format="headers").check()
-    lookups.views = {B: view(ONE, extended=True)}
-    await publisher.check()
-    assert publisher.refusal("orders", EXTENDED) is None
-    await publisher_at(B, **DEAD, dead_letter_format="headers").check()
 
 
 @pytest.mark.parametrize("extended", [False, True])

@@ -64,7 +64,7 @@ async def test_large_bodies_are_compressed(
 
 
 async def test_there_and_back(dev_cluster: DevCluster, topics: tuple[str, str]) -> None:
-    options: dict[str, Any] = {"compress_body": {topics[0]: "lz4"}, "compress_min_bytes": 10}
+    options: dict[str, Any] = {"compress_body": {topics[0]: "lz4"}}
     async with (
         Producer(lookupd=dev_cluster.lookupd, **options) as producer,
         Consumer(topics[0], "ch2#ephemeral", lookupd=dev_cluster.lookupd) as consumer,
