@@ -1,8 +1,8 @@
 """Producer and consumer for the partitioned, replicated NSQ: sharded, ordered, traced.
 
 Everything in ``__all__`` is public, and so are the modules ``nsq_ha.admin``, ``nsq_ha.dashboard``,
-``nsq_ha.dead_letters``, ``nsq_ha.devcluster``, ``nsq_ha.errors``, ``nsq_ha.events``, ``nsq_ha.migrate``,
-``nsq_ha.prometheus``, ``nsq_ha.protocol``, ``nsq_ha.spark``, ``nsq_ha.stats``, ``nsq_ha.sync``, ``nsq_ha.telemetry``,
+``nsq_ha.dead_letters``, ``nsq_ha.devcluster``, ``nsq_ha.errors``, ``nsq_ha.events``, ``nsq_ha.prometheus``,
+``nsq_ha.protocol``, ``nsq_ha.spark``, ``nsq_ha.stats``, ``nsq_ha.sync``, ``nsq_ha.telemetry``,
 ``nsq_ha.testing`` and ``nsq_ha.tracelog``; anything else may change.
 """
 
@@ -96,7 +96,7 @@ if not TYPE_CHECKING:  # A checker that saw __getattr__ would accept any name.
     }
     _HOMES = {name: f"nsq_ha.{module}" for module, names in _NAMES.items() for name in names}
     _MODULES = frozenset(
-        {"admin", "dead_letters", "errors", "events", "migrate", "prometheus", "protocol", "stats", "sync", "tracelog"}
+        {"admin", "dead_letters", "errors", "events", "prometheus", "protocol", "stats", "sync", "tracelog"}
     )
 
     def __getattr__(name: str) -> object:

@@ -32,7 +32,6 @@ CALLS: Final = {
     "nsq_ha.dead_letters": None,
     "nsq_ha.devcluster": None,
     "nsq_ha.events": None,
-    "nsq_ha.migrate": None,
     "nsq_ha.prometheus": None,
     "nsq_ha.stats": None,
     "nsq_ha.sync": None,

@@ -66,7 +66,6 @@ PUBLIC_MODULES = [
     "nsq_ha.devcluster",
     "nsq_ha.errors",
     "nsq_ha.events",
-    "nsq_ha.migrate",
     "nsq_ha.prometheus",
     "nsq_ha.protocol",
     "nsq_ha.spark",

@@ -72,7 +72,6 @@ def test_what_is_public_is_described() -> None:
         "protocol",
         "devcluster",
         "events",
-        "migrate",
         "prometheus",
         "stats",
         "sync",

@@ -6,11 +6,10 @@ background event loop, which also answers heartbeats while your code works.
 
 from nsq_ha.sync.admin import AdminClient
 from nsq_ha.sync.consumer import Consumer
-from nsq_ha.sync.migrate import MigratingProducer
 from nsq_ha.sync.preload import load as _load
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.worker import Worker
 
-__all__ = ["AdminClient", "Consumer", "MigratingProducer", "Producer", "Worker"]
+__all__ = ["AdminClient", "Consumer", "Producer", "Worker"]
 
 _load()

@@ -138,7 +138,7 @@ def test_what_functions_of_the_clients_import_is_loaded_with_the_package() -> No
     """Whether or not a test comes past them."""
     late = {
         module
-        for package in ("admin", "consumer", "dead_letters", "engine", "migrate", "policy", "producer")
+        for package in ("admin", "consumer", "dead_letters", "engine", "policy", "producer")
         for path in (ROOT / "nsq_ha" / package).rglob("*.py")
         # The linter wants this comment.
         for module in re.findall(r"^ +from (\S+) import .*# noqa: PLC0415", path.read_text("utf-8"), re.MULTILINE)

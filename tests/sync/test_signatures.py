@@ -90,7 +90,7 @@ def test_publish_nowait_takes_what_publish_takes() -> None:
 
 
 def test_what_is_public_is_described() -> None:
-    assert sync.__all__ == ["AdminClient", "Consumer", "MigratingProducer", "Producer", "Worker"]
+    assert sync.__all__ == ["AdminClient", "Consumer", "Producer", "Worker"]
     for name in sync.__all__:
         for member, value in public(getattr(sync, name)).items():
             assert inspect.getdoc(value), f"{name}.{member}"
