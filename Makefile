@@ -20,7 +20,7 @@ export SPARK_LOCAL_IP = 127.0.0.1
 .PHONY: help demo test test-full spark-floor quick bench mutants fuzz pictures reference docs dist lock setup clean
 
 help:
-	@echo 'make demo [ARGS=...]   set up .venv, then run nsq-ha demo'
+	@echo 'make demo [ARGS=...]   set up .venv, then run the demo of examples/flights'
 	@echo 'make test              the gate: format, lint, types, layers, tests in their short forms, coverage, docs'
 	@echo 'make quick             only the pure tests (protocol, policy)'
 	@echo 'make test-full         the gate and the slow tests on each of Python $(VERSIONS) that is installed, in its oldest'
@@ -39,7 +39,7 @@ help:
 # Only what it needs: half of what the tests need, which `make test` adds.
 demo:
 	@$(MAKE) --no-print-directory setup REQUIREMENTS=requirements/demo.txt
-	@$(bin)/nsq-ha demo $(ARGS)
+	@$(bin)/python -m examples.flights $(ARGS)
 
 test: setup
 	@$(bin)/python scripts/gate.py
@@ -120,9 +120,9 @@ lock: requirements/lock.txt
 	$(COMPILE) --group pyproject.toml:release -o requirements/release.txt
 	$(COMPILE) pyproject.toml --extra all --group pyproject.toml:dev -o requirements/dev.txt
 	cp requirements/dev.txt requirements/demo.txt # the same versions of all else
-	$(COMPILE:--upgrade=) pyproject.toml --extra demo --extra spark --extra uvloop -o requirements/demo.txt
+	$(COMPILE:--upgrade=) pyproject.toml --extra cluster --extra cli --extra spark --extra uvloop -o requirements/demo.txt
 	cp requirements/dev.txt requirements/docs.txt
-	$(COMPILE:--upgrade=) pyproject.toml --extra demo --extra otel --group pyproject.toml:docs -o requirements/docs.txt
+	$(COMPILE:--upgrade=) pyproject.toml --extra cluster --extra cli --extra otel --group pyproject.toml:docs -o requirements/docs.txt
 	cp requirements/dev.txt requirements/spark-floor.txt
 	$(COMPILE:--upgrade=) pyproject.toml --extra all --group pyproject.toml:spark-floor -o requirements/spark-floor.txt
 	cp requirements/dev.txt requirements/mutation.txt

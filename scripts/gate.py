@@ -64,7 +64,7 @@ CLIENTS = ("tests/producer", "tests/consumer", "tests/engine")
 """Tests that mostly wait for the clients' time limits."""
 CONTRACT = ("integration",)
 """The contract suite, on the embedded clusters."""
-PROGRAMS = tuple(f"tests/{name}" for name in ("admin", "cli", "dashboard", "demo", "devcluster", "sync"))
+PROGRAMS = tuple(f"tests/{name}" for name in ("admin", "cli", "dashboard", "devcluster", "flights", "sync"))
 """Tests of commands, pages and processes."""
 PAGES = ("tests/test_docs.py", "tests/test_docs_types.py", "tests/test_journey.py")
 """Run the examples of the pages, those with Spark too, and check their types."""

@@ -20,12 +20,12 @@ from playwright.async_api import async_playwright
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 
+from examples.flights import flights
+from examples.flights.job import JobOptions
+from examples.flights.stage import Demo, DemoOptions
 from nsq_ha import Consumer, Producer
 from nsq_ha.admin import AdminClient
 from nsq_ha.cli.top import Screen
-from nsq_ha.demo import flights
-from nsq_ha.demo.job import JobOptions
-from nsq_ha.demo.stage import Demo, DemoOptions
 from nsq_ha.devcluster import DevCluster
 
 if TYPE_CHECKING:

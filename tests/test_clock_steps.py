@@ -31,7 +31,7 @@ SHOWS = {
     "tracelog.py",
 }
 """What reads that clock to show a time."""
-LEFT_OUT = ("cli", "dashboard", "demo", "devcluster", "spark", "testing")
+LEFT_OUT = ("cli", "dashboard", "devcluster", "spark", "testing")
 """Folders whose programs show times, or play a server or a client."""
 CALENDAR = {"time", "time_ns", "now", "utcnow", "today"}
 

@@ -12,7 +12,7 @@ from nsq_ha.cli.groups import Group, OnDemand
 from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
-    *("demo", "dev", "topic", "channel", "node", "pub", "tail", "browse", "lookup", "stat", "top", "doctor", "trace"),
+    *("dev", "topic", "channel", "node", "pub", "tail", "browse", "lookup", "stat", "top", "doctor", "trace"),
     *("to-file", "copy", "dead-letters", "bench", "dashboard"),
 )
 """All commands; each has a module of its name, and only that of the command that runs is loaded."""
@@ -46,7 +46,7 @@ class Commands(Group):
 def app(verbose: int) -> None:
     """Work with an NSQ cluster: a partitioned, replicated one, or a plain (upstream) one.
 
-    `nsq-ha dev` starts one of either kind here, `nsq-ha demo` shows a partitioned one at work.
+    `nsq-ha dev` starts one of either kind here.
     """
     import logging
 

@@ -352,7 +352,7 @@ async def serve(
         admin: An open client of the cluster; keep it open until this returns.
         options: How it runs.
         started: Called with its URL as soon as browsers can connect.
-        extra: A page of ``nsq-ha demo``. Leave it out: it may change without notice.
+        extra: The page of the example ``flights``. Leave it out: it may change without notice.
 
     Raises:
         ConfigError: The address or the change log cannot be used, a function of ``decoders`` cannot be loaded, or the

@@ -9,7 +9,6 @@ from tests.cli.conftest import Invoke
 from tests.support.programs import COMMAND_LINE, NSQ_HA, run
 
 COMMANDS = (
-    "demo",
     "dev",
     "topic",
     "channel",
@@ -82,15 +81,13 @@ def test_without_its_extra_it_prints_what_to_install(missing: list[str], line: s
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", line)
 
 
-@pytest.mark.few("dev-missing0", "demo-missing1", "dashboard-missing2")
+@pytest.mark.few("dev-missing0", "dashboard-missing1")
 @pytest.mark.parametrize(
     ("command", "missing"),
     [
         ("dev", ["starlette", "uvicorn"]),
-        ("demo", ["starlette", "uvicorn"]),
         ("dashboard", ["starlette", "uvicorn"]),
         ("dev", ["re2"]),
-        ("demo", ["re2"]),
     ],
 )
 def test_without_the_cluster_extra_the_embedded_cluster_says_what_to_install(command: str, missing: list[str]) -> None:
@@ -146,8 +143,6 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("tail", "t", "--idle", "nan"),
         ("tail", "t", "--idle", "inf"),
         ("pub", "t", "--timeout", "nan"),
-        ("demo", "--rate", "nan"),
-        ("demo", "--stall-limit", "nan"),
         ("dev", "--time-scale", "nan"),
         ("trace", "report", __file__, "--grace", "nan"),
         ("trace", "report", __file__, "--threads", "0"),
@@ -157,8 +152,6 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("pub", "t", "--header", "novalue"),
         ("pub", "t", "--key", "a", "--key-field", "b"),
         ("topic", "create", "t", "--partitions", "256"),
-        ("demo", "--months", "13"),
-        ("demo", "--lookupd", ""),
         ("dev", "--topic", "a:0"),
     ],
 )
@@ -194,7 +187,15 @@ def test_the_version_loads_no_command() -> None:
 def test_a_command_loads_no_other() -> None:
     loaded = loaded_by("topic", "list", "--help")
     assert "nsq_ha.cli.topic" in loaded
-    others = {"nsq_ha.cli.pub", "nsq_ha.cli.demo", "nsq_ha.demo", "nsq_ha.consumer", "nsq_ha.producer", "httpx", "rich"}
+    others = {
+        "nsq_ha.cli.pub",
+        "examples.flights.command",
+        "examples.flights",
+        "nsq_ha.consumer",
+        "nsq_ha.producer",
+        "httpx",
+        "rich",
+    }
     assert loaded.isdisjoint(others)
 
 

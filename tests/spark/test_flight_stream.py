@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.demo import flights, stage
-from nsq_ha.demo.delays import by_carrier
-from nsq_ha.demo.flight_stream import FlightStream
-from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.job import JobOptions
-from nsq_ha.demo.stage import Demo, DemoOptions
+from examples.flights import flights, stage
+from examples.flights.delays import by_carrier
+from examples.flights.flight_stream import FlightStream
+from examples.flights.flights import Flight
+from examples.flights.job import JobOptions
+from examples.flights.stage import Demo, DemoOptions
 from tests.spark.test_spark_step import flight
 from tests.support.threads import until
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from nsq_ha.demo.faults import DemoEvent
+    from examples.flights.faults import DemoEvent
     from nsq_ha.devcluster import DevCluster
     from tests.spark.conftest import Publish
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.demo import spark_step
-from nsq_ha.demo.spark_step import PageOptions, PartitionLatency, about_latency
+from examples.flights import spark_step
+from examples.flights.spark_step import PageOptions, PartitionLatency, about_latency
 from nsq_ha.errors import SparkUnavailableError
 
 if TYPE_CHECKING:

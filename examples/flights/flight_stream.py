@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.demo.delays import ByCarrier, Delays, differing, total
-from nsq_ha.demo.spark_step import SESSION_CONFIG, delay_sums, delays_of, flights_of
+from examples.flights.delays import ByCarrier, Delays, differing, total
+from examples.flights.spark_step import SESSION_CONFIG, delay_sums, delays_of, flights_of
 from nsq_ha.spark.session import local_session
 from nsq_ha.threads import in_thread
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from nsq_ha.demo.audit import Audit
+    from examples.flights.audit import Audit
     from nsq_ha.spark.lag import LagListener, StreamLag
 
 
@@ -102,7 +102,7 @@ class FlightStream:
 
     Args:
         lookupd: Addresses of nsqlookupds.
-        topic: The topic; its messages are as for :func:`nsq_ha.demo.spark_step.run`.
+        topic: The topic; its messages are as for :func:`examples.flights.spark_step.run`.
         run_id: Only flights of this run of the demo count.
         flights: The number of flights that are expected; a micro-batch reads a twentieth of them at most.
         folder: An empty folder for the checkpoint.
@@ -148,7 +148,7 @@ class FlightStream:
         self._changed = changed
         if self.session is None:
             # The second number lets a task run again that a fault has ended.
-            self.session = local_session("nsq_ha demo", threads="*,4", config=SESSION_CONFIG)
+            self.session = local_session("flights", threads="*,4", config=SESSION_CONFIG)
         from nsq_ha.spark.lag import LagListener  # imports pyspark, which may be missing
 
         self._listener = LagListener(self._lagged)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsq_ha.demo import flights
+from examples.flights import flights
 from nsq_ha.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.demo.audit import SLOW, Audit, Stall, Waits
+from examples.flights.audit import SLOW, Audit, Stall, Waits
 
 
 def published(count: int, *, acknowledged: bool = True) -> Audit:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from examples.flights.audit import Audit
 from nsq_ha import Consumer, Producer
-from nsq_ha.demo.audit import Audit
 from nsq_ha.errors import NoLeaderError, NsqError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nsq_ha.demo.flights import Flight
+    from examples.flights.flights import Flight
 
 CHANNEL: Final = "demo"
 

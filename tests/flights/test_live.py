@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
+from examples.flights import flights, live
+from examples.flights.audit import Audit
+from examples.flights.faults import DemoEvent
+from examples.flights.job import JobOptions
+from examples.flights.live import LivePage
+from examples.flights.stage import Demo, DemoOptions
 from nsq_ha.dashboard.history import History
 from nsq_ha.dashboard.pages.ui import Board
-from nsq_ha.demo import flights, live
-from nsq_ha.demo.audit import Audit
-from nsq_ha.demo.faults import DemoEvent
-from nsq_ha.demo.job import JobOptions
-from nsq_ha.demo.live import LivePage
-from nsq_ha.demo.stage import Demo, DemoOptions
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from nsq_ha.demo.flights import Flight
+    from examples.flights.flights import Flight
 
 LIMIT = 30.0
 BOARD = Board(History(2), 0.0)
@@ -120,7 +120,7 @@ async def test_the_whole_run_in_a_browser(
 ) -> None:
     gate = Gate(len(rows))
     monkeypatch.setattr(flights, "read", lambda months: rows)
-    monkeypatch.setattr("nsq_ha.demo.job.RateLimit.wait", gate.wait)
+    monkeypatch.setattr("examples.flights.job.RateLimit.wait", gate.wait)
     page = await browser.new_page()
     page.set_default_timeout(LIMIT * 1000)
     heard, urls = listening(page), list[str]()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner, Result
 
-from nsq_ha.demo.flights import Flight
+from examples.flights.command import demo
+from examples.flights.flights import Flight
 from nsq_ha.devcluster import DevCluster
+from tests.support.processes import sigint_as_in_a_terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+Invoke = Callable[..., Result]
 
 
 @pytest.fixture(scope="session")
@@ -33,3 +40,17 @@ def topic(cluster: DevCluster) -> Iterator[str]:
 def rows() -> list[Flight]:
     """400 flights of 40 aircraft."""
     return [Flight(f"N{number % 40}", ("flight", "carrier"), (str(number), "UA")) for number in range(400)]
+
+
+@pytest.fixture
+def invoke() -> Iterator[Invoke]:
+    """Run the command; an exception that is no exit fails the test."""
+
+    def run(*arguments: str) -> Result:
+        result = CliRunner().invoke(demo, arguments, env={"COLUMNS": "160"}, prog_name="make demo")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    with sigint_as_in_a_terminal():
+        yield run

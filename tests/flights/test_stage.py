@@ -6,14 +6,14 @@ from typing import Literal
 
 import pytest
 
+from examples.flights import flights, spark_step
+from examples.flights.delays import Delays
+from examples.flights.faults import DemoEvent
+from examples.flights.flights import Flight
+from examples.flights.job import RATE, JobOptions
+from examples.flights.spark_step import PageOptions, SparkReport
+from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.admin import AdminClient
-from nsq_ha.demo import flights, spark_step
-from nsq_ha.demo.delays import Delays
-from nsq_ha.demo.faults import DemoEvent
-from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.job import RATE, JobOptions
-from nsq_ha.demo.spark_step import PageOptions, SparkReport
-from nsq_ha.demo.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError, NoLeaderError, SparkUnavailableError
 from tests.engine.lookups.loopback import Fake
@@ -64,7 +64,7 @@ def spark_report(flights_found: int, of_others: int = 0) -> SparkReport:
     return SparkReport("t", 4, whole, whole, 0, 0, {}, (), 1.0, "4", of_run={"UA": Delays(flights_found)})
 
 
-@pytest.mark.slow  # tests/cli/test_demo.py has the whole demo run, too
+@pytest.mark.slow  # tests/flights/test_command.py has the whole demo run, too
 async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
     events: list[DemoEvent] = []
     options = DemoOptions(spark="none", job=JobOptions(rate=2000))

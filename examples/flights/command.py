@@ -1,4 +1,4 @@
-"""``nsq-ha demo``: run the demo, show its progress on a live screen, and print its result."""
+"""The demo's command: run it, show its progress on a live screen, and print its result."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from examples.flights.delays import Delays, most_flights_first, total
 from nsq_ha.cli.options import TOPIC, Number, addresses
 from nsq_ha.cli.output import cell, clean, print_json, print_table
 from nsq_ha.cli.running import run
-from nsq_ha.demo.delays import Delays, most_flights_first, total
 from nsq_ha.errors import NsqError
 from nsq_ha.options import LOOKUPD_VARIABLE
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-    from nsq_ha.demo.faults import DemoEvent
-    from nsq_ha.demo.flight_stream import StreamReport, StreamState
-    from nsq_ha.demo.stage import Demo, DemoOptions, Report
+    from examples.flights.faults import DemoEvent
+    from examples.flights.flight_stream import StreamReport, StreamState
+    from examples.flights.stage import Demo, DemoOptions, Report
     from nsq_ha.spark.lag import StreamLag
 
 
 def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...]:
     """Return the months that a text such as ``1``, ``1-3`` or ``1,6-8`` names."""
-    from nsq_ha.demo.flights import months_of
+    from examples.flights.flights import months_of
 
     try:
         return months_of(value)
@@ -40,7 +40,7 @@ def _months(_: click.Context, __: click.Parameter, value: str) -> tuple[int, ...
         raise click.BadParameter(str(error)) from error
 
 
-@click.command(short_help="Watch a cluster survive faults.")
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True})
 @click.option(
     "--lookupd",
     multiple=True,
@@ -112,8 +112,8 @@ def _options(
     no_spark: bool,
     **rest: Any,  # noqa: ANN401 - the fields of DemoOptions
 ) -> DemoOptions:
-    from nsq_ha.demo.job import JobOptions
-    from nsq_ha.demo.stage import DemoOptions
+    from examples.flights.job import JobOptions
+    from examples.flights.stage import DemoOptions
 
     job = JobOptions(rate=rate or None, in_flight=in_flight, stall_limit=stall_limit)
     use: Any = "none" if no_spark else spark
@@ -123,7 +123,7 @@ def _options(
 async def _run(options: DemoOptions) -> Report:
     from rich.console import Console
 
-    from nsq_ha.demo.stage import Demo
+    from examples.flights.stage import Demo
 
     console = Console(stderr=True, highlight=False)
     demo_run = Demo(options, show=lambda event: print_event(console, event))
@@ -187,7 +187,7 @@ def _verdict(report: Report) -> str:
 
 
 def _print_spark(report: Report, rate: float | None) -> None:
-    from nsq_ha.demo.spark_step import about_latency, median_of
+    from examples.flights.spark_step import about_latency, median_of
 
     if report.spark_missing is not None:
         click.echo(f"Spark step skipped: {clean(report.spark_missing)}\n")

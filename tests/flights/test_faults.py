@@ -2,9 +2,9 @@
 
 import pytest
 
-from nsq_ha.demo import faults
-from nsq_ha.demo.faults import FaultScript
-from nsq_ha.demo.job import Job, JobOptions
+from examples.flights import faults
+from examples.flights.faults import FaultScript
+from examples.flights.job import Job, JobOptions
 
 
 class Notes:

@@ -2,25 +2,26 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from nsq_ha.cli import demo as command
-from nsq_ha.cli.demo import Display, progress_bars, stream_table
-from nsq_ha.demo import flights
-from nsq_ha.demo.audit import Audit
-from nsq_ha.demo.delays import Delays
-from nsq_ha.demo.faults import DemoEvent
-from nsq_ha.demo.flight_stream import StreamReport, StreamState
-from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.spark_step import PartitionLatency, SparkReport, about_latency
-from nsq_ha.demo.stage import Demo, DemoOptions, Report
+from examples.flights import command, flights
+from examples.flights.audit import Audit
+from examples.flights.command import Display, progress_bars, stream_table
+from examples.flights.delays import Delays
+from examples.flights.faults import DemoEvent
+from examples.flights.flight_stream import StreamReport, StreamState
+from examples.flights.flights import Flight
+from examples.flights.spark_step import PartitionLatency, SparkReport, about_latency
+from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import ConfigError
 from nsq_ha.spark.lag import PartitionLag, StreamLag
-from tests.cli.conftest import Invoke
+from tests.flights.conftest import Invoke
+from tests.support.ports import nobody_listens
 
 KEYS = {
     "ok",
@@ -79,7 +80,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch) -> list[Report]:
 
 @pytest.mark.usefixtures("few_flights")
 def test_on_a_cluster_it_ends_with_one_json_line(invoke: Invoke, cluster: DevCluster) -> None:
-    done = invoke("demo", "--lookupd", cluster.lookupd[0], "--no-spark", "--json", "--months", "1-2", "--rate", "5000")
+    done = invoke("--lookupd", cluster.lookupd[0], "--no-spark", "--json", "--months", "1-2", "--rate", "5000")
     assert done.exit_code == 0
     result = json.loads(done.stdout)
     assert set(result) >= KEYS
@@ -90,7 +91,7 @@ def test_on_a_cluster_it_ends_with_one_json_line(invoke: Invoke, cluster: DevClu
 
 @pytest.mark.usefixtures("few_flights")
 def test_on_an_embedded_cluster_it_prints_a_table_and_its_events(invoke: Invoke) -> None:
-    done = invoke("demo", "--no-spark", "--rate", "2000")
+    done = invoke("--no-spark", "--rate", "2000")
     assert done.exit_code == 0
     figures = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines() if len(line.split()) > 1)
     assert {figures[f" {row}"] for row in ("published", "acknowledged", "consumed")} == {"400"}
@@ -110,21 +111,21 @@ def test_on_an_embedded_cluster_it_prints_a_table_and_its_events(invoke: Invoke)
 )
 def test_whatever_is_wrong_is_exit_code_1(invoke: Invoke, ends_with: list[Report], audit: Audit, verdict: str) -> None:
     ends_with.append(report_of(audit))
-    done = invoke("demo")
+    done = invoke()
     assert done.exit_code == 1
     assert done.stdout.splitlines()[-1] == verdict
-    assert json.loads(invoke("demo", "--json").stdout)["ok"] is False
+    assert json.loads(invoke("--json").stdout)["ok"] is False
 
 
 def test_a_failed_spark_is_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
     ends_with.append(report_of(audit_of(), spark_error="Spark read 2 flights\nof 3"))
-    done = invoke("demo")
+    done = invoke()
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: Spark read 2 flights\\nof 3")
 
 
 def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends_with: list[Report]) -> None:
     ends_with.append(report_of(audit_of(), spark_missing="Spark needs Java 17: apt install it"))
-    done = invoke("demo")
+    done = invoke()
     assert done.exit_code == 0
     assert "Spark step skipped: Spark needs Java 17: apt install it\n" in done.stdout
 
@@ -142,7 +143,7 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
     carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
     latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
     ends_with.append(report_of(audit_of(), SparkReport("flights", 1, 3, 3, 0, 0, carriers, latency, 2.0, "4.3.0")))
-    done = invoke("demo").stdout
+    done = invoke().stdout
     assert "Spark 4.3.0 read 3 messages in one batch (2.0 s)" in done
     assert "\n3 messages with 3 flights\n" in done
     assert f"\n{about_latency(1000.0, 1.5)}\n" in done
@@ -150,14 +151,14 @@ def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> N
     assert ["UA", "2", "1.2", "-3.0", "50.0%"] in rows
     assert ["B6", "1", "-", "-", "-"] in rows
     assert ["all", "3", "1.5", "2.0", "2.5", "1,234.5"] in rows
-    assert json.loads(invoke("demo", "--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
+    assert json.loads(invoke("--json").stdout)["spark"]["carriers"][0]["carrier"] == "UA"
 
 
 def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_with: list[Report]) -> None:
     audit = audit_of((1, 2, 2, 3, 3))
     found = SparkReport("flights", 1, 5, 3, 1, 1, {}, (), 2.0, "4.3.0", {"lost": 0, "repeated": 1}, "demo-report.html")
     ends_with.append(report_of(audit, found))
-    done = invoke("demo").stdout
+    done = invoke().stdout
     assert ["repeated", "deliveries", "2"] in [line.split() for line in done.splitlines()]
     assert "5 messages with 3 flights, 1 stored again after a lost answer, 1 without a flight\n" in done
     assert "every message's life: demo-report.html (1 repeated: delivered again after they were finished)\n" in done
@@ -165,7 +166,7 @@ def test_deliveries_messages_and_flights_are_distinguished(invoke: Invoke, ends_
 
 def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with: list[Report]) -> None:
     ends_with.append(report_of(audit_of(), stream=StreamReport(20, 1234, 2.5, SUMS, SUMS, SUMS)))
-    done = invoke("demo", "--spark", "stream")
+    done = invoke("--spark", "stream")
     assert done.exit_code == 0
     assert "streamed in 20 micro-batches, at most 1,234 flights behind, done 2.5 s after the last flight" in " ".join(
         done.stdout.split()
@@ -175,13 +176,13 @@ def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with:
     for source in (["streaming", "query"], ["batch", "read"], ["data", "file"]):
         assert [*source, *sums] in rows
     assert done.stdout.endswith("0 lost, 0 out of order; stream, batch and file have the same sums\n")
-    assert json.loads(invoke("demo", "--json").stdout)["stream"]["differing"] == []
+    assert json.loads(invoke("--json").stdout)["stream"]["differing"] == []
 
 
 def test_sums_that_differ_are_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
     found = StreamReport(20, 1234, 2.5, SUMS | {"UA": Delays(1)}, SUMS, SUMS)
     ends_with.append(report_of(audit_of(), stream=found, spark_error=found.difference))
-    done = invoke("demo", "--spark", "stream")
+    done = invoke("--spark", "stream")
     assert done.exit_code == 1
     assert done.stdout.splitlines()[-1] == (
         "FAILED: the sums of UA differ (flights: streaming query 6, batch read 7, data file 7)"
@@ -202,15 +203,16 @@ def test_what_spark_does_is_chosen(
         raise ConfigError("asked")
 
     monkeypatch.setattr(Demo, "__init__", remember)
-    assert invoke("demo", *given, "--json").exit_code == 1
+    assert invoke(*given, "--json").exit_code == 1
     assert [options.spark for options in asked] == [spark]
 
 
-def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
-    done = invoke("demo", "--lookupd", nobody, "--no-spark")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.startswith("Error: ")
-    assert done.stderr.count("\n") == 1
+def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke) -> None:
+    with nobody_listens() as port:
+        done = invoke("--lookupd", f"http://127.0.0.1:{port}", "--no-spark")
+        assert (done.exit_code, done.stdout) == (1, "")
+        assert done.stderr.startswith("Error: ")
+        assert done.stderr.count("\n") == 1
 
 
 async def test_on_a_terminal_the_bars_follow_the_books() -> None:
@@ -272,7 +274,7 @@ def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> Non
 def test_january_comes_through_a_moved_leader_and_a_killed_node() -> None:
     """The main job as a user runs it, Spark included; where Spark cannot run it says so."""
     ran = subprocess.run(
-        [sys.executable, "-m", "nsq_ha.cli", "demo", "--json"], capture_output=True, text=True, timeout=840, check=False
+        [sys.executable, "-m", "examples.flights", "--json"], capture_output=True, text=True, timeout=840, check=False
     )
     assert ran.returncode == 0, ran.stderr
     done = json.loads(ran.stdout)
@@ -286,3 +288,25 @@ def test_january_comes_through_a_moved_leader_and_a_killed_node() -> None:
         assert done["spark"]["flights"] == 27_004
         assert len(done["spark"]["carriers"]) == 16
         assert [entry["partition"] for entry in done["spark"]["latency"]] == [0, 1, 2, 3, None]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--rate", "nan"),
+        ("--stall-limit", "nan"),
+        ("--months", "13"),
+        ("--lookupd", ""),
+        ("orders",),
+    ],
+)
+def test_wrong_usage_ends_with_2(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_make_demo_runs_it() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "examples.flights", "--help"], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert ran.stdout.startswith("Usage: make demo [OPTIONS]\n")
+    assert "\t@$(bin)/python -m examples.flights $(ARGS)\n" in Path("Makefile").read_text("utf-8")

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from examples.flights import flights, spark_step
+from examples.flights.delays import by_carrier, total
+from examples.flights.faults import DemoEvent, FaultScript
+from examples.flights.flight_stream import FlightStream, StreamReport, StreamState, described, watching
+from examples.flights.job import Job, JobOptions
 from nsq_ha import tracelog
 from nsq_ha.admin import AdminClient
-from nsq_ha.demo import flights, spark_step
-from nsq_ha.demo.delays import by_carrier, total
-from nsq_ha.demo.faults import DemoEvent, FaultScript
-from nsq_ha.demo.flight_stream import FlightStream, StreamReport, StreamState, described, watching
-from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.errors import (
     ConfigError,
     DiscoveryError,
@@ -37,9 +37,9 @@ from nsq_ha.threads import in_thread
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from nsq_ha.demo.audit import Audit
-    from nsq_ha.demo.live import LivePage
-    from nsq_ha.demo.spark_step import SparkReport
+    from examples.flights.audit import Audit
+    from examples.flights.live import LivePage
+    from examples.flights.spark_step import SparkReport
     from nsq_ha.devcluster import DevCluster
 
 PARTITIONS: Final = 4
@@ -236,9 +236,9 @@ class Demo:
     async def _page(self, admin: AdminClient, job: Job, cluster: DevCluster | None) -> AsyncIterator[None]:
         """Show a job in the browser until it ends."""
         try:
-            from nsq_ha.demo.live import LivePage, shown  # needs starlette and uvicorn
+            from examples.flights.live import LivePage, shown  # needs starlette and uvicorn
         except ModuleNotFoundError as error:
-            raise ConfigError(f"the live page needs {error.name}: pip install 'nsq_ha[demo]'") from error
+            raise ConfigError(f"the live page needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
         names = {address: name for name, address in cluster.nsqds.items()} if cluster is not None else {}
         self._live = LivePage(job.audit, job.topic, names, self.events)
         async with shown(admin, self._live) as url:
@@ -350,7 +350,7 @@ async def _embedded() -> AsyncIterator[DevCluster]:
     try:
         from nsq_ha.devcluster import DevCluster  # needs starlette and uvicorn, which a real cluster does not
     except ModuleNotFoundError as error:
-        raise ConfigError(f"the embedded cluster needs {error.name}: pip install 'nsq_ha[demo]'") from error
+        raise ConfigError(f"the embedded cluster needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
 
     cluster = DevCluster(nsqlookupds=2, nsqds=3)
     await asyncio.to_thread(cluster.__enter__)

@@ -3,10 +3,10 @@ from collections.abc import Callable
 
 import pytest
 
+from examples.flights.faults import FaultScript
+from examples.flights.flights import Flight
+from examples.flights.job import Job, JobOptions
 from nsq_ha import Producer, ServerError
-from nsq_ha.demo.faults import FaultScript
-from nsq_ha.demo.flights import Flight
-from nsq_ha.demo.job import Job, JobOptions
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
 

@@ -13,19 +13,19 @@ import time
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+from examples.flights.audit import SLOW, Audit
 from nsq_ha.dashboard import DashboardOptions, figures, serve
 from nsq_ha.dashboard.charts import ChartLine, NameMark, bar, chart, lane, legend, names_above
 from nsq_ha.dashboard.history import ClusterEvent, Period
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
 from nsq_ha.dashboard.pages.ui import Board, Extra, Page, TableColumn
-from nsq_ha.demo.audit import SLOW, Audit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
+    from examples.flights.faults import DemoEvent
     from nsq_ha.admin import AdminClient
-    from nsq_ha.demo.faults import DemoEvent
 
 INTERVAL: Final = 0.5
 """Seconds between two samples."""

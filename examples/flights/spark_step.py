@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.demo.delays import LATE_MINUTES, NO_CARRIER, Delays, most_flights_first
+from examples.flights.delays import LATE_MINUTES, NO_CARRIER, Delays, most_flights_first
 from nsq_ha.spark.session import local_session
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def start() -> SparkSession:
     Raises:
         SparkUnavailableError: Java or PySpark is missing; the text says what to install.
     """
-    spark = local_session("nsq_ha demo", config=SESSION_CONFIG)
+    spark = local_session("flights", config=SESSION_CONFIG)
     rows = spark.sparkContext.parallelize([(1,)]).map(tuple)
     spark.createDataFrame(rows, "id long").groupBy("id").count().collect()
     return spark
@@ -258,7 +258,7 @@ def flights_of(topic_rows: DataFrame) -> DataFrame:
 
 
 def delay_sums(flights: DataFrame) -> DataFrame:
-    """Return the sums of :class:`~nsq_ha.demo.delays.Delays`, one row per run and carrier.
+    """Return the sums of :class:`~examples.flights.delays.Delays`, one row per run and carrier.
 
     Args:
         flights: Some rows of :func:`flights_of`, without repeats.

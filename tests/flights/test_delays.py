@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.demo.delays import Delays, by_carrier, differing, most_flights_first, total
-from nsq_ha.demo.flights import Flight
+from examples.flights.delays import Delays, by_carrier, differing, most_flights_first, total
+from examples.flights.flights import Flight
 
 COLUMNS = ("carrier", "dep_delay", "arr_delay")
 

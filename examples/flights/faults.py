@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha.demo.job import Job
+    from examples.flights.job import Job
     from nsq_ha.devcluster import DevCluster
 
 

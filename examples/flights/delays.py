@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsq_ha.demo.flights import Flight
+    from examples.flights.flights import Flight
 
 LATE_MINUTES: Final = 15
 """A flight is late if it arrives more than this many minutes after its time."""

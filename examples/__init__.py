@@ -1,0 +1,1 @@
+"""Programs that show what the package can do. They come with the sources, and not with the package."""
