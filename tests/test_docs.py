@@ -57,6 +57,7 @@ OTHER_PROGRAMS = {
     "venv-pack",
     "spark-submit",
     "spark-class",
+    "nsq_to_file",
 }
 PUBLIC_MODULES = [
     "nsq_ha",

@@ -13,7 +13,7 @@ from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
     *("dev", "topic", "channel", "node", "pub", "tail", "browse", "lookup", "stat", "top", "doctor", "trace"),
-    *("to-file", "copy", "dead-letters", "bench", "dashboard"),
+    *("copy", "dead-letters", "dashboard"),
 )
 """All commands; each has a module of its name, and only that of the command that runs is loaded."""
 

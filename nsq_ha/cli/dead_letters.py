@@ -13,8 +13,8 @@ import msgspec
 
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
-from nsq_ha.cli.archive import JournalEntry
 from nsq_ha.cli.groups import Group
+from nsq_ha.cli.kept import KeptMessage
 from nsq_ha.cli.options import (
     CHANNEL,
     SECONDS,
@@ -451,7 +451,7 @@ async def _replay(
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
 
             def keep(message: Message, _: DeadLetter) -> int:
-                return file.write(msgspec.msgpack.encode(JournalEntry.of(message)))
+                return file.write(msgspec.msgpack.encode(KeptMessage.of(message)))
 
             sizes = await _found(cluster, topic, which, None, channel, keep=keep, unread=replayer.unread)
             is_rest = which.is_all and found.meta is not None
@@ -460,7 +460,7 @@ async def _replay(
             async with producer:
                 with Progress("replayed", len(sizes)) as progress:
                     for size in sizes:
-                        message = msgspec.msgpack.decode(file.read(size), type=JournalEntry).message()
+                        message = msgspec.msgpack.decode(file.read(size), type=KeptMessage).message()
                         if (message.offset or 0) >= passed.get(message.partition, 0):
                             await replayer.replay(producer, message, DeadLetter.of(message))
                         progress.advance()

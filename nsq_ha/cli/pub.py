@@ -41,7 +41,7 @@ _TAIL_GROWTH: Final = 8
 @click.option(
     "--from-tail",
     is_flag=True,
-    help="Each line is a message as `tail --json` and `to-file` write it: body or body_base64, and key, partition,"
+    help="Each line is a message as `tail --json` writes it: body or body_base64, and key, partition,"
     " headers, tag and trace_id if it has them.",
 )
 @click.option("--body-only", is_flag=True, help="With --from-tail: leave out headers, tag and trace id.")

@@ -18,7 +18,7 @@ from nsq_ha.cli.tail import as_dict
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message, OutgoingMessage
 from tests.cli.test_copy import tailed
-from tests.cli.test_to_file import Source
+from tests.support.sources import Source
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster

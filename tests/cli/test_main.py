@@ -19,10 +19,8 @@ COMMANDS = (
     "stat",
     "top",
     "doctor",
-    "to-file",
     "copy",
     "dead-letters",
-    "bench",
     "trace",
     "dashboard",
 )
@@ -135,7 +133,6 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
         ("tail", "t", "--from", "-1"),
         ("copy", "t", "u", "--rate", "0"),
         ("copy", "t", "u", "--rate", "0.1", "--idle", "10"),
-        ("bench", "t", "--size", "8"),
         ("dead-letters", "show", "t"),
         ("tail", "t", "--from", "0001-01-01"),
         ("tail", "t", "--from", "9999-12-31T23:59:59-14:00"),
@@ -181,7 +178,7 @@ def test_the_version_loads_no_command() -> None:
     loaded = loaded_by("--version")
     assert {"nsq_ha.cli.app", "click"} <= loaded
     assert loaded.isdisjoint({"asyncio", "logging", "ssl", "httpx", "rich", "nsq_ha.options.config"})
-    assert loaded.isdisjoint(f"nsq_ha.cli.{name}" for name in ("topic", "cluster", "running", "bench"))
+    assert loaded.isdisjoint(f"nsq_ha.cli.{name}" for name in ("topic", "cluster", "running", "copy"))
 
 
 def test_a_command_loads_no_other() -> None:

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import click
 import pytest
@@ -86,11 +85,10 @@ PUBLISHED = "nsq_ha_producer_published_total"
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("arguments", "figure", "code"),
+    ("arguments", "figure"),
     [
-        (("to-file", "{topic}", "--dir", "{folder}"), CONSUMED, 0),
-        (("copy", "{topic}", "{other}"), PUBLISHED, 0),
-        (("bench", "{topic}", "--count", "10000000", "--seconds", "600"), PUBLISHED, 130),
+        (("tail", "{topic}", "--channel", "nsq-ha-copy", "--consume"), CONSUMED),
+        (("copy", "{topic}", "{other}"), PUBLISHED),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -98,16 +96,13 @@ def test_a_scrape_answers_while_it_runs(
     invoke: Invoke,
     cluster: DevCluster,
     monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
     topic: str,
     *,
     arguments: tuple[str, ...],
     figure: str,
-    code: int,
 ) -> None:
     other = cluster.create_topic(f"{topic}.copies", 2)
-    for channel in ("nsq-ha-to-file", "nsq-ha-copy"):
-        assert invoke("channel", "create", topic, channel).exit_code == 0
+    assert invoke("channel", "create", topic, "nsq-ha-copy").exit_code == 0
     assert invoke("pub", topic, stdin="a\nb\nc\n").exit_code == 0
     scraper = Scraper(figure)
     monkeypatch.setattr(prometheus, "serve", scraper.serve)
@@ -119,12 +114,12 @@ def test_a_scrape_answers_while_it_runs(
     interrupting = threading.Thread(target=interrupt)
     interrupting.start()
     try:
-        given = [each.format(topic=topic, other=other, folder=tmp_path) for each in arguments]
+        given = [each.format(topic=topic, other=other) for each in arguments]
         result = invoke(*given, "--metrics-port", "0")
     finally:
         scraper.seen.set()
         interrupting.join()
-    assert result.exit_code == code, result.output
+    assert result.exit_code == 0, result.output
     assert f"\n{figure}{{" in scraper.page
 
 

@@ -193,7 +193,6 @@ async def test_dead_letters_of_a_missing_channel_say_how_to_create_it(plain: Pla
     ("arguments", "advice"),
     [
         (("tail", "orders", "-n", "3"), "nsq-ha channel create orders CHANNEL"),
-        (("bench", "orders", "-n", "3"), "use a topic of its own, or --no-consume"),
     ],
     ids=lambda each: each[0] if isinstance(each, tuple) else "",
 )

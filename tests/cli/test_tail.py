@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import click
 import pytest
@@ -15,8 +14,8 @@ from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message
 from tests.cli.conftest import Invoke
-from tests.cli.test_to_file import Source
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
+from tests.support.sources import Source
 
 
 def tailing(cluster: DevCluster, *arguments: str) -> Program:
@@ -281,17 +280,13 @@ def test_it_tells_when_it_is_cut_off_and_when_it_reads_again(invoke: Invoke, nam
 
 
 @pytest.mark.slow
-def test_idle_is_no_end_while_a_partition_cannot_be_read(invoke: Invoke, tmp_path: Path) -> None:
+def test_idle_is_no_end_while_a_partition_cannot_be_read(invoke: Invoke) -> None:
     with DevCluster(time_scale=0.02, nsqlookupds=1, nsqds=2) as own:
         source, target = (own.create_topic(name, 1, 1, sync_every=1) for name in ("source", "target"))
         leader = own.leader(source)
         assert leader is not None
         own.kill(leader)
-        for command in (
-            ("tail", source),
-            ("copy", source, target),
-            ("to-file", source, "--dir", str(tmp_path)),
-        ):
+        for command in (("tail", source), ("copy", source, target)):
             result = invoke(*command, "--idle", "0.2", lookupd=own.lookupd[0])
             assert result.exit_code == 1, result.output
             assert (

@@ -26,7 +26,7 @@ REFUSED = {
 """What only the other kind of cluster can do, by whether the cluster is a plain one."""
 
 
-ENDLESS = ("tail", "to-file")
+ENDLESS = ("tail",)
 """What runs until Ctrl-C."""
 
 

@@ -24,9 +24,7 @@ from typing import IO, Final, Self
 
 ROOT: Final = Path(__file__).parents[2]
 LOADED: Final = ("nsq_ha.sync", "nsq_ha.admin", "httpx", "multiprocessing.pool")
-COMMANDS: Final = tuple(
-    f"nsq_ha.cli.{name}" for name in ("app", "dev", "copy", "tail", "to_file", "top", "topic", "browse")
-)
+COMMANDS: Final = tuple(f"nsq_ha.cli.{name}" for name in ("app", "dev", "copy", "tail", "top", "topic", "browse"))
 NSQ_HA: Final = "from nsq_ha.cli.__main__ import main\nmain()"
 """The program of the command line."""
 FILE: Final = """
