@@ -13,8 +13,7 @@ Three kinds of things are observed:
   in :func:`publishing`.
 * Counts are kept by the parts, once per batch, and read when somebody asks: ``stats()``. Metrics are read there.
 
-Bytes are observed elsewhere: the wire log replaces a connection's stream when it opens (``engine.wire``), so that
-other connections do not even check a switch.
+Frames are observed elsewhere: a connection logs them if the wire log is on when it opens (``engine.wire``).
 
 The invariant: nothing that a listener does can hurt the client. It runs in the event loop after the code that
 reports, or, for a client for threads, in a thread of its own. So it may call any method of the client, and its errors

@@ -555,7 +555,7 @@ async def test_no_error_of_a_codec_or_reader_shows_it(
         def receive(*_: object) -> None:
             raise ValueError(SECRET)
 
-        monkeypatch.setattr(ClientProtocol, "receive", receive)
+        monkeypatch.setattr(ClientProtocol, "_receive_more", receive)
         stage.nsqd.script = Echoing(Publish, error(b"E_ODD"))
         with pytest.raises(PublishError) as caught:
             await producer.publish(TOPIC, b"x", partition=0, timeout=1.0)

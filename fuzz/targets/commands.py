@@ -19,7 +19,6 @@ from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.identify import SessionSettings, read_identify, read_plain_identify
 from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder
-from nsq_ha.protocol.wiretext import WireText
 
 
 def _read(stream: Iterable[bytes], *, magic: bool, extended: bool) -> list[object]:
@@ -54,8 +53,6 @@ def run_commands(data: bytes) -> None:
     assert _read(pieces(stream, cut), magic=magic, extended=extended) == events
     plain = _read_plain([stream], magic=magic)
     assert _read_plain(pieces(stream, cut), magic=magic) == plain
-    text = WireText(2**20)
-    assert all(line.isprintable() for piece in pieces(stream, cut) for line in text.sent(piece))
     for event in events:
         if isinstance(event, commands.Command):
             _again(event)

@@ -21,7 +21,6 @@ from nsq_ha.protocol.handshake import GetSecret, Receive
 from nsq_ha.protocol.identify import decode_authorization, decode_identity, upgrades
 from nsq_ha.protocol.messages import check_traced, damage_of, decode_message, encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
-from nsq_ha.protocol.wiretext import WireText
 from nsq_ha.spark.read import frames as spark_frames
 
 if TYPE_CHECKING:
@@ -168,8 +167,6 @@ def run_frames(data: bytes) -> None:
     state = _STATES[how % len(_STATES)]
     whole = heard(state(), [stream])
     assert heard(state(), pieces(stream, cut)) == whole
-    text = WireText(LARGEST)
-    assert all(line.isprintable() for piece in pieces(stream, cut) for line in text.received(piece))
     frames, is_refused = split(pieces(stream, cut))
     at_once, is_refused_at_once = split([stream])
     assert is_refused_at_once is is_refused

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from nsq_ha._version import __version__
+from nsq_ha.engine import wire
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
 from nsq_ha.engine.tcp import REACHABLE, Receiver, TcpStream
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from nsq_ha.protocol import Command, Layout, Sub, SubAdvanced, SubOrdered
 
 log: logging.Logger = logging.getLogger("nsq_ha.connection")
-_wire_log: Final = logging.getLogger("nsq_ha.wire")
 _numbers: Final = itertools.count(1)
 
 USER_AGENT: Final = f"nsq_ha/{__version__}"
@@ -113,13 +113,17 @@ class Connection:
         self.is_open: bool = False
         self.is_recalled: bool = False
         self.reads_no_more: bool = False
+        self._is_logged = wire.is_on()
         self._has_asked = self._has_answers = self._has_refused = False
         self._is_left = False
         self.lifetime: Lifetime | None = None
         self._callbacks = callbacks
-        self._stored = callbacks.stored
+        self._stored = None if self._is_logged else callbacks.stored
         self._loop = asyncio.get_running_loop()
         self._protocol = ClientProtocol(max_frame_bytes=config.max_frame_bytes)
+        self._receive = self._protocol.receive
+        if self._is_logged:
+            self._receive = partial(wire.receive, self.name, self._protocol)
         self._waiters: list[asyncio.Future[bytes]] = []
         self._stopping: asyncio.Future[bytes] | None = None  # CLS, which nsqd takes only once
         self._stream: TcpStream | None = None
@@ -193,6 +197,8 @@ class Connection:
         handshake = Handshake(self._protocol, offer, address=node.address, secret=text, asks=asks)
 
         def arrived(data: bytes | memoryview) -> None:
+            if self._is_logged:  # with TLS or compression, these are no frames
+                wire.log.debug("%s < %d bytes of the handshake", self.name, len(data))
             handshake.feed(data)
             while self._waiters:
                 waiter = self._waiters.pop(0)
@@ -224,23 +230,11 @@ class Connection:
             hint="" if config.nsqd else REACHABLE,
             local_addr=config.local_addr,
         )
-        if not _wire_log.isEnabledFor(logging.DEBUG):
-            return await opening(partial(TcpStream, receiver, self._lost))
-        from nsq_ha.engine.wire import WireLog, WireStream  # noqa: PLC0415 - 10 ms that only those who log should pay for
-
-        wire = WireLog(self.name, self._protocol, config.max_frame_bytes)
-        wire.note("connecting")
-        try:
-            stream = await opening(partial(WireStream, receiver, self._lost, wire))
-        except Exception as error:
-            wire.note(f"not connected: {error}")
-            raise
-        wire.note("connected")
-        return stream
+        return await opening(partial(TcpStream, receiver, self._lost))
 
     async def _do(self, step: Step, stream: TcpStream) -> None:
         if isinstance(step, Send):
-            stream.write(step.data)
+            self.write(step.data)
         elif isinstance(step, StartTls):
             tls = self.config.tls or TlsConfig()
             await stream.start_tls(ssl_context(tls), server_name(tls, self.node.host))
@@ -286,11 +280,15 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Buffer commands; they are written together at the end of this turn of the event loop."""
+        if self._is_logged:
+            wire.sent(self.name, data)
         if self._stream is not None:
             self._stream.write(data)
 
     def write_now(self, data: bytes) -> None:
         """Write buffered commands and ``data`` now, if waiting for the end of the turn has no advantage."""
+        if self._is_logged:
+            wire.sent(self.name, data)
         if self._stream is not None:
             self._stream.write_now(data)
 
@@ -303,6 +301,8 @@ class Connection:
         """
         self._protocol.expect_publish(count)
         self._has_asked = True
+        if self._is_logged:
+            wire.sent(self.name, data if isinstance(data, bytes) else b"".join(data))
         if self._stream is None:
             return
         if isinstance(data, bytes):
@@ -464,7 +464,7 @@ class Connection:
             self._has_answers = True
             stored(count)
             return
-        received = self._protocol.receive(data)
+        received = self._receive(data)
         if received.heartbeats:
             self._last_heartbeat = self._loop.time()
             if received.messages:

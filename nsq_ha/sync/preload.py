@@ -18,7 +18,6 @@ OURS: Final = (
     "nsq_ha.engine.quiet",
     "nsq_ha.options.environment",
     "nsq_ha.signals",
-    "nsq_ha.engine.wire",
 )
 """Modules that ours import inside of functions."""
 

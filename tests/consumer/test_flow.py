@@ -62,7 +62,7 @@ def sums_sent(caplog: pytest.LogCaptureFixture) -> list[int]:
     for record in caplog.records:
         connection, _, command = record.getMessage().partition(" > RDY ")
         if command:
-            current[connection] = int(command)
+            current[connection] = int(command.split()[0])
             sums.append(sum(current.values()))
     return sums
 

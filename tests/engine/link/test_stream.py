@@ -1,7 +1,6 @@
 """What streams are read into, and what the layers below and above them raise."""
 
 import asyncio
-import logging
 import socket
 import subprocess
 import sys
@@ -244,13 +243,9 @@ async def test_a_stream_that_was_closed_twice_can_be_aborted(nsqd: FakeNsqd, clo
 
 @pytest.mark.few(2)
 @pytest.mark.parametrize("end", ["close", "abort", "peer closes", "peer aborts", "bad data"])
-@pytest.mark.parametrize("is_logged", [False, True])
-async def test_nothing_of_a_tls_connection_stays_in_memory(
-    nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture, end: str, *, is_logged: bool
-) -> None:
+async def test_nothing_of_a_tls_connection_stays_in_memory(nsqd: FakeNsqd, end: str) -> None:
     """What is in a cycle waits for the collector, which rarely comes: connections that nsqd can write to for five
     seconds only took 40 MiB in two minutes."""
-    caplog.set_level(logging.DEBUG if is_logged else logging.INFO, "nsq_ha.wire")
     nsqd.tls = server_context()
     with without_collector():
         for _ in range(5):
