@@ -110,7 +110,6 @@ PRODUCER: dict[str, tuple[object, ...]] = {
     "strategy": ("random", None),
     "trace": (7, [7], ["bad topic"]),
     "on_unreachable": ("wait", None),
-    "on_partition_change": (5, "log"),
     "window": (0, 100_001, 1.5),
     "idle_timeout": (0.5, 86401),
     "max_connections": (0, 1.5),

@@ -68,7 +68,6 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "trace": ("orders, letters", frozenset({"orders", "letters"})),
     "on_unreachable": ("fail", "fail"),
     "new_partition_delay": ("0", 0.0),
-    "partition_change": ("drain", "drain"),
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
     "max_connections": ("3", 3),
@@ -106,7 +105,7 @@ GROUPS: dict[str, tuple[dict[str, str], object]] = {
         TlsConfig(ca_file="ca.pem", verify=False, minimum_version="1.3"),
     ),
 }
-WITHOUT_TEXT = {"on_event", "on_partition_change"}
+WITHOUT_TEXT = {"on_event"}
 SINGLE: list[tuple[type[ClientConfig], str, str, object]] = [
     *((kind, name, *entry) for kind in KINDS for name, entry in CLIENT.items()),
     *((ProducerConfig, name, *entry) for name, entry in PRODUCER.items()),
@@ -295,7 +294,7 @@ def test_a_key_of_many_parts_is_refused() -> None:
         ),
         ({"NSQ_HA_LOOKUPD": "two words:1"}, "", "^NSQ_HA_LOOKUPD: lookupd address 'two words:1'"),
         ({"NSQ_HA_COMPRESSION": "zip"}, "", "^NSQ_HA_COMPRESSION must be 'none', 'snappy' or 'deflate', not 'zip'$"),
-        ({"NSQ_HA_ON_PARTITION_CHANGE": "f"}, "", "^NSQ_HA_ON_PARTITION_CHANGE must be a function, not 'f'$"),
+        ({"NSQ_HA_ON_EVENT": "f"}, "", "^NSQ_HA_ON_EVENT must be a function or None, not 'f'$"),
         ({"NSQ_HA_BACKOFF": "1"}, "", "^NSQ_HA_BACKOFF has no value of its own: set NSQ_HA_BACKOFF_INITIAL, "),
         (
             {"NSQ_HA_BACKOFF_INITIAL": "x"},

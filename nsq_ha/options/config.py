@@ -218,14 +218,9 @@ class ProducerConfig(ClientConfig):
     topic immediately."""
     new_partition_delay: Annotated[Seconds, Meta(ge=0, le=_DAY)] | None = None
     """Delay before new partitions of a topic are published to, so that consumers subscribe first. The producer creates
-    the channels there; if it cannot, consumers with a longer ``max_lookup_interval`` may miss messages. None uses
+    the channels there; if it cannot, consumers with a longer ``max_lookup_interval`` may miss messages. Then keys move,
+    and the order of a key across the change is lost. None uses
     ``max_lookup_interval`` plus ``lookup_interval``, 65 by default."""
-    partition_change: Literal["follow", "refuse", "drain"] = "follow"
-    """What to do if the number of partitions changes, since keys then go to other partitions. ``follow`` continues
-    immediately, ``drain`` first waits for the answers to pending publishes, ``refuse`` fails all later publishes with
-    a key."""
-    on_partition_change: Callable[[str, int, int], object] | None = None
-    """Called with the topic, the old and the new number of partitions when a new number is used; must not block."""
     window: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 600.0

@@ -6,7 +6,7 @@ Type checkers cannot derive them from ``config``, which declares what each is. A
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypedDict
 
 from nsq_ha.options.config import BodyCodec, GiveUp, Secret, Sharding
@@ -58,8 +58,6 @@ class ProducerOptions(ClientOptions, total=False):
     trace: bool | Iterable[str]
     on_unreachable: Literal["retry", "fail"]
     new_partition_delay: float | None
-    partition_change: Literal["follow", "refuse", "drain"]
-    on_partition_change: Callable[[str, int, int], object] | None
     window: int
     idle_timeout: float
     max_connections: int

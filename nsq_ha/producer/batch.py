@@ -146,7 +146,6 @@ class BatchPlan:
         self._given = messages
         self._trace_id_of = trace_id_of
         self._parts: list[Sequence[int]] = []
-        self._refused: dict[int, PublishError] = {}
         self._checked: list[CheckedMessage] = []
         self._largest = config.max_message_bytes
         self._room = _room(config)
@@ -259,9 +258,6 @@ class BatchPlan:
                 partition, key = choice.bound_to(message.key, message.partition), lane_key(message.key)
             except ConfigError as error:
                 raise at_position(position, error) from error
-            except PublishError as error:
-                self._refused[position] = error
-                continue
             cut = by_partition.setdefault(partition, deque())
             if not cut or not cut[-1].takes(checked, room):
                 cut.append(_Chunk(checked.kind))
@@ -305,8 +301,6 @@ class BatchPlan:
         """
         # Each position gets its outcome below if there is no failure.
         results += [cast("PublishError", failure)] * len(self)
-        for position, error in self._refused.items():
-            results[position] = error
         for number, outcome in enumerate(outcomes):
             yield
             positions, self._parts[number] = self._parts[number], ()  # freed here, and not all at the end

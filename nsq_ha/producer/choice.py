@@ -1,6 +1,6 @@
 """Choose the partition of each message of a topic, and handle changes of the topic's number of partitions.
 
-Owns the number that keys are hashed over and the option ``partition_change``. ``policy.growth`` decides when a new
+Owns the number that keys are hashed over. ``policy.growth`` decides when a new
 number is due, ``policy.sharding`` hashes keys.
 """
 
@@ -11,14 +11,14 @@ import logging
 import random
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.errors import ConfigError, LookupUnavailableError, PublishError
+from nsq_ha.errors import ConfigError, LookupUnavailableError
 from nsq_ha.policy import sharding
 from nsq_ha.policy.growth import PartitionCount
 from nsq_ha.policy.lookup_pace import partition_delay
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nsq_ha.engine.shared import Connections
     from nsq_ha.options.config import ProducerConfig
@@ -96,7 +96,6 @@ class PartitionChoice:
 
         Raises:
             ConfigError: The partition does not exist, or the sharding function does not accept the key.
-            PublishError: The number of partitions changed, and keys are refused since then.
         """
         meta = self._meta
         if not meta.is_partitioned:
@@ -108,8 +107,6 @@ class PartitionChoice:
                     f"it has {meta.partition_num} (0..{meta.partition_num - 1})"
                 )
             return partition
-        if (refusal := self._repartition.refusal) is not None:
-            raise PublishError(refusal, topic=self._topic, partition=None, attempts=0, maybe_stored=False)
         return sharding.partition_of(self._hash(key), self._used)
 
     def bound_to(self, key: Key | None, partition: int | None) -> int | None:
@@ -117,7 +114,6 @@ class PartitionChoice:
 
         Raises:
             ConfigError: As for :meth:`partition_for`; or the topic is ordered, and the message may go to any.
-            PublishError: As for :meth:`partition_for`.
         """
         if key is not None or partition is not None:
             return self.partition_for(key, partition)
@@ -212,32 +208,24 @@ class Repartition:
     Args:
         topic: The topic.
         config: The producer's options.
-        with_keys: Returns the futures of all pending publishes with a key.
 
     Attributes:
         count: The number to hash over, and the one that follows it.
-        refusal: Why keys are refused. None if they are not.
     """
 
-    def __init__(
-        self, topic: str, config: ProducerConfig, with_keys: Callable[[], Iterable[asyncio.Future[object]]]
-    ) -> None:
+    def __init__(self, topic: str, config: ProducerConfig) -> None:
         self._topic = topic
-        self._config = config
         given = config.new_partition_delay
         default = partition_delay(config.lookup_interval, config.max_lookup_interval)
         self._delay = default if given is None else given
-        self._with_keys = with_keys
         self._loop = asyncio.get_running_loop()
         self.count: PartitionCount = PartitionCount()
-        self.refusal: str | None = None
         self._is_partitioned = True
-        self._draining: set[asyncio.Future[object]] = set()
 
     @property
     def is_calm(self) -> bool:
-        """Whether no change is due, draining or refused. Only a new view can end this."""
-        return not (self.count.is_pending or self._draining or self.refusal is not None)
+        """Whether no change is due. Only a new view can end this."""
+        return not self.count.is_pending
 
     def view_changed(self, view: TopicView) -> None:
         """Use the newest view of the topic."""
@@ -252,44 +240,11 @@ class Repartition:
         if not self.count.used:
             self.count.take(self._loop.time())
 
-    def is_settled(self) -> bool:
-        """Use a new number if it is due; return whether publishing may continue."""
-        if self.count.is_pending and (change := self.count.take(self._loop.time())) is not None:
-            self._changed(*change)
-        if self._draining:
-            self._draining = {future for future in self._draining if not future.done()}
-        return not self._draining
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether earlier publishes with keys are unanswered. Unlike :meth:`is_settled`, this changes nothing."""
-        return any(not future.done() for future in self._draining)
-
-    async def settled(self) -> None:
-        """Wait until publishing may continue. Cancelling leaves nothing behind."""
-        while not self.is_settled():
-            await asyncio.wait(self._draining)
-
-    def _changed(self, old: int, new: int) -> None:
-        if not self._is_partitioned:
-            return
-        policy = self._config.partition_change
-        log.warning(
-            "%s: the number of partitions changed from %d to %d, so keys move (partition_change=%r)",
-            self._topic,
-            old,
-            new,
-            policy,
-        )
-        if policy == "drain":
-            self._draining = set(self._with_keys())
-        elif policy == "refuse":
-            self.refusal = (
-                f"the topic has {new} partitions now, {old} before, and partition_change='refuse': "
-                "create a new producer when all messages with keys are consumed"
-            )
-        if self._config.on_partition_change is not None:
-            try:
-                self._config.on_partition_change(self._topic, old, new)
-            except Exception:
-                log.exception("on_partition_change failed for %s", self._topic)
+    def take(self) -> None:
+        """Use a new number if it is due."""
+        if (
+            self.count.is_pending
+            and (change := self.count.take(self._loop.time())) is not None
+            and self._is_partitioned
+        ):
+            log.warning("%s: the number of partitions changed from %d to %d, so keys move", self._topic, *change)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 from nsq_ha.errors import (
     ConfigError,
@@ -84,7 +84,7 @@ class TopicPublisher:
         self._pending = pending
         self._was_known = False
         self._calm_view: TopicView | None = None  # needs no further look: its number of partitions is not changing
-        self._repartition = Repartition(watch.topic, config, self._futures_with_keys)
+        self._repartition = Repartition(watch.topic, config)
         self.choice: PartitionChoice = PartitionChoice(
             watch.topic,
             config,
@@ -142,7 +142,6 @@ class TopicPublisher:
 
         Raises:
             ConfigError: The request does not suit the topic.
-            PublishError: The number of partitions changed, and keys are refused since then.
         """
         view = self.watch.view
         if self.queued and not is_first:
@@ -245,13 +244,13 @@ class TopicPublisher:
     # ------------------------------------------------------------ the topic's view
 
     async def view(self) -> TopicView:
-        """Return the topic's view as :meth:`known_view` does; if keys are moving, wait as ``partition_change`` says.
+        """Return the topic's view as :meth:`known_view` does, and use a new number of partitions if it is due.
 
         Only for the front of the topic's queue: the number of partitions in use may change here, and a large batch
         there has chosen its partitions.
         """
         view = await self.known_view()
-        await self._repartition.settled()
+        self._repartition.take()
         return view
 
     async def known_view(self) -> TopicView:
@@ -280,8 +279,11 @@ class TopicPublisher:
                 deadline = loop.time() + UNKNOWN_TOPIC_PATIENCE
 
     def is_usable(self, view: TopicView | None) -> TypeGuard[TopicView]:
-        """Return whether the view names the topic's partitions and keys are not moving."""
-        return view is not None and _names_partitions(view) and self._repartition.is_settled()
+        """Return whether the view names the topic's partitions; if so, use a new number of them if it is due."""
+        if view is None or not _names_partitions(view):
+            return False
+        self._repartition.take()
+        return True
 
     def is_forgotten(self) -> bool:
         """Return whether to forget the topic because nobody publishes to it; its number of partitions is not changing.
@@ -291,7 +293,8 @@ class TopicPublisher:
         senders = self.senders.values()
         if self.queued or self._getting_ready or any(sender.load for sender in senders):
             return False
-        if not (self._repartition.is_settled() and self._repartition.is_calm):
+        self._repartition.take()
+        if not self._repartition.is_calm:
             return False
         used_at = max(self.used_at, *(sender.last_used for sender in senders), 0.0)
         is_known = self.watch.view is not None and _names_partitions(self.watch.view)
@@ -301,10 +304,6 @@ class TopicPublisher:
     @property
     def trouble(self) -> NsqError | None:
         """Why a publish could not choose a partition in time. None if it could."""
-        if self._repartition.is_draining:
-            return ResponseTimeoutError(
-                "the number of partitions changed, and earlier publishes with keys were not answered in time"
-            )
         view = self.watch.view
         if view is not None and _names_partitions(view):
             return None
@@ -378,10 +377,6 @@ class TopicPublisher:
             return
         for request in sender.take_movable():
             self.sender(self.choice.other_partition(sender.partition)).submit(request)
-
-    def _futures_with_keys(self) -> list[asyncio.Future[Any]]:
-        requests = (request for sender in self.senders.values() for request in sender.lane.pending())
-        return [request.future for request in requests if request.keys and not request.future.done()]
 
 
 def _names_partitions(view: TopicView) -> bool:

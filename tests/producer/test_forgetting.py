@@ -84,18 +84,3 @@ async def _after(seconds: float, holding: Holding) -> None:
     began = asyncio.get_running_loop().time()
     await eventually(lambda: asyncio.get_running_loop().time() - began > seconds)
     holding.release()
-
-
-async def test_a_topic_that_refuses_keys_goes_on_refusing_them(stage: Stage) -> None:
-    stage.lead({0: stage.nsqds[0]})
-    async with stage.producer(
-        idle_timeout=1.0, partition_change="refuse", new_partition_delay=0.0, lookup_interval=0.1
-    ) as producer:
-        await producer.publish(TOPIC, b"x", key="k")
-        stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-        publisher = topics_of(producer)[TOPIC]
-        await eventually(lambda: publisher.is_usable(publisher.watch.view) and not publisher._repartition.is_calm)
-        began = asyncio.get_running_loop().time()
-        await eventually(lambda: asyncio.get_running_loop().time() - began > 1.5)
-        with pytest.raises(PublishError, match="partition_change='refuse'"):
-            await producer.publish(TOPIC, b"y", key="k")

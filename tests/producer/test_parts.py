@@ -328,9 +328,8 @@ class FakeSender:
 class Count:
     """A number of partitions, in place of a Repartition."""
 
-    def __init__(self, used: int = 0, refusal: str | None = None) -> None:
+    def __init__(self, used: int = 0) -> None:
         self.count = SimpleNamespace(used=used)
-        self.refusal = refusal
 
 
 def choice_of(
@@ -372,10 +371,6 @@ async def test_a_key_chooses_among_the_partitions_in_use() -> None:
     count.count.used = 2
     choice.follow(view)
     assert choice.partition_for("7", None) == 1
-    count.refusal = "it grew"
-    with pytest.raises(PublishError, match=r"^publish to orders not sent: it grew$") as refused:
-        choice.partition_for("7", None)
-    assert not refused.value.maybe_stored
     for wrong in (-1, True, 1.5, None):
         bad = choice_of({}, view, sharding=lambda _, number=wrong: number)
         with pytest.raises(ConfigError) as caught:
@@ -454,90 +449,44 @@ async def test_a_partition_in_trouble_is_left_out_and_probed() -> None:
 # ---------------------------------------------------------------- a change of the number of partitions
 
 
-def repartition_of(futures: list[asyncio.Future[object]], **options: Any) -> Repartition:  # noqa: ANN401
-    options = {"new_partition_delay": 1.0} | options
-    return Repartition(TOPIC, ProducerConfig(lookupd=("http://a:1",), **options), lambda: futures)
+def repartition_of() -> Repartition:
+    return Repartition(TOPIC, ProducerConfig(lookupd=("http://a:1",), new_partition_delay=1.0))
 
 
 async def changed(repartition: Repartition, *, is_partitioned: bool = True) -> None:
     """Let the number grow from 2 to 3."""
     repartition.view_changed(view_of(*NODES[:2], is_partitioned=is_partitioned))
-    assert (repartition.count.used, repartition.is_calm, repartition.is_settled()) == (2, True, True)
+    assert (repartition.count.used, repartition.is_calm) == (2, True)
     repartition.view_changed(view_of(*NODES[:3], is_partitioned=is_partitioned))
     assert (repartition.count.used, repartition.is_calm) == (2, False)
     if is_partitioned:
-        assert repartition.is_settled()
+        repartition.take()
         assert repartition.count.used == 2
         await dawdle(1.0)
+    repartition.take()
+    assert (repartition.count.used, repartition.is_calm) == (3, True)
 
 
-async def test_a_change_is_a_warning_and_a_call(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[object] = []
-    repartition = repartition_of([], on_partition_change=lambda *change: told.append(change))
-    await changed(repartition)
-    assert repartition.is_settled()
-    assert (repartition.count.used, repartition.is_calm, told) == (3, True, [(TOPIC, 2, 3)])
-    assert caplog.messages == [
-        "orders: the number of partitions changed from 2 to 3, so keys move (partition_change='follow')"
-    ]
-    assert repartition.refusal is None
+async def test_a_change_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    await changed(repartition_of())
+    assert caplog.messages == ["orders: the number of partitions changed from 2 to 3, so keys move"]
 
 
 async def test_plain_nsqds_come_and_go_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    repartition = repartition_of([], partition_change="refuse")
-    await changed(repartition, is_partitioned=False)
-    assert repartition.is_settled()
-    assert (repartition.count.used, caplog.messages) == (3, [])
-    assert repartition.refusal is None
-
-
-async def test_a_failing_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(*_: object) -> None:
-        raise ZeroDivisionError
-
-    repartition = repartition_of([], on_partition_change=fail)
-    await changed(repartition)
-    assert repartition.is_settled()
-    assert caplog.messages[1:] == ["on_partition_change failed for orders"]
-
-
-async def test_keys_are_refused_after_a_change_where_that_is_asked_for() -> None:
-    repartition = repartition_of([], partition_change="refuse")
-    await changed(repartition)
-    assert repartition.is_settled()
-    assert not repartition.is_calm
-    assert repartition.refusal == (
-        "the topic has 3 partitions now, 2 before, and partition_change='refuse': create a new producer when all"
-        " messages with keys are consumed"
-    )
-
-
-async def test_earlier_keys_drain_where_that_is_asked_for() -> None:
-    unanswered: list[asyncio.Future[object]] = [asyncio.get_running_loop().create_future() for _ in range(2)]
-    repartition = repartition_of(unanswered, partition_change="drain")
-    await changed(repartition)
-    assert not repartition.is_draining
-    assert not repartition.is_settled()
-    assert (repartition.is_draining, repartition.is_calm, repartition.count.used) == (True, False, 3)
-    waiting = asyncio.create_task(repartition.settled())
-    unanswered[0].set_result(None)
-    await turn(3)
-    assert not waiting.done()
-    unanswered[1].set_result(None)
-    await turn(3)
-    assert waiting.done()
-    assert (repartition.is_draining, repartition.is_calm) == (False, True)
+    await changed(repartition_of(), is_partitioned=False)
+    assert caplog.messages == []
 
 
 async def test_a_topic_that_disappears_is_a_new_one_when_it_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    repartition = repartition_of([])
+    repartition = repartition_of()
     repartition.view_changed(view_of(*NODES[:2]))
     repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=True))
     assert repartition.count.used == 2
     repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=False))
     assert repartition.count.used == 0
     repartition.view_changed(view_of(*NODES))
-    assert (repartition.count.used, repartition.is_settled(), caplog.messages) == (4, True, [])
+    repartition.take()
+    assert (repartition.count.used, caplog.messages) == (4, [])
 
 
 # ---------------------------------------------------------------- pauses and stalls
