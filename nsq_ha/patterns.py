@@ -1,8 +1,8 @@
 r"""Regular expressions and globs as nsqd's filters understand them: Go's ``regexp`` and ``gobwas/glob``.
 
-Go's ``regexp`` has the syntax of RE2, so RE2 itself does the work: a match takes time in proportion to the text.
-Python's ``re`` accepts other expressions, and can take exponential time. The extra ``filters`` brings RE2, so only
-what needs it imports this module.
+Go's ``regexp`` has the syntax of RE2, so RE2 itself does the work: a match takes time in proportion to the text. What
+RE2 knows and Go does not, such as ``\C``, nsqd refuses. Python's ``re`` accepts other expressions, and can take
+exponential time. The extra ``filters`` brings RE2, so only what needs it imports this module.
 
 RE2 works on bytes, Go on characters: here an unanchored ``\B`` also matches inside a character that is not ASCII.
 
@@ -35,18 +35,6 @@ _OPTIONS: Final = re2.Options()
 _OPTIONS.max_mem = 1 << 20
 _OPTIONS.log_errors = False
 _OPTIONS.never_capture = True
-
-_ONLY_RE2: Final = re.compile(
-    r"""
-      \\Q .*? (?:\\E | \Z)
-    | \[ \^? \]? (?: \[:\^?[a-z]+:\] | \\. | [^]\\] )*
-    | \(\?P<(?P<name>[0-9A-Za-z_]+)>
-    | (?P<foreign> \\C | \(\?P?< | \{ (?: [0-9]+, )? [1-9][0-9]{8,} (?: ,[0-9]* )? \} )
-    | \\.
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-"""Finds what RE2 takes without captures, and Go, at least before 1.22, does not; elsewhere it would mean nothing."""
 
 _GLOB: Final = re.compile(
     r"""
@@ -96,18 +84,9 @@ def compile_regexp(pattern: str) -> Pattern:
     """Return the pattern for a regular expression, which may match anywhere in the text.
 
     Raises:
-        ValueError: nsqd refuses the expression, or it is too large.
+        ValueError: RE2 refuses the expression, or it is too large.
     """
-    found = Pattern(_checked(pattern))
-    names = set[str]()
-    for part in _ONLY_RE2.finditer(pattern):
-        if part["foreign"]:
-            raise ValueError(f"Go's regexp does not know {part['foreign']}")
-        if part["name"] in names:
-            raise ValueError(f"two groups have the name {part['name']!r}")
-        if part["name"]:
-            names.add(part["name"])
-    return found
+    return Pattern(_checked(pattern))
 
 
 def compile_glob(pattern: str) -> Pattern:

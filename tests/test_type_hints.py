@@ -65,7 +65,7 @@ def test_the_types_of_every_public_callable_exist_at_run_time(module: str) -> No
     ("owner", "name"),
     [
         (owner, name)
-        for owner in (sync.Producer, sync.Consumer, sync.AdminClient, sync.MigratingProducer, sync.Worker)
+        for owner in (sync.Producer, sync.Consumer, sync.AdminClient, sync.Worker)
         for name, value in vars(owner).items()
         if inspect.isfunction(value) and not name.startswith("_")
     ],

@@ -370,7 +370,7 @@ class TopicPublisher:
         if view is None or view.meta is None:
             return
         if not self.queued:  # else the publish at the front of the queue may have chosen by the number in use
-            self._repartition.is_settled()
+            self._repartition.take()
         choice.follow(view)
         others = (p for p in choice.routes if p != sender.partition and choice.is_healthy(p))
         if not any(choice.is_near(p) or not is_near for p in others):

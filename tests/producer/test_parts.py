@@ -43,7 +43,7 @@ from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, Silence
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import GATHERED_BYTES
 from nsq_ha.protocol.server.answers import encode_traced
-from tests.support.waiting import dawdle, turn
+from tests.support.waiting import dawdle
 
 TOPIC = "orders"
 CONFIG = ProducerConfig()
