@@ -39,7 +39,6 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     client = ClientConfig()
     assert (client.heartbeat_interval, client.connect_timeout, client.lookup_timeout) == (2.0, 1.0, 1.0)
     assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, None, 5.0)
-    assert client.max_lookup_interval is None
     producer = ProducerConfig()
     assert producer.new_partition_delay is None
     assert (producer.publish_timeout, producer.sharding, producer.strategy) == (30.0, "murmur3", "round_robin")
@@ -50,13 +49,6 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     assert consumer.handler_backoff == Backoff(1.0, 4.0, 2.0, 0.3)
     assert consumer.requeue_backoff == Backoff(10.0, 900.0)
     assert consumer.requeue_backoff.initial > consumer.handler_backoff.maximum  # what fails is not the next test
-
-
-def test_the_longest_interval_is_not_shorter_than_the_shortest() -> None:
-    assert ClientConfig(lookup_interval=90.0).max_lookup_interval is None
-    assert ClientConfig(max_lookup_interval=5.0).max_lookup_interval == 5.0
-    with pytest.raises(ConfigError, match=r"^max_lookup_interval=4 is shorter than lookup_interval=5: raise"):
-        ClientConfig(max_lookup_interval=4.0)
 
 
 @pytest.mark.parametrize("kind", [ClientConfig, ProducerConfig, ConsumerConfig])
@@ -81,9 +73,7 @@ CLIENT: dict[str, tuple[object, ...]] = {
     "connect_timeout": (0, -1.0, math.nan, math.inf, "1", None, True, 86401),
     "lookup_timeout": (0, -1.0, math.nan, "1"),
     "lookup_interval": (0, math.inf),
-    "max_lookup_interval": (0, 4.9, 86401, "60"),
     "close_timeout": (0, -1),
-    "lookup_jitter": (-0.1, 1.1),
     "heartbeat_interval": (0.9, 86401, 0, -1),
     "output_buffer_timeout": (0.0009, 3601, 0, "1"),
     "output_buffer_bytes": (63, 2**31, 100.5),
@@ -151,7 +141,7 @@ def test_a_wrong_option_of_both(kind: type[ClientConfig], own: dict[str, tuple[o
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1, "lookup_jitter": 0}),
+        (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1}),
         (ClientConfig, {"heartbeat_interval": 300, "output_buffer_bytes": 2**20, "deflate_level": 9}),
         (ProducerConfig, {"window": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),

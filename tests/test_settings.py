@@ -44,8 +44,6 @@ CLIENT: dict[str, tuple[str, object]] = {
     "connect_timeout": ("2.5", 2.5),
     "lookup_timeout": ("3", 3.0),
     "lookup_interval": ("1e1", 10.0),
-    "max_lookup_interval": ("90", 90.0),
-    "lookup_jitter": ("0", 0.0),
     "heartbeat_interval": ("30", 30.0),
     "output_buffer_timeout": ("0.5", 0.5),
     "output_buffer_bytes": ("64", 64),

@@ -35,8 +35,8 @@ PACE: Final = Pace(
     limit=12.0,
     heartbeat=1.0,
     close=2.0,
-    # Half of a real cluster's outage is over before the shortest interval of lookups is. The longest is soon reached.
-    clients={"lookup_interval": 0.5, "max_lookup_interval": 3.0},
+    # Half of a real cluster's outage is over before the shortest interval of lookups is. The longest is 3 s.
+    clients={"lookup_interval": 0.25},
     consumers={
         "requeue_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1),
         "handler_backoff": Backoff(initial=0.2, maximum=1.0, jitter=0.1),

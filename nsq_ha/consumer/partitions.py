@@ -13,13 +13,14 @@ from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.subscription import Inbox, Subscription
 from nsq_ha.engine.approach import Approach
-from nsq_ha.engine.lookups import TopicWatch, numbered
+from nsq_ha.engine.lookup_log import numbered
 from nsq_ha.errors import ConfigError, TopicNotFoundError
 from nsq_ha.observe import PartitionReports
 from nsq_ha.options.config import ConsumerConfig, check_plain
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
+    from nsq_ha.engine.lookups import TopicWatch
     from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

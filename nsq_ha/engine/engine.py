@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.checks import check_topic
@@ -20,14 +21,13 @@ from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.servers import LookupdOutage, Servers
 from nsq_ha.errors import ClosedError
 from nsq_ha.observe import SILENT, Observer
-from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, LookupsInFlight, Slots, calm_rate, longest_interval
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, calm_rate
 from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Hashable, Sequence
+    from collections.abc import Coroutine, Hashable
 
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.engine.siblings import Siblings
     from nsq_ha.events import Event
     from nsq_ha.options.config import ClientConfig
 
@@ -36,33 +36,27 @@ _log: Final = logging.getLogger("nsq_ha.discovery")
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
 
-
 _CLOSE_LIMIT: Final = 1.0
 """Seconds that closing may take even if ``close_timeout`` is shorter; less could leave sockets open."""
 
-_CLOSE_TURNS: Final = 64
-"""Minimum turns of the event loop for closing. It needs 7 to 16 and waits for no server, so only a busy loop can delay
-it."""
-
 
 class Engine:
-    """What clients share; :meth:`join` it, and :meth:`leave` it again.
+    """What clients share: those whose options that decide how nsqlookupds are asked are equal.
 
     Attributes:
+        clients: Those that use it. They get the events, and are ended if the engine ends because of a bug of ours.
         servers: The known nsqlookupds. None with ``nsqd=``.
     """
 
-    def __init__(self, config: ClientConfig, key: Hashable, engines: dict[Hashable, Engine]) -> None:
+    def __init__(self, config: ClientConfig, key: Hashable) -> None:
         self._config = config
         self._key = key
-        self._engines = engines
-        self._clients: dict[Lookups, None] = {}
-        self._lookups: dict[tuple[str, Access], TopicLookups] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        # With nsqd= a lookup sends nothing.
-        self._in_flight = LookupsInFlight(math.inf if config.nsqd else LOOKUPS_AT_ONCE)
-        self._slots: dict[Access, Slots] = {"r": Slots(math.inf), "w": Slots(math.inf)}
+        self.clients: dict[Lookups, None] = {}
         self.servers: Servers | None = None
+        self._in_flight = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._lookups: dict[tuple[str, Access], TopicLookups] = {}
+        self._slots: dict[Access, float] = {"r": -math.inf, "w": -math.inf}
+        self._tasks: set[asyncio.Task[None]] = set()
         if config.nsqd:
             self._source: Servers | FixedNodes = FixedNodes(config.nsqd)
             return
@@ -70,56 +64,44 @@ class Engine:
         self._source = self.servers = Servers(
             config.lookupd, timeout=config.lookup_timeout, client=http, on_event=self._report
         )
-        self._start(self.servers.keep_lists(LIST_INTERVAL, config.lookup_jitter), "nsq_ha lists of nsqlookupds")
+        self._start(self.servers.keep_lists(LIST_INTERVAL), "nsq_ha lists of nsqlookupds")
 
     @classmethod
     def join(cls, config: ClientConfig, client: Lookups) -> Engine:
-        """Return the engine for these options in the running event loop; start it if there is none.
-
-        Args:
-            config: Options; the addresses, ``lookupd_tls``, ``local_addr`` and ``lookup_*`` decide who shares.
-            client: Gets the events, and is ended if the engine ends because of a bug in this library.
-        """
-        engines = _engines.here()
+        """Return the engine for these options in the running event loop; start it if there is none."""
         addresses = (config.lookupd, config.nsqd, config.lookupd_tls, config.local_addr)
-        pace = (config.lookup_timeout, config.lookup_jitter, config.lookup_interval, config.max_lookup_interval)
-        key = (*addresses, *pace)
-        engine = engines.get(key)
-        if engine is None:
-            engine = engines[key] = cls(config, key, engines)
-        engine._clients[client] = None
+        key = (*addresses, config.lookup_timeout, config.lookup_interval)
+        engines = _engines.here()
+        engine = engines.get(key) or cls(config, key)
+        engines[key] = engine
+        engine.clients[client] = None
         return engine
 
     async def leave(self, client: Lookups) -> None:
         """Stop using the engine; the last one ends it. A second call does nothing."""
-        if client not in self._clients:
-            return
-        if len(self._clients) > 1:
-            del self._clients[client]
-            return
-        self._forget()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.servers is not None:
-            await self.servers.aclose()
-            await self.servers.http.aclose()
-        self._clients.pop(client, None)  # at the end: a call that was cancelled is repeated
+        if self.clients.keys() == {client}:
+            self._forget()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if self.servers is not None:
+                await self.servers.aclose()
+                await self.servers.http.aclose()
+        self.clients.pop(client, None)  # at the end: a call that was cancelled is repeated
 
     def lookups_of(self, topic: str, access: Access) -> TopicLookups:
         """Return the lookups of a topic; start them if nobody watches it."""
         found = self._lookups.get((topic, access))
         if found is None:
-            found = TopicLookups(
+            found = self._lookups[topic, access] = TopicLookups(
                 topic,
                 access,
                 self._source,
-                self._config,
-                slots=self._slots[access],
+                self._config.lookup_interval,
                 in_flight=self._in_flight,
+                slot=partial(self._slot, access),
                 start=self._start,
             )
-            self._lookups[topic, access] = found
             self._count_topics()
         return found
 
@@ -131,25 +113,24 @@ class Engine:
             del self._lookups[topic, access]
             self._count_topics()
 
-    def _count_topics(self) -> None:
-        if self.servers is None:
-            return
-        self.servers.topics = len(self._lookups)
-        shortest = self._config.lookup_interval
-        longest = longest_interval(shortest, self._config.max_lookup_interval)
-        consumed = sum(access == "r" for _, access in self._lookups)
-        self._slots["r"].rate = calm_rate(shortest, longest, consumed)
-        self._slots["w"].rate = calm_rate(shortest, longest)
-
-    def _report(self, event: Event) -> None:
-        for client in tuple(self._clients):
-            client.observer.event(event)
+    def _slot(self, access: Access) -> float:
+        """Return when the next periodic lookup may begin, in the loop's time; the time belongs to the caller."""
+        slot = max(self._slots[access], asyncio.get_running_loop().time())
+        if self.servers is not None:  # else a lookup sends nothing
+            consumed = sum(each == "r" for _, each in self._lookups) if access == "r" else 0
+            self._slots[access] = slot + 1 / calm_rate(self._config.lookup_interval, consumed)
+        return slot
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run ``work`` until the engine ends. An error in it is a bug of ours, and ends all clients."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def _count_topics(self) -> None:
+        if self.servers is not None:
+            self.servers.topics = len(self._lookups)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -159,14 +140,18 @@ class Engine:
         # All errors of servers are handled, so this is a bug in this library: fail every caller.
         self._forget()
         log_traceback(_log, "the lookups failed", error)
-        for client in tuple(self._clients):
-            closed = ClosedError("the lookups failed because of an internal error")
-            closed.__cause__ = error
+        closed = ClosedError("the lookups failed because of an internal error")
+        closed.__cause__ = error
+        for client in tuple(self.clients):
             client.end(closed)
 
+    def _report(self, event: Event) -> None:
+        for client in tuple(self.clients):
+            client.observer.event(event)
+
     def _forget(self) -> None:
-        if self._engines.get(self._key) is self:
-            del self._engines[self._key]
+        if (engines := _engines.here()).get(self._key) is self:
+            del engines[self._key]
 
 
 _engines: Final[PerLoop[dict[Hashable, Engine]]] = PerLoop(dict)
@@ -189,9 +174,9 @@ class Lookups:
     def __init__(
         self, config: ClientConfig, *, access: Access, observer: Observer = SILENT, channel: str | None = None
     ) -> None:
-        self._config = config
         self.counts: LookupCounts = LookupCounts()
         self.observer: Observer = observer
+        self._config = config
         self._channel = channel
         self._access: Access = access
         self._engine: Engine | None = None
@@ -202,8 +187,7 @@ class Lookups:
     @property
     def silence(self) -> LookupdOutage | None:
         """Set while no nsqlookupd answers, as far as a client without topics knows. None with ``nsqd=``."""
-        engine = self._engine
-        return None if engine is None or engine.servers is None else engine.servers.silence
+        return None if self._engine is None or self._engine.servers is None else self._engine.servers.silence
 
     async def start(self) -> None:
         """Start the lookups, after comparing the nsqlookupds if there are several. A second call does nothing.
@@ -231,20 +215,18 @@ class Lookups:
         """
         siblings = [watch.siblings for watch in self._watches.values() if watch.siblings is not None]
         self.end(ClosedError("the client was closed"))
-        if self._closer is None or self._closer.cancelled():
-            self._closer = asyncio.create_task(self._close(siblings), name="nsq_ha lookups close")
-        limit = max(self._config.close_timeout, _CLOSE_LIMIT)
-        await asyncio.wait({self._closer}, timeout=limit)
-        for _ in range(_CLOSE_TURNS):
-            if self._closer.done():
-                return
-            await asyncio.sleep(0)
-        _log.warning("closing the lookups takes longer than %g s; it continues in the background", limit)
 
-    async def _close(self, siblings: Sequence[Siblings]) -> None:
-        await asyncio.gather(*(each.aclose() for each in siblings))
-        if self._engine is not None:
-            await self._engine.leave(self)
+        async def close() -> None:
+            await asyncio.gather(*(each.aclose() for each in siblings))
+            if self._engine is not None:
+                await self._engine.leave(self)
+
+        if self._closer is None or self._closer.cancelled():
+            self._closer = asyncio.create_task(close(), name="nsq_ha lookups close")
+        limit = max(self._config.close_timeout, _CLOSE_LIMIT)
+        done, _ = await asyncio.wait({self._closer}, timeout=limit)
+        if not done:
+            _log.warning("closing the lookups takes longer than %g s; it continues in the background", limit)
 
     def watch(self, topic: str) -> TopicWatch:
         """Return the watch of ``topic``; the first call starts its lookups.
@@ -273,15 +255,12 @@ class Lookups:
 
     def end(self, cause: ClosedError) -> None:
         """Refuse everything from now on, and end all watches."""
-        if self._closed is None:
-            self._closed = cause
+        self._closed = self._closed or cause
         for watch in self._watches.values():
             self._end_watch(watch, cause)
         self._watches.clear()
 
     def _end_watch(self, watch: TopicWatch, cause: ClosedError) -> None:
         watch.end(cause)
-        if watch.siblings is not None:
-            watch.siblings.cancel()
         if self._engine is not None:
             self._engine.release_unwatched(watch.topic, self._access)

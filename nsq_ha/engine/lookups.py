@@ -1,7 +1,7 @@
 """Look up one topic periodically, and quickly on demand, for all clients of an engine that watch it.
 
-This module decides when to look up, and reports what changes. It knows neither the nsqlookupds (``servers``) nor the
-rules of a view (``policy.topology``). Each client has a :class:`TopicWatch`; those of one topic and purpose share their
+This module decides when to look up. It knows neither the nsqlookupds (``servers``) nor the rules of a view
+(``policy.topology``). Each client has a ``TopicWatch``; those of one topic and purpose share their
 :class:`TopicLookups`, which the engine owns.
 
 A topic is looked up periodically, as ``policy.lookup_pace`` says; on demand at once, and then as ``policy.timing`` says
@@ -14,33 +14,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
-import math
 import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from nsq_ha.engine.lookup_log import log_changes
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
 from nsq_ha.observe import SILENT, Observer
-from nsq_ha.policy.lookup_pace import LookupPace, LookupsInFlight, PendingLookup, Slots, Urgency, longest_interval
+from nsq_ha.policy.lookup_pace import interval_after
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
-from nsq_ha.policy.topology import Node, TopicChange, TopicMeta, TopicView, difference
+from nsq_ha.policy.topology import TopicView, changed_leaders
 from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.engine.fixed import FixedNodes
     from nsq_ha.engine.lookupd import Access
-    from nsq_ha.options.config import ClientConfig
 
-_CALM: Final = 1.5
+_PAUSED: Final = 1.5
+"""Seconds without lookups after which those on demand are frequent again."""
 
 _log = logging.getLogger("nsq_ha.discovery")
 
@@ -65,9 +64,9 @@ class TopicLookups:
         topic: The topic.
         access: ``w`` for publishing, ``r`` for consuming: nsqlookupds answer these differently.
         source: Answers: the known nsqlookupds, or fixed nodes.
-        config: Options; ``lookup_*`` are used.
-        slots: Times at which periodic rounds may begin.
-        in_flight: The lookups in flight.
+        shortest: ``lookup_interval``.
+        in_flight: Held by each lookup.
+        slot: Returns when the next periodic lookup of all topics may begin; the time belongs to the caller.
         start: Starts a task.
 
     Attributes:
@@ -75,6 +74,7 @@ class TopicLookups:
         view: The latest view of the topic. None until the first answer.
         plain: What is remembered of it if its cluster is a plain one.
         begun: Number of rounds that have begun.
+        ended: Number of rounds that have ended.
         error: The error of the last round. None if it got an answer.
         failing_since: When the first of the last rounds without an answer ended, in the loop's time. None if the last
             one got an answer.
@@ -87,39 +87,37 @@ class TopicLookups:
         topic: str,
         access: Access,
         source: Servers | FixedNodes,
-        config: ClientConfig,
+        shortest: float,
         *,
-        slots: Slots,
-        in_flight: LookupsInFlight,
+        in_flight: asyncio.Semaphore,
+        slot: Callable[[], float],
         start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
     ) -> None:
         self.topic: str = topic
-        self.access: Access = access
         self.source: Servers | FixedNodes = source
         self.watches: list[TopicWatch] = []
         self.view: TopicView | None = None
         self.plain: PlainTopic = PlainTopic()
         self.begun: int = 0
+        self.ended: int = 0
         self.error: DiscoveryError | None = None
         self.failing_since: float | None = None
         self.absent_since: float | None = None
         self.leaderless_since: dict[int, float] = {}
-        self._interval = config.lookup_interval
-        longest = longest_interval(self._interval, config.max_lookup_interval)
-        self._pace = LookupPace(self._interval, longest, config.lookup_jitter)
-        self._slots = slots
+        self._access = access
+        self._shortest = shortest
         self._in_flight = in_flight
+        self._next_slot = slot
         self._start = start
         self._loop = asyncio.get_running_loop()
         self._begun_at = float("-inf")
-        self._chance = _chance()
-        self._streak = 0
-        self._has_newcomer = False
-        self._is_wanted = False
+        self._chance = random.random()  # noqa: S311 - the same for all plans of a round: a timer must not draw again
+        self._calm_rounds = 0
+        self._streak = 0  # rounds on demand without news
+        self._has_newcomer = self._is_wanted = False
         self._waiting = 0
+        self._slot: float | None = None  # of the next periodic round
         self._round: asyncio.Task[None] | None = None
-        self._slot: float | None = None  # of a periodic round
-        self._pending: PendingLookup | None = None
         self._timer: asyncio.Handle | None = None
 
     def add(self, watch: TopicWatch) -> None:
@@ -136,23 +134,17 @@ class TopicLookups:
 
         A running round does not count, since it may have begun before the trouble.
         """
-        self._pace.disturbed()
         self._is_wanted = True
         self._plan()
 
     def refresh_if_old(self) -> None:
-        """Look up soon if the last round began more than ``lookup_interval`` ago, since its view is about to be used.
-
-        This is no sign of trouble, so the interval of the periodic lookups stays.
-        """
-        if self._loop.time() - self._begun_at > self._interval:
-            self._is_wanted = True
-            self._plan()
+        """Look up soon if the last round began more than ``lookup_interval`` ago: its view is about to be used."""
+        if self._loop.time() - self._begun_at > self._shortest:
+            self.refresh_soon()
 
     @contextlib.contextmanager
     def wanted(self) -> Iterator[None]:
         """Look up often while the block runs, since its code waits for a change."""
-        self._pace.disturbed()
         self._waiting += 1
         self._plan()
         try:
@@ -162,148 +154,109 @@ class TopicLookups:
 
     def end(self) -> None:
         """Stop looking up."""
-        if self._round is not None:
-            self._round.cancel()
-        self._stop_timer()
-        self._withdraw()
+        for each in (self._round, self._timer):
+            if each is not None:
+                each.cancel()
 
     def _plan(self) -> None:
-        """Begin a round if it is due and others leave room; otherwise set a timer.
+        """Begin a round if it is due; otherwise set a timer.
 
         Called whenever a round may be due sooner. Waiters may leave meanwhile, so the timer, too, ends in here.
         """
         if self._round is not None or not self.watches:
             return
-        self._stop_timer()
-        now = self._loop.time()
-        urgency = self._urgency()
-        is_demanded = urgency is not Urgency.PERIODIC
-        if is_demanded and now - self._begun_at > _CALM:
-            self._streak = 0
-        if (self._pending is not None and self._pending.urgency is not urgency) or (
-            self._slot is not None and is_demanded
-        ):
-            self._withdraw()
-        gap = gap_after(self._streak, lambda: self._chance) if is_demanded else self._pace.gap(self._chance)
-        due = now if self._has_newcomer else self._begun_at + gap
-        if now >= due and not is_demanded:
-            self._slot = due = self._slots.reserve(now) if self._slot is None else self._slot
-        if now >= due:
-            self._pending = self._pending or self._in_flight.join(urgency, self._plan_soon)
-            if self._pending.has_begun:
-                self._begin(now, is_demanded=is_demanded)
-                return
-            due = math.inf
-        if due < math.inf:
+        if self._timer is not None:
+            self._timer.cancel()
+        now, is_periodic = self._loop.time(), not self._is_demanded
+        if is_periodic:
+            due = self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance)
+            if due <= now:
+                self._slot = due = self._next_slot() if self._slot is None else self._slot
+        else:
+            if now - self._begun_at > _PAUSED:
+                self._streak = 0
+            due = now if self._has_newcomer else self._begun_at + gap_after(self._streak, lambda: self._chance)
+        if due <= now:
+            self._round = self._start(self._run(is_periodic=is_periodic), f"lookup of {self.topic}")
+        else:
             self._timer = self._loop.call_at(due, self._plan)
 
     def _plan_soon(self) -> None:
-        self._stop_timer()
-        self._timer = self._loop.call_soon(self._plan)
-
-    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._timer = self._loop.call_soon(self._plan)
 
-    def _withdraw(self) -> None:
-        """Leave the lookups in flight or the queue, and the time of a periodic round, to others."""
-        pending, self._pending = self._pending, None
-        slot, self._slot = self._slot, None
-        if pending is not None:
-            self._in_flight.leave(pending)
-        if slot is not None:
-            self._slots.give_back(slot)
+    @property
+    def _is_demanded(self) -> bool:
+        is_unsettled = self.view is not None and self.view.unsettled
+        return self._has_newcomer or self._is_wanted or self._waiting > 0 or is_unsettled
 
-    def _begin(self, now: float, *, is_demanded: bool) -> None:
-        self._slot = None  # it is used
-        self._has_newcomer = self._is_wanted = False
-        self.begun += 1
-        self._begun_at = now
-        self._round = self._start(self._run(is_demanded=is_demanded), f"lookup of {self.topic}")
-
-    def _urgency(self) -> Urgency:
-        if self._has_newcomer:
-            return Urgency.FIRST
-        if not (self._is_wanted or self._waiting > 0 or (self.view is not None and self.view.unsettled)):
-            return Urgency.PERIODIC
-        return Urgency.FIRST if self.view is None else Urgency.DEMANDED
-
-    async def _run(self, *, is_demanded: bool) -> None:
+    async def _run(self, *, is_periodic: bool) -> None:
         try:
-            await self._look_up(is_demanded=is_demanded)
+            async with self._in_flight:
+                self._has_newcomer = self._is_wanted = False
+                if is_periodic:
+                    self._slot = None  # it is used
+                self.begun += 1
+                self._begun_at = self._loop.time()
+                await self._look_up(is_periodic=is_periodic)
         except BaseException as error:
             if not is_foreign(error):
                 raise
-            self._survive(error)
+            report_unexpected(_log, f"lookup of {self.topic}", error)
+            self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
+            self._streak, self._calm_rounds = self._streak + 1, 0
+            self._end_round()
         finally:
             self._round = None
-            self._withdraw()
-        self._chance = _chance()
+        self._chance = random.random()  # noqa: S311 - spreads load
         self._plan_soon()  # not at once: waiters whose condition is met leave first, and the pace depends on the others
 
-    async def _look_up(self, *, is_demanded: bool) -> None:
-        age = 0.0 if is_demanded else self._interval
-        result = await self.source.look_up(self.topic, self.access, max_age=age)
-        old = self.view
+    async def _look_up(self, *, is_periodic: bool) -> None:
+        age = self._shortest if is_periodic else 0.0
+        result = await self.source.look_up(self.topic, self._access, max_age=age)
+        old, failed = self.view, self.error is not None
         if result.answers:
             self.view, self.plain = merge_round(self.topic, old, self.plain, result.answers)
-        self._log_error(result.error)
         self.error = result.error
+        if result.error is not None and not failed:
+            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
+            text = "topic %s: %s; using the leaders known so far"
+            _log.info(text, self.topic, result.error, extra={"topic": self.topic})
+        elif result.error is None and failed:
+            _log.info("topic %s: the lookup works again", self.topic, extra={"topic": self.topic})
         is_changed = self.view is not None and self.view != old
-        self._streak = self._streak + 1 if is_demanded and not is_changed else 0
-        is_whole = self.view is not None and self.view.complete
-        is_calm = is_whole and not is_changed and result.error is None
-        self._pace.round_ended(is_calm=is_calm, on_demand=is_demanded)
-        if is_changed and self.view is not None and _log.isEnabledFor(logging.INFO):
-            _log_changes(old, self.view)
+        is_calm = not is_changed and result.error is None and self.view is not None and self.view.complete
+        self._streak = 0 if is_periodic or is_changed else self._streak + 1
+        self._calm_rounds = self._calm_rounds + 1 if is_calm and is_periodic else 0
+        if is_changed and self.view is not None:
+            log_changes(old, self.view)
         self._end_round()
 
     def _end_round(self) -> None:
-        self._keep_times()
-        took = self._loop.time() - self._begun_at
-        for watch in tuple(self.watches):
-            if watch.first_round > self.begun:
-                continue
-            try:
-                watch.round_ended(took)
-            except Exception as error:  # noqa: BLE001 - the other clients go on
-                report_unexpected(_log, f"watch of {self.topic}", error)
-
-    def _keep_times(self) -> None:
-        """Keep since when each trouble has lasted, after a round."""
+        """Keep since when each trouble has lasted, and report the round to the clients."""
         now, view, before = self._loop.time(), self.view, self.leaderless_since
+        self.ended = self.begun
         self.failing_since = None if self.error is None else (self.failing_since or now)
-        partitions: Iterable[int] = ()
-        if view is None or not view.partition_num or (view.is_plain and not view.leaders):
-            self.absent_since = self.absent_since or now
-        else:
-            self.absent_since = None
-            # An nsqd that leaves a plain cluster may have left for good.
-            partitions = () if view.is_plain else range(view.partition_num)
+        is_absent = view is None or not view.partition_num or (view.is_plain and not view.leaders)
+        self.absent_since = (self.absent_since or now) if is_absent else None
+        # An nsqd that leaves a plain cluster may have left for good.
+        led = range(0 if view is None or is_absent or view.is_plain else view.partition_num)
         self.leaderless_since = {
-            partition: before.get(partition, now)
-            for partition in partitions
-            if view is not None and partition not in view.leaders
+            number: before.get(number, now) for number in led if view is not None and number not in view.leaders
         }
-
-    def _survive(self, error: BaseException) -> None:
-        """Count a round that ended with an unexpected error as one without an answer."""
-        report_unexpected(_log, f"lookup of {self.topic}", error)
-        self.error = LookupUnavailableError(f"the lookup failed with an unexpected error: {error!r}")
-        self._streak += 1
-        self._pace.disturbed()
-        self._end_round()
-
-    def _log_error(self, error: DiscoveryError | None) -> None:
-        if error is not None and self.error is None:
-            # INFO, since each failing nsqlookupd was already reported, and others may know the topic.
-            _log.info("topic %s: %s; using the leaders known so far", self.topic, error, extra={"topic": self.topic})
-        elif error is None and self.error is not None:
-            _log.info("topic %s: the lookup works again", self.topic, extra={"topic": self.topic})
+        for watch in tuple(self.watches):
+            if watch.is_informed:
+                try:
+                    watch.round_ended(now - self._begun_at)
+                except Exception as error:  # noqa: BLE001 - the other clients go on
+                    report_unexpected(_log, f"watch of {self.topic}", error)
 
 
 class TopicWatch:
-    """What one client knows of a topic; create it with :meth:`Lookups.watch`.
+    """What one client knows of a topic: the outcomes of the rounds that began after it was created.
+
+    Create it with :meth:`Lookups.watch`.
 
     Args:
         lookups: Of the topic.
@@ -314,42 +267,54 @@ class TopicWatch:
     Attributes:
         topic: The topic.
         observer: The client's; the parts that follow the watch report through it.
-        view: The latest view of the topic. None until the first answer.
-        rounds: Number of the last round that has ended.
-        error: The error of that round. None if it got an answer.
-        failing_since: When the first of the last rounds without an answer ended, in the loop's time. None if the last
-            one got an answer.
-        absent_since: Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did.
-        leaderless_since: Since when partitions have had no leader; not of a plain cluster.
         siblings: Gives new partitions the channels of the others. None for a plain cluster, and before the first view.
-        first_round: Number of the first round that counts for this client.
     """
 
     def __init__(
-        self,
-        lookups: TopicLookups,
-        observer: Observer = SILENT,
-        *,
-        counts: LookupCounts,
-        channel: str | None = None,
+        self, lookups: TopicLookups, observer: Observer = SILENT, *, counts: LookupCounts, channel: str | None = None
     ) -> None:
         self.topic: str = lookups.topic
         self.observer: Observer = observer
         self.siblings: Siblings | None = None
-        self.view: TopicView | None = None
-        self.rounds: int = 0
-        self.error: DiscoveryError | None = None
-        self.failing_since: float | None = None
-        self.absent_since: float | None = None
-        self.leaderless_since: dict[int, float] = {}
         self._lookups = lookups
+        self._first_round = lookups.begun + 1
         self._counts = counts
         self._channel = channel
+        self._reported: TopicView | None = None
         self._listeners: list[Listener] = []
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._ended = asyncio.Event()
         self._closed: ClosedError | None = None
-        self.first_round: int = lookups.begun + 1
         lookups.add(self)
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether a round that counts for this client has ended."""
+        return self._lookups.ended >= self._first_round
+
+    @property
+    def view(self) -> TopicView | None:
+        """The latest view of the topic. None until the first answer."""
+        return self._lookups.view if self.is_informed else None
+
+    @property
+    def error(self) -> DiscoveryError | None:
+        """The error of the last round. None if it got an answer."""
+        return self._lookups.error if self.is_informed else None
+
+    @property
+    def failing_since(self) -> float | None:
+        """Since when rounds have got no answer, in the loop's time. None if the last one got one."""
+        return self._lookups.failing_since if self.is_informed else None
+
+    @property
+    def absent_since(self) -> float | None:
+        """Since when no answer has named a partition, or an nsqd of a plain cluster. None if one did."""
+        return self._lookups.absent_since if self.is_informed else None
+
+    @property
+    def leaderless_since(self) -> Mapping[int, float]:
+        """Since when partitions have had no leader; not of a plain cluster."""
+        return self._lookups.leaderless_since if self.is_informed else {}
 
     def name_of(self, partition: int) -> str:
         """Return how texts name a partition: ``orders-3``, or only the topic if the cluster has no partitions."""
@@ -364,12 +329,8 @@ class TopicWatch:
     def is_nowhere(self) -> bool:
         """Whether every nsqlookupd of a plain cluster answered that it does not know the topic."""
         view = self.view
-        return (
-            view is not None
-            and view.is_plain
-            and not view.exists
-            and set(self.lookupds) <= set(self._lookups.plain.answers)
-        )
+        is_absent = view is not None and view.is_plain and not view.exists
+        return is_absent and set(self.lookupds) <= set(self._lookups.plain.answers)
 
     def refresh_soon(self) -> None:
         """Look up as soon as the pace allows; all requests until then share one round.
@@ -379,11 +340,12 @@ class TopicWatch:
         self._lookups.refresh_soon()
 
     def refresh_if_old(self) -> None:
-        """Look up soon if the last round began more than ``lookup_interval`` ago, since its view is about to be used.
-
-        This is no sign of trouble, so the interval of the periodic lookups stays.
-        """
+        """Look up soon if the last round began more than ``lookup_interval`` ago: its view is about to be used."""
         self._lookups.refresh_if_old()
+
+    def wanted(self) -> contextlib.AbstractContextManager[None]:
+        """Look up often while the block runs, since its code waits for a change."""
+        return self._lookups.wanted()
 
     async def next_round(self) -> None:
         """Wait for the end of a round that begins after this call, even if it gets no answer.
@@ -397,7 +359,7 @@ class TopicWatch:
         """
         target = self._lookups.begun + 1
         self.refresh_soon()
-        while self.rounds < target:
+        while self._lookups.ended < target:
             await self._next_end()
 
     async def wait_until(self, predicate: Callable[[TopicView], bool]) -> TopicView:
@@ -409,100 +371,74 @@ class TopicWatch:
             ClosedError: The client was closed.
         """
         with self.wanted():
-            while self.view is None or not predicate(self.view):
+            while (view := self.view) is None or not predicate(view):
                 await self._next_end()
-            return self.view
-
-    def wanted(self) -> contextlib.AbstractContextManager[None]:
-        """Look up often while the block runs, since its code waits for a change."""
-        return self._lookups.wanted()
+            return view
 
     def add_listener(self, callback: Listener) -> None:
         """Call ``callback`` with each changed view, but not with the current one."""
         self._listeners.append(callback)
 
     def round_ended(self, took: float) -> None:
-        """Take over the outcome of a round. The lookups call this.
-
-        Args:
-            took: Seconds from its beginning to its end.
-        """
-        if self.lookupds:  # else the nodes are fixed, and no server was asked
+        """Report the outcome of a round, which took so many seconds. The lookups call this."""
+        source, old, view = self._lookups.source, self._reported, self.view
+        if source.urls:  # else the nodes are fixed, and no server was asked
             self._counts.lookups += 1
-            self._counts.lookup_failures += self._lookups.error is not None
+            self._counts.lookup_failures += self.error is not None
             self._counts.lookup_seconds += took
-        lookups, old = self._lookups, self.view
-        self.rounds = lookups.begun
-        self.view, self.error = lookups.view, lookups.error
-        self.failing_since, self.absent_since = lookups.failing_since, lookups.absent_since
-        self.leaderless_since = lookups.leaderless_since
-        self._wake()
-        if self.view is None:
+        self._ended.set()
+        if view is None:
             return
-        source = lookups.source
-        if self.siblings is None and not self.view.is_plain and isinstance(source, Servers):
+        if self.siblings is None and not view.is_plain and isinstance(source, Servers):
             self.siblings = Siblings(self.topic, source, self.observer, channel=self._channel)
-        if self.siblings is not None and not self.view.exists:
+        if self.siblings is not None and not view.exists:
             self.siblings.forget()
-        if self.view != old:
+        if view != old:
+            self._reported = view  # each view is reported once
             try:
-                self._report(difference(old, self.view))
-            finally:  # each view is reported to the listeners once
-                self._tell(self.view)
+                self._report(old, view)
+            finally:
+                self._call_listeners(view)
 
     def end(self, cause: ClosedError) -> None:
         """Leave the lookups, and fail all waiters with ``cause``."""
         self._closed = cause
         self._lookups.watches.remove(self)
-        self._wake()
+        self._ended.set()
+        if self.siblings is not None:
+            self.siblings.cancel()
 
     async def _next_end(self) -> None:
         if self._closed is None:
-            waiting = asyncio.get_running_loop().create_future()
-            self._waiting[waiting] = None
-            try:
-                await waiting
-            finally:
-                del self._waiting[waiting]
+            self._ended.clear()
+            await self._ended.wait()
         if self._closed is not None:
             raise again(self._closed)
 
-    def _wake(self) -> None:
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
-
-    def _tell(self, view: TopicView) -> None:
+    def _call_listeners(self, view: TopicView) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(view)
-            except Exception as error:  # noqa: BLE001
-                # An error in one listener must not stop the lookups.
+            except Exception as error:  # noqa: BLE001 - an error in one listener must not stop the lookups
                 report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
-    def _report(self, change: TopicChange) -> None:
-        self._counts.leader_changes += len(change.moved) + len(change.lost)
-        for partition, node in change.gained.items():
-            self._report_leader(partition, None, node)
-        for partition, (before, after) in change.moved.items():
-            self._report_leader(partition, before, after)
-        for partition, node in change.lost.items():
-            self._report_leader(partition, node, None)
-        first, second = change.meta or (None, None)
-        if first is None or second is None or not second.is_partitioned:
-            return
-        if first.partition_num != second.partition_num:
+    def _report(self, old: TopicView | None, view: TopicView) -> None:
+        for partition, (before, after) in changed_leaders(old, view).items():
+            self._counts.leader_changes += before is not None
             self.observer.event(
-                Repartitioned(
-                    topic=self.topic, channel=self._channel, before=first.partition_num, after=second.partition_num
+                LeaderChanged(
+                    topic=self.topic,
+                    channel=self._channel,
+                    partition=partition,
+                    before=None if before is None else before.address,
+                    after=None if after is None else after.address,
                 )
             )
-
-    def _report_leader(self, partition: int, before: Node | None, after: Node | None) -> None:
-        old, new = (None if node is None else node.address for node in (before, after))
-        self.observer.event(
-            LeaderChanged(topic=self.topic, channel=self._channel, partition=partition, before=old, after=new)
-        )
+        numbers = 0 if old is None else old.partition_num, view.partition_num
+        if all(numbers) and numbers[0] != numbers[1] and not view.is_plain:
+            self.observer.event(
+                Repartitioned(topic=self.topic, channel=self._channel, before=numbers[0], after=numbers[1])
+            )
 
 
 def again(error: ClosedError) -> ClosedError:
@@ -510,86 +446,3 @@ def again(error: ClosedError) -> ClosedError:
     copy = ClosedError(*error.args)
     copy.__cause__ = error.__cause__
     return copy
-
-
-def _chance() -> float:
-    """Return a random number, the same for all plans of a round: a timer that ends must not draw again."""
-    return random.random()  # noqa: S311 - spreads load
-
-
-_OWN_LINES: Final = 8
-"""Partitions of one change that have a line each; more share one, as an nsqlookupd may name 1,024 again and again."""
-
-
-def _log_changes(old: TopicView | None, new: TopicView) -> None:
-    topic, change = new.topic, difference(old, new)
-    if new.is_plain:
-        _log_nsqds(topic, change)
-        return
-    _log_leaders(topic, change)
-    if change.exists is False:
-        _log.info("topic %s does not exist", topic, extra={"topic": topic})
-    first, second = change.meta or (None, None)
-    if first is not None and second is not None:
-        _log.info("topic %s changed: %s", topic, _differences(first, second), extra={"topic": topic})
-
-
-def _log_nsqds(topic: str, change: TopicChange) -> None:
-    for text, nodes in (("is on %s", change.gained), ("is no longer listed for %s", change.lost)):
-        if len(nodes) > _OWN_LINES:
-            _log.info("topic %s " + text, topic, f"{len(nodes)} nsqds", extra={"topic": topic})
-            continue
-        for node in nodes.values():
-            _log.info("topic %s " + text, topic, f"nsqd {node.address}", extra={"topic": topic, "nsqd": node.address})
-
-
-def _log_leaders(topic: str, change: TopicChange) -> None:
-    if len(change.gained) == 1:
-        [(partition, node)] = change.gained.items()
-        _log_leader(topic, partition, "is led by %s", node.address)
-    elif change.gained:
-        _log.info("topic %s: %s", topic, _leaders(change.gained), extra={"topic": topic})
-    if len(change.moved) > _OWN_LINES:
-        led = _leaders({partition: after for partition, (_, after) in change.moved.items()})
-        _log.info("topic %s: %s now, and others before", topic, led, extra={"topic": topic})
-    else:
-        for partition, (before, after) in change.moved.items():
-            _log_leader(topic, partition, "is now led by %s, previously by %s", after.address, before.address)
-    if len(change.lost) > _OWN_LINES:
-        _log.info("topic %s: no leader of %s any more", topic, numbered(sorted(change.lost)), extra={"topic": topic})
-    else:
-        for partition, node in change.lost.items():
-            _log_leader(topic, partition, "has no leader, previously %s", node.address)
-
-
-def _log_leader(topic: str, partition: int, text: str, *nodes: str) -> None:
-    extra = {"topic": topic, "partition": partition, "nsqd": nodes[0]}
-    _log.info("%s-%d " + text, topic, partition, *nodes, extra=extra)
-
-
-def _leaders(gained: Mapping[int, Node]) -> str:
-    """Return the leaders of several partitions as one line: there may be hundreds."""
-    partitions: dict[str, list[int]] = {}
-    for partition, node in sorted(gained.items()):
-        partitions.setdefault(node.address, []).append(partition)
-    return "; ".join(f"{address} leads {numbered(numbers)}" for address, numbers in partitions.items())
-
-
-def numbered(numbers: list[int]) -> str:
-    """Return ascending numbers of partitions as text, those in a row as a range."""
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][-1] == number - 1:
-            ranges[-1].append(number)
-        else:
-            ranges.append([number])
-    texts = (f"{each[0]}-{each[-1]}" if len(each) > 2 else ", ".join(map(str, each)) for each in ranges)
-    return f"partition{'s' if len(numbers) > 1 else ''} {', '.join(texts)}"
-
-
-def _differences(before: TopicMeta, after: TopicMeta) -> str:
-    """Return the settings that differ, as ``name old -> new``."""
-    pairs = (
-        (field.name, getattr(before, field.name), getattr(after, field.name)) for field in dataclasses.fields(after)
-    )
-    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

@@ -88,14 +88,9 @@ class ClientConfig:
     """Time limit for one request to one nsqlookupd. All are asked at the same time, so one that hangs delays a lookup
     by no more than this."""
     lookup_interval: Annotated[Seconds, Meta(ge=0.001, le=_DAY)] = 5.0
-    """Shortest time between periodic lookups of a topic. After a failure the topic is looked up immediately."""
-    max_lookup_interval: Annotated[Seconds, Meta(ge=0.001, le=_DAY)] | None = None
-    """Longest time between periodic lookups of a topic. While nothing changes or fails, the time grows by half with
-    each lookup; after a change, a failure or a lost connection it is ``lookup_interval`` again. None uses 60, or 12
-    times ``lookup_interval`` if that is less. It is also how late a consumer may find new partitions."""
-    lookup_jitter: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    """Random share by which each time between lookups is shortened, so that many clients do not ask at the same
-    time."""
+    """Time between periodic lookups of a topic after a change or a failure. While nothing changes they are 60 seconds
+    apart, or 12 times ``lookup_interval`` if that is less; so late may consumers find new partitions. Each time is
+    shortened at random. After a failure the topic is looked up immediately."""
     heartbeat_interval: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 2.0
     """Time between nsqd's heartbeats, from 1 up to its ``--max-heartbeat-interval`` (60). A connection is closed after
     two intervals without a byte, so a frozen node is left after about 4 s. A consumer asks for a longer interval after
@@ -161,11 +156,6 @@ class ClientConfig:
         if self.nsqd and self.lookupd:
             raise ConfigError("give either lookupd= or nsqd=, not both")
         check_lookupd_tls(self.lookupd_tls, self.lookupd)
-        if self.max_lookup_interval is not None and self.max_lookup_interval < self.lookup_interval:
-            raise ConfigError(
-                f"max_lookup_interval={self.max_lookup_interval:g} is shorter than"
-                f" lookup_interval={self.lookup_interval:g}: raise the one or lower the other"
-            )
         if isinstance(self.auth_secret, str):
             conceal(self.auth_secret)
 
@@ -218,9 +208,9 @@ class ProducerConfig(ClientConfig):
     topic immediately."""
     new_partition_delay: Annotated[Seconds, Meta(ge=0, le=_DAY)] | None = None
     """Delay before new partitions of a topic are published to, so that consumers subscribe first. The producer creates
-    the channels there; if it cannot, consumers with a longer ``max_lookup_interval`` may miss messages. Then keys move,
-    and the order of a key across the change is lost. None uses
-    ``max_lookup_interval`` plus ``lookup_interval``, 65 by default."""
+    the channels there; if it cannot, consumers with a longer ``lookup_interval`` may miss messages. Then keys move,
+    and the order of a key across the change is lost. None uses the longest time between lookups plus
+    ``lookup_interval``, 65 by default."""
     window: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 600.0

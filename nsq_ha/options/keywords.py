@@ -24,8 +24,6 @@ class ClientOptions(TypedDict, total=False):
     connect_timeout: float
     lookup_timeout: float
     lookup_interval: float
-    max_lookup_interval: float | None
-    lookup_jitter: float
     heartbeat_interval: float
     output_buffer_timeout: float | None
     output_buffer_bytes: int

@@ -23,7 +23,7 @@ from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta, TopicView, mer
 
 FORGET_ROUNDS: Final = 120
 """Rounds after which an unlisted nsqd loses its slot, and a silent nsqlookupd's last answer is dropped. They take a
-minute while callers wait for news, and up to two hours while nothing changes (``max_lookup_interval``). Until then an
+minute while callers wait for news, and up to two hours while nothing changes. Until then an
 unlisted nsqd only keeps its slot."""
 
 MOST_SLOTS: Final = 2048

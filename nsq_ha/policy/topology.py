@@ -213,28 +213,6 @@ class TopicView:
         return self.pending != Pending()
 
 
-class TopicChange(msgspec.Struct, frozen=True):
-    """The difference between two views; falsy if there is none.
-
-    Attributes:
-        gained: Partitions that had no leader and have one now, with the leader.
-        moved: Partitions with another leader: the old and the new one.
-        lost: Partitions that had a leader and have none now, with the old leader.
-        meta: Old and new meta if they differ. None if they are equal.
-        exists: The new value if it changed. None if it did not.
-    """
-
-    gained: Mapping[int, Node]
-    moved: Mapping[int, tuple[Node, Node]]
-    lost: Mapping[int, Node]
-    meta: tuple[TopicMeta | None, TopicMeta | None] | None
-    exists: bool | None
-
-    def __bool__(self) -> bool:
-        """Whether anything changed."""
-        return bool(self.gained or self.moved or self.lost or self.meta or self.exists is not None)
-
-
 def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic: str = "") -> TopicView:
     """Return the view after one lookup round.
 
@@ -293,20 +271,12 @@ def merge(previous: TopicView | None, answers: Sequence[LookupAnswer], *, topic:
     )
 
 
-def difference(old: TopicView | None, new: TopicView) -> TopicChange:
-    """Return what changed from ``old`` to ``new``; None counts as an empty view."""
-    before = old if old is not None else _unknown(new.topic)
-    return TopicChange(
-        gained={number: node for number, node in new.leaders.items() if number not in before.leaders},
-        moved={
-            number: (before.leaders[number], node)
-            for number, node in new.leaders.items()
-            if number in before.leaders and before.leaders[number] != node
-        },
-        lost={number: node for number, node in before.leaders.items() if number not in new.leaders},
-        meta=None if before.meta == new.meta else (before.meta, new.meta),
-        exists=None if before.exists == new.exists else new.exists,
-    )
+def changed_leaders(old: TopicView | None, new: TopicView) -> dict[int, tuple[Node | None, Node | None]]:
+    """Return the old and the new leader of each partition where they differ; None counts as an empty view."""
+    before = {} if old is None else old.leaders
+    numbers = sorted(before.keys() | new.leaders.keys())
+    pairs = ((number, (before.get(number), new.leaders.get(number))) for number in numbers)
+    return {number: pair for number, pair in pairs if pair[0] != pair[1]}
 
 
 def _unknown(topic: str) -> TopicView:

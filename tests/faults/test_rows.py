@@ -77,8 +77,8 @@ EVERY_CONNECTION: Final = ("stream-cut", "stream-silent", "bit-flipped", "answer
 """Where the connection to each partition is lost, and not all of them in the same moment."""
 
 GROWN: Final = ("publishing to all after", "consuming from all after")
-INTERVALS: Final = PACE.clients["lookup_interval"], PACE.clients["max_lookup_interval"]
-USED_AFTER: Final = longest_interval(*INTERVALS) + partition_delay(*INTERVALS)
+SHORTEST: Final = PACE.clients["lookup_interval"]
+USED_AFTER: Final = longest_interval(SHORTEST) + partition_delay(SHORTEST)
 """A producer finds new partitions within the first of the two, and uses them after the second."""
 
 CEILINGS: Final = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import random
 from collections import Counter
@@ -17,119 +16,38 @@ from hypothesis import strategies as st
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.policy.lookup_pace import (
     CALM_RATE,
-    GROWTH,
-    LOOKUPS_AT_ONCE,
-    LookupPace,
-    LookupsInFlight,
-    PendingLookup,
-    Slots,
-    Urgency,
+    JITTER,
     calm_rate,
+    interval_after,
     longest_interval,
     partition_delay,
 )
 from tests.support.full import FULL
 
 SHORTEST: Final = ProducerConfig().lookup_interval
-LONGEST: Final = longest_interval(SHORTEST, None)
-JITTER: Final = ProducerConfig().lookup_jitter
-
-
-def calm(pace: LookupPace, rounds: int = 1) -> None:
-    for _ in range(rounds):
-        pace.round_ended(is_calm=True, on_demand=False)
-
-
-def at_rest(jitter: float = 0.0) -> LookupPace:
-    pace = LookupPace(SHORTEST, LONGEST, jitter)
-    calm(pace, 20)
-    return pace
-
-
-# ---------------------------------------------------------------- the interval
+LONGEST: Final = longest_interval(SHORTEST)
 
 
 @pytest.mark.parametrize(
-    ("shortest", "longest", "expected"),
-    [(5.0, None, 60.0), (0.1, None, pytest.approx(1.2)), (5.0, 5.0, 5.0), (5.0, 300.0, 300.0), (3600.0, None, 3600.0)],
+    ("shortest", "expected"), [(5.0, 60.0), (0.1, pytest.approx(1.2)), (1.0, 12.0), (90.0, 90.0), (3600.0, 3600.0)]
 )
-def test_the_longest_interval(shortest: float, longest: float | None, expected: float) -> None:
-    assert longest_interval(shortest, longest) == expected
-    assert partition_delay(shortest, longest) == pytest.approx(longest_interval(shortest, longest) + shortest)
+def test_the_longest_interval(shortest: float, expected: float) -> None:
+    assert longest_interval(shortest) == expected
+    assert partition_delay(shortest) == pytest.approx(longest_interval(shortest) + shortest)
 
 
-def test_it_grows_while_nothing_happens() -> None:
-    pace = LookupPace(SHORTEST, LONGEST, 0.0)
-    gaps = []
-    for _ in range(9):
-        gaps.append(pace.gap(0.5))
-        calm(pace)
-    assert gaps == [5.0, 7.5, 11.25, 16.875, 25.3125, 37.96875, 56.953125, 60.0, 60.0]
-    assert gaps[1] / gaps[0] == GROWTH
-
-
-def test_trouble_a_caller_and_a_round_with_news_end_the_rest() -> None:
-    pace = at_rest()
-    pace.disturbed()
-    assert pace.interval == SHORTEST
-    for on_demand in (False, True):
-        pace = at_rest()
-        pace.round_ended(is_calm=False, on_demand=on_demand)
-        assert pace.interval == SHORTEST
-
-
-def test_a_calm_round_on_demand_changes_nothing() -> None:
-    pace = LookupPace(SHORTEST, LONGEST, 0.0)
-    calm(pace, 2)
-    pace.round_ended(is_calm=True, on_demand=True)
-    assert pace.interval == 11.25
-
-
-def test_jitter_only_shortens() -> None:
-    pace = LookupPace(SHORTEST, LONGEST, 0.2)
-    assert (pace.gap(0.0), pace.gap(0.5)) == (5.0, 4.5)
-    pace = at_rest(0.2)
-    assert (pace.gap(0.0), pace.gap(0.5)) == (60.0, 54.0)
-
-
-def test_the_first_longest_interval_has_any_length_up_to_it() -> None:
-    pace = LookupPace(SHORTEST, LONGEST, 0.2)
-    calm(pace, 7)
-    assert pace.interval == LONGEST
-    assert (pace.gap(0.0), pace.gap(0.5), pace.gap(1.0)) == (60.0, 32.5, 5.0)
-    calm(pace)
-    assert pace.gap(0.5) == 54.0
-    pace.disturbed()
-    assert pace.gap(0.5) == 4.5
-
-
-def test_without_jitter_each_interval_has_its_length() -> None:
-    pace = LookupPace(SHORTEST, LONGEST, 0.0)
-    calm(pace, 7)
-    assert pace.gap(0.5) == LONGEST
-
-
-def test_an_interval_that_cannot_grow_stays() -> None:
-    pace = LookupPace(60.0, 60.0, 0.2)
-    calm(pace, 3)
-    assert pace.gap(0.5) == 54.0
-
-
-@given(
-    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40),
-    st.floats(0.01, 100.0),
-    st.floats(1.0, 100.0),
-    st.floats(0.0, 1.0),
-    st.floats(0.0, 1.0, exclude_max=True),
+@pytest.mark.parametrize(
+    ("calm_rounds", "chance", "seconds"),
+    [(0, 0.0, 5.0), (0, 0.5, 4.5), (1, 0.0, 60.0), (1, 0.5, 32.5), (1, 1.0, 5.0), (2, 0.0, 60.0), (9, 0.5, 54.0)],
 )
-def test_no_gap_is_longer_than_the_longest(
-    rounds: list[tuple[bool, bool]], shortest: float, factor: float, jitter: float, chance: float
-) -> None:
-    pace = LookupPace(shortest, shortest * factor, jitter)
-    for is_calm, on_demand in rounds:
-        pace.round_ended(is_calm=is_calm, on_demand=on_demand)
-        assert 0 <= pace.gap(chance) <= shortest * factor
-        assert shortest <= pace.interval <= shortest * factor
+def test_lookups_are_rare_while_nothing_happens(calm_rounds: int, chance: float, seconds: float) -> None:
+    assert interval_after(calm_rounds, SHORTEST, chance) == seconds
+
+
+@given(st.integers(0, 10), st.floats(0.01, 3600.0), st.floats(0.0, 1.0))
+def test_no_gap_is_longer_than_the_longest(calm_rounds: int, shortest: float, chance: float) -> None:
+    longest = longest_interval(shortest)
+    assert shortest * (1 - JITTER) <= interval_after(calm_rounds, shortest, chance) <= longest
 
 
 APPEARS: Final = 700.0
@@ -137,171 +55,57 @@ ROUND: Final = 0.25
 """Seconds that a round takes."""
 
 
-def found_at(began: float, chance: Callable[[], float], jitter: float, longest: float = LONGEST) -> float:
+def found_at(began: float, chance: Callable[[], float], shortest: float) -> float:
     """Return when a topic that has been looked up since ``began`` is looked up after a partition appeared."""
-    pace = LookupPace(SHORTEST, longest, jitter)
+    calm_rounds = 0
     while began < APPEARS:
-        began += max(pace.gap(chance()), ROUND)
-        calm(pace)
+        began += max(interval_after(calm_rounds, shortest, chance()), ROUND)
+        calm_rounds += 1
     return began
 
 
-@given(st.integers(), st.floats(0.0, 600.0), st.floats(0.0, 600.0), st.floats(0.0, 1.0))
+@given(st.integers(), st.floats(0.0, 600.0), st.floats(0.0, 600.0))
 def test_a_consumer_asks_before_a_producer_uses_a_new_partition(
-    seed: int, consumer_began: float, producer_began: float, jitter: float
+    seed: int, consumer_began: float, producer_began: float
 ) -> None:
     chance = random.Random(seed).random
-    used_at = found_at(producer_began, chance, jitter) + partition_delay(SHORTEST, None)
-    assert found_at(consumer_began, chance, jitter) + SHORTEST <= used_at + 1e-6
+    used_at = found_at(producer_began, chance, SHORTEST) + partition_delay(SHORTEST)
+    assert found_at(consumer_began, chance, SHORTEST) + SHORTEST <= used_at + 1e-6
 
 
-@pytest.mark.parametrize(("longest", "latest"), [(LONGEST, 2 * LONGEST + SHORTEST), (SHORTEST, 15.0)])
-@given(seed=st.integers(), began=st.floats(0.0, 600.0), jitter=st.floats(0.0, 1.0))
+@pytest.mark.parametrize(("shortest", "latest"), [(SHORTEST, 2 * LONGEST + SHORTEST), (1.0, 25.0)])
+@given(seed=st.integers(), began=st.floats(0.0, 600.0))
 def test_all_producers_use_a_new_partition_after_twice_the_longest_interval(
-    longest: float, latest: float, seed: int, began: float, jitter: float
+    shortest: float, latest: float, seed: int, began: float
 ) -> None:
-    found = found_at(began, random.Random(seed).random, jitter, longest)
-    assert found + partition_delay(SHORTEST, longest) <= APPEARS + latest + ROUND
-
-
-# ---------------------------------------------------------------- the budget
-
-
-def test_periodic_lookups_take_turns() -> None:
-    budget = Slots(calm_rate(SHORTEST, LONGEST))
-    slots = [budget.reserve(100.0) for _ in range(30)]
-    assert slots == pytest.approx([100.0 + number / CALM_RATE for number in range(30)])
-    assert budget.reserve(200.0) == 200.0
-
-
-def test_a_topic_alone_is_never_delayed() -> None:
-    budget = Slots(calm_rate(0.02, 0.02))
-    slots = [budget.reserve(100.0 + number * 0.02) for number in range(50)]
-    assert slots == pytest.approx([100.0 + number * 0.02 for number in range(50)])
-
-
-def test_without_a_limit_nothing_waits() -> None:
-    slots, in_flight = Slots(math.inf), LookupsInFlight(math.inf)
-    assert {slots.reserve(7.0) for _ in range(10_000)} == {7.0}
-    assert all(in_flight.join(Urgency(number % 3), print).has_begun for number in range(10_000))
-
-
-def test_each_consumed_topic_takes_its_turn_within_the_longest_interval() -> None:
-    slots = Slots(calm_rate(SHORTEST, LONGEST, 6_000))
-    assert max(slots.reserve(0.0) for _ in range(6_000)) <= LONGEST
-    assert calm_rate(SHORTEST, LONGEST, 20) == CALM_RATE
-
-
-def test_a_slot_that_is_given_back_goes_to_the_next() -> None:
-    budget = Slots(CALM_RATE)
-    _, second, third = (budget.reserve(100.0) for _ in range(3))
-    budget.give_back(second)
-    budget.give_back(third)
-    assert [budget.reserve(100.0) for _ in range(3)] == pytest.approx([100.1, 100.2, 100.3])
-    budget.give_back(budget.reserve(100.0))
-    assert budget.reserve(101.0) == 101.0  # the time of that one is over
-
-
-class Lookups:
-    """Lookups that join a budget, and the order in which they began."""
-
-    def __init__(self, most: int) -> None:
-        self.all = LookupsInFlight(most)
-        self.begun: list[str] = []
-
-    def join(self, name: str, urgency: Urgency = Urgency.DEMANDED) -> PendingLookup:
-        turn = self.all.join(urgency, lambda: self.begun.append(name))
-        if turn.has_begun:
-            self.begun.append(name)
-        return turn
-
-
-def test_so_many_lookups_are_in_flight_and_the_others_follow_in_their_order() -> None:
-    lookups = Lookups(2)
-    turns = [lookups.join(name) for name in "abcd"]
-    assert lookups.begun == ["a", "b"]
-    assert [turn.has_begun for turn in turns] == [True, True, False, False]
-    lookups.all.leave(turns[1])
-    lookups.all.leave(turns[0])
-    assert lookups.begun == ["a", "b", "c", "d"]
-    assert (lookups.all.count, turns[3].has_begun) == (2, True)
-
-
-def test_the_most_urgent_lookup_is_next() -> None:
-    lookups = Lookups(1)
-    turns = [lookups.join("running")]
-    for urgency in (Urgency.PERIODIC, Urgency.DEMANDED, Urgency.FIRST):
-        turns += [lookups.join(f"{urgency.name} {number}", urgency) for number in range(2)]
-    for _ in turns:
-        (running,) = (turn for turn in turns if turn.has_begun)
-        lookups.all.leave(running)
-    assert lookups.begun == ["running", "FIRST 0", "FIRST 1", "DEMANDED 0", "DEMANDED 1", "PERIODIC 0", "PERIODIC 1"]
-    assert lookups.all.count == 0
-
-
-def test_one_that_leaves_the_queue_never_begins() -> None:
-    lookups = Lookups(1)
-    first, second, third = (lookups.join(name) for name in "abc")
-    lookups.all.leave(second)
-    lookups.all.leave(second)
-    lookups.all.leave(first)
-    lookups.all.leave(first)
-    assert lookups.begun == ["a", "c"]
-    assert lookups.all.count == 1
-    lookups.all.leave(third)
-    assert lookups.all.count == 0
-    assert lookups.join("d").has_begun
-
-
-def test_the_first_lookups_of_many_topics_are_as_fast_as_their_answers() -> None:
-    lookups = LookupsInFlight()
-    turns = [lookups.join(Urgency.FIRST, print) for _ in range(100)]
-    assert sum(turn.has_begun for turn in turns) == LOOKUPS_AT_ONCE
-    for turn in turns:  # no time passes
-        assert turn.has_begun
-        assert lookups.count <= LOOKUPS_AT_ONCE
-        lookups.leave(turn)
-    assert lookups.count == 0
-
-
-@given(
-    st.lists(st.tuples(st.floats(0.0, 0.5), st.booleans()), max_size=60),
-    st.floats(0.5, 50.0),
-)
-def test_no_stretch_of_time_has_more_slots_than_its_share(events: list[tuple[float, bool]], rate: float) -> None:
-    slots = Slots(rate)
-    now, used = 0.0, []
-    for pause, is_used in events:
-        now += pause
-        slot = slots.reserve(now)
-        assert slot >= now
-        if is_used:
-            used.append(slot)
-        else:
-            slots.give_back(slot)
-    used.sort()
-    for first, last in itertools.combinations(range(len(used)), 2):
-        assert last - first + 1 <= (used[last] - used[first]) * rate + 1 + 1e-6
+    found = found_at(began, random.Random(seed).random, shortest)
+    assert found + partition_delay(shortest) <= APPEARS + latest + ROUND
 
 
 # ---------------------------------------------------------------- a client with many topics, and a fleet
 
 
+def test_each_consumed_topic_takes_its_turn_within_the_longest_interval() -> None:
+    assert 6_000 / calm_rate(SHORTEST, 6_000) <= LONGEST
+    assert calm_rate(SHORTEST, 20) == CALM_RATE
+    assert calm_rate(0.02) == 50.0, "a topic alone is never delayed"
+
+
 def begun(topics: int, until: float, chance: random.Random, *, start: float = 0.0) -> Iterator[tuple[float, int]]:
     """Yield when one client looks up which topic, if nothing ever changes after the first round of each."""
-    budget = Slots(calm_rate(SHORTEST, LONGEST))
-    paces = [LookupPace(SHORTEST, LONGEST, JITTER) for _ in range(topics)]
+    slot, rate, calm_rounds = start, calm_rate(SHORTEST), [0] * topics
     # When which topic is due, and whether it has its slot. The first lookup of each has a caller that waits for it.
     due = [(start, topic, True) for topic in range(topics)]
     while due and due[0][0] <= until:
         now, topic, has_slot = heapq.heappop(due)
         if not has_slot:
-            now = budget.reserve(now)
+            now = max(now, slot)
+            slot = now + 1 / rate
             heapq.heappush(due, (now, topic, True))
             continue
         yield now, topic
-        heapq.heappush(due, (now + paces[topic].gap(chance.random()), topic, False))
-        paces[topic].round_ended(is_calm=True, on_demand=False)
+        heapq.heappush(due, (now + interval_after(calm_rounds[topic], SHORTEST, chance.random()), topic, False))
+        calm_rounds[topic] += 1
 
 
 def test_ten_thousand_topics_of_one_producer() -> None:
@@ -310,7 +114,7 @@ def test_ten_thousand_topics_of_one_producer() -> None:
     assert max(found[second] for second in range(1, 120)) <= CALM_RATE + 1
 
 
-@pytest.mark.parametrize(("topics", "longest"), [(20, LONGEST + 0.5), (200, LONGEST + 0.5), (500, 1.25 * LONGEST)])
+@pytest.mark.parametrize(("topics", "longest"), [(20, LONGEST + 0.5), (200, LONGEST + 0.5), (500, 4 / 3 * LONGEST)])
 def test_how_late_a_producer_of_many_topics_looks_up_each(topics: int, longest: float) -> None:
     before: dict[int, float] = {}
     for at, topic in begun(topics, 1200.0, random.Random(1)):
@@ -338,5 +142,5 @@ def test_a_fleet_of_1000_processes_with_20_topics_each() -> None:
     rest = [found[second] * 1000 / FLEET for second in range(int(FLEET_REST), int(FLEET_REST) + 100)]
     assert sum(rest) / len(rest) == pytest.approx(20_000 / (LONGEST * (1 - JITTER / 2)), rel=0.02)
     assert max(rest) < 500
-    # A fixed interval of 5 s would need six times as many in the first five minutes, and 12 times as many at rest.
-    assert sum(found[second] for second in range(300)) < 300 * 20 * FLEET / SHORTEST / 5
+    # A fixed interval of 5 s would need more than eight times as many in the first five minutes.
+    assert sum(found[second] for second in range(300)) < 300 * 20 * FLEET / SHORTEST / 8

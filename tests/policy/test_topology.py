@@ -14,7 +14,7 @@ from nsq_ha.policy.topology import (
     Pending,
     TopicMeta,
     TopicView,
-    difference,
+    changed_leaders,
     merge,
     tcp_address,
 )
@@ -318,31 +318,12 @@ def test_a_recreated_topic_may_have_fewer_partitions_at_once() -> None:
 # ---------------------------------------------------------------- differences
 
 
-def test_a_difference_names_what_changed() -> None:
+def test_changed_leaders_are_those_that_moved_came_or_went() -> None:
     old = good()
-    assert not difference(old, good())
+    assert not changed_leaders(old, good())
     new = merge(old, [answer(3, {0: NODES[3], 2: NODES[2]}, leads=True), answer(3, {}, lookupd="b")])
-    change = difference(old, new)
-    assert change.gained == {2: NODES[2]}
-    assert change.moved == {0: (NODES[0], NODES[3])}
-    assert change.lost == {1: NODES[1]}
-    assert change.meta is None
-    assert change.exists is None
-    assert change
-
-
-def test_everything_is_new_against_nothing() -> None:
-    change = difference(None, good())
-    assert change.gained == led(0, 1)
-    assert change.meta == (None, TopicMeta(2))
-    assert change.exists is True
-
-
-def test_a_topic_that_goes_is_a_difference() -> None:
-    gone = rounds(good(), *[[denial(leads=True)]] * CONFIRM_ROUNDS)
-    change = difference(good(), gone)
-    assert change.exists is False
-    assert change.lost == led(0, 1)
+    assert changed_leaders(old, new) == {0: (NODES[0], NODES[3]), 1: (NODES[1], None), 2: (None, NODES[2])}
+    assert changed_leaders(None, old) == {0: (None, NODES[0]), 1: (None, NODES[1])}
 
 
 @pytest.mark.parametrize(

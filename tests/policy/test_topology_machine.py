@@ -16,7 +16,7 @@ from nsq_ha.policy.topology import (
     Node,
     TopicMeta,
     TopicView,
-    difference,
+    changed_leaders,
     merge,
 )
 
@@ -197,8 +197,7 @@ class TopologyMachine(RuleBasedStateMachine):
             # One that lists fewer takes nothing away: what was known stays known, with its connection.
             if view.partition_num >= old.partition_num:
                 assert set(old.known) <= set(view.known)
-        change = difference(old, view)
-        assert bool(change) == ((old.leaders, old.meta, old.exists) != (view.leaders, view.meta, view.exists))
+        assert bool(changed_leaders(old, view)) == (old.leaders != view.leaders)
         if 0 < old.partition_num < view.partition_num:
             assert set(range(old.partition_num, view.partition_num)) <= set(view.leaders)
         if self.truth.incarnation == 1 and self.truth.exists:

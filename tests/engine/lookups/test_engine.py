@@ -94,9 +94,7 @@ async def test_the_last_one_ends_it_and_the_next_one_starts_another() -> None:
     [
         {"lookup_timeout": 2.0},
         {"lookup_interval": 2.0},
-        {"max_lookup_interval": 9.0},
         {"local_addr": "127.0.0.1"},
-        {"lookup_jitter": 0.1},
         {"lookupd": (A, A + "2")},
         {"lookupd": (), "nsqd": ("127.0.0.1:4150",)},
     ],

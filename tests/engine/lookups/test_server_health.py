@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.servers import FAILING_GAP, FORGET_AFTER, GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.engine.server import FAILING_GAP
+from nsq_ha.engine.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
+from tests.support.nsqd import LIMIT
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -184,7 +187,7 @@ async def test_a_server_that_fails_is_not_asked_for_each_topic(make: Callable[..
     ("error", "said", "cause"),
     [
         (DOWN, "first; second", ("two", "second")),
-        (ConnectError("refused"), "refused", (A, "ConnectError('refused')")),
+        (ConnectError("refused"), "refused", (A, "refused")),
     ],
 )
 async def test_the_first_failure_is_a_warning_with_its_causes(  # noqa: PLR0917 - two lists of cases
@@ -255,7 +258,7 @@ async def test_one_that_hangs_is_not_asked_about_that_topic_again(make: Callable
     assert len(stage[A].asked) == 1
     await stage.servers.look_up("other", "r")
     assert [topic for _, topic, _ in stage[A].asked] == ["orders", "other"]
-    await eventually(lambda: not stage.servers._strays)
+    await eventually(lambda: not stage.servers._tasks)
     await stage.timed()
     assert len(stage[A].asked) == 3
 
@@ -269,7 +272,7 @@ async def test_closing_cancels_what_is_asked(make: Callable[..., Stage]) -> None
     await stage.servers.aclose()
     assert await asking == Round((), (await asking).error)
     assert now() - began < 1.0
-    assert str((await asking).error) == f"no nsqlookupd gave a usable answer ({A}: cancelled)"
+    assert str((await asking).error) == "no nsqlookupd gave a usable answer"
 
 
 # ---------------------------------------------------------------- lists
@@ -313,13 +316,14 @@ async def test_only_a_learnt_one_that_fails_and_is_listed_no_more_is_forgotten(m
     stage[B].error = stage[C].error = DOWN
     await stage.timed()
     assert [server.url for server in stage.servers._servers if server.failures] == [B, C]
-    stage[A].listed = LookupdList(None, (A,))
-    await dawdle(FORGET_AFTER - 10.0)
     await stage.servers.refresh_lists()
     assert len(stage.servers.urls) == 4
-    await dawdle(20.0)
+    stage[A].listed, stage[C].list_error = LookupdList(None, (A,)), DOWN
     await stage.servers.refresh_lists()
     assert list(stage.servers.urls) == [A, B, "http://10.0.0.4:4161"]
+    stage[A].list_error = stage[B].list_error = stage["http://10.0.0.4:4161"].list_error = DOWN
+    await stage.servers.refresh_lists()
+    assert len(stage.servers.urls) == 3, "nobody is forgotten while no list comes"
 
 
 async def test_so_is_one_that_only_lists_were_asked_of(make: Callable[..., Stage]) -> None:
@@ -328,10 +332,7 @@ async def test_so_is_one_that_only_lists_were_asked_of(make: Callable[..., Stage
     stage[A].listed = LookupdList(None, (A, C))
     await stage.servers.refresh_lists()
     stage[A].listed, stage[C].list_error = LookupdList(None, (A,)), DOWN
-    for _ in range(2):
-        assert stage.servers.urls == (A, C)
-        await dawdle(FORGET_AFTER / 2 + 10.0)
-        await stage.servers.refresh_lists()
+    await stage.servers.refresh_lists()
     assert stage.servers.urls == (A,)
 
 
@@ -341,11 +342,9 @@ async def test_one_that_is_still_listed_is_not_forgotten(make: Callable[..., Sta
     await stage.servers.refresh_lists()
     stage[C].error = DOWN
     await stage.timed()
-    await dawdle(FORGET_AFTER - 10.0)
-    await stage.servers.refresh_lists()
-    stage[A].listed = LookupdList(None, ())
-    await dawdle(20.0)
-    await stage.servers.refresh_lists()
+    stage[C].list_error = DOWN
+    for _ in range(3):
+        await stage.servers.refresh_lists()
     assert stage.servers.urls == (A, C)
 
 
@@ -354,16 +353,16 @@ async def test_a_name_is_resolved_with_its_own_port(
 ) -> None:
     asked: list[object] = []
 
-    async def getaddrinfo(host: str, port: int, **more: object) -> list[object]:
-        asked.append((host, port, more))
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        asked.append((host, port))
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.9", port))]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     stage = make("http://one:4161", "https://two", A)
     listed = ("http://10.0.0.9:4161", "https://10.0.0.9:443", "http://10.0.0.9:4162")
     stage[A].listed = LookupdList("http://10.0.0.9:4161", listed)
     await stage.servers.refresh_lists()
-    assert asked == [("one", 4161, {"type": socket.SOCK_STREAM}), ("two", 443, {"type": socket.SOCK_STREAM})]
+    assert asked == [("one", 4161), ("two", 443)]
     assert stage.servers.urls == ("http://one:4161", "https://two", A, "http://10.0.0.9:4162")
     assert stage.servers.leader == "http://one:4161"
 
@@ -373,14 +372,14 @@ async def test_a_name_of_several_servers_leads_to_each_of_them(
 ) -> None:
     """Changes went to whichever server the name led to, which often does not lead; and only that one was asked."""
 
-    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+    def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
         addresses = {"several": ("10.0.0.1", "10.0.0.2"), "both": ("10.0.0.3", "fe80::3")}[host]
         families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in addresses]
         return [
             (family, socket.SOCK_STREAM, 6, "", (each, port)) for family, each in zip(families, addresses, strict=True)
         ]
 
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     several, both = "http://several:4161", "http://both:4161"
     stage = make(several, both)
     stage[several].listed = LookupdList(B, (A, B, C, "http://[fe80::3]:4161"))
@@ -392,22 +391,21 @@ async def test_a_name_of_several_servers_leads_to_each_of_them(
 async def test_a_resolver_that_hangs_has_a_time_limit(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def hang(*_: object, **__: object) -> None:
-        await dawdle(FOREVER)
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", hang)
+    free = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: free.wait(LIMIT))
     stage, began = make("http://one:4161", A, timeout=2.0), now()
     await stage.servers.refresh_lists()
+    free.set()
     assert round(stage[A].lists_asked[0] - began, 1) == 2.0
 
 
-@pytest.mark.parametrize(("chance", "pause"), [(0.0, 30.0), (0.5, 24.0)])
+@pytest.mark.parametrize(("chance", "pause"), [(0.0, 30.0), (0.5, 27.0)])
 async def test_lists_are_asked_for_at_intervals_and_soon_after_a_failure(
     make: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, chance: float, pause: float
 ) -> None:
     monkeypatch.setattr("random.random", lambda: chance)
     stage, began = make(A, B), now()
-    keeping = asyncio.create_task(stage.servers.keep_lists(30.0, 0.4))
+    keeping = asyncio.create_task(stage.servers.keep_lists(30.0))
     await eventually(lambda: len(stage[B].lists_asked) == 3, 100.0)
     stage[A].error = DOWN
     await stage.timed()
@@ -454,7 +452,7 @@ async def test_silence_lasts_from_the_first_failure_until_one_answers(make: Call
 async def test_while_all_are_silent_the_lists_are_asked_for_more_often(make: Callable[..., Stage]) -> None:
     stage = make(A)
     stage[A].list_error = DOWN
-    running = asyncio.create_task(stage.servers.keep_lists(30.0, 0.0))
+    running = asyncio.create_task(stage.servers.keep_lists(30.0))
     await dawdle(11.0)
     stage[A].list_error = None
     await dawdle(39.0)

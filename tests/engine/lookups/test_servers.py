@@ -106,7 +106,7 @@ async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve,
     assert failing(servers) == (away.url,)
     assert await servers.channels("orders", 3) == frozenset({"billing"})
     assert well.queries("/channels") == [{"topic": "orders", "partition": "3"}]
-    assert (away.count("/channels"), odd.count("/channels"), other.count("/channels")) == (0, 1, 0)
+    assert (away.count("/channels"), odd.count("/channels")) == (0, 1)
     assert failing(servers) == (away.url,)
     for fake in (well, other):
         await fake.stop()
@@ -119,7 +119,7 @@ async def test_a_slow_one_does_not_hold_up_the_channels_of_a_partition(serve: Se
     well.answer("/channels", {"channels": ["billing"]})
     began = asyncio.get_running_loop().time()
     assert await known(slow.url, well.url, timeout=SLOW).channels("orders", 3) == frozenset({"billing"})
-    assert asyncio.get_running_loop().time() - began == pytest.approx(HEDGE, abs=0.1)
+    assert asyncio.get_running_loop().time() - began < HEDGE
 
 
 async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(serve: Serve, known: Known) -> None:
@@ -134,7 +134,7 @@ async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(s
     await servers.look_up("orders", "r")
     assert sick.count("/lookup") == 2
     sick.answer("/lookup", WHOLE)
-    servers._servers[0].probe_at = 0.0
+    servers._servers[0]._probe_at = 0.0
     result = await servers.look_up("orders", "r")
     assert len(result.answers) == 2
     assert not failing(servers)
@@ -185,22 +185,6 @@ async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_reported(
     hanging.behave = None
     hanging.answer("/lookup", WHOLE)
     assert (await servers.look_up("orders", "r")).error is None
-
-
-async def test_a_question_that_hangs_since_the_last_round_is_given_up_when_it_is_the_only_one(
-    serve: Serve, known: Known
-) -> None:
-    one, other = await serve(), await serve()
-    one.behave = hang
-    other.answer("/lookup", WHOLE)
-    servers = known(one.url, other.url, timeout=SLOW)
-    await servers.look_up("orders", "r")
-    other.answer("/lookup", b"no", 500)
-    one.behave = None
-    one.answer("/lookup", WHOLE)
-    await asyncio.wait_for(servers.look_up("orders", "r"), SLOW / 2)
-    result = await asyncio.wait_for(servers.look_up("orders", "r"), SLOW / 2)
-    assert [answer.lookupd for answer in result.answers] == [one.url]
 
 
 async def test_a_kept_connection_that_the_server_closed_is_no_failure(serve: Serve, known: Known) -> None:
@@ -267,13 +251,12 @@ async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> Non
     await servers.aclose()
     result = await round_
     assert result.error is not None
-    assert result.error.causes == ((fake.url, "cancelled"),)
 
 
 async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(
     serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers_module, "_QUESTIONS_AT_ONCE", 2)
+    monkeypatch.setattr("nsq_ha.engine.server._QUESTIONS_AT_ONCE", 2)
     fake = await serve()
     fake.answer("/lookup", WHOLE)
     fake.delay = 0.15
@@ -383,9 +366,7 @@ async def test_a_list_that_is_not_given_again_names_no_leader(serve: Serve, know
     assert servers.leader == other.url
 
 
-async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
-    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(serve: Serve, known: Known) -> None:
     fake = await serve()
     fake.answer("/lookup", WHOLE)
     made_up = [f"http://127.0.0.1:{port}" for port in range(1, 60)]
@@ -397,9 +378,6 @@ async def test_learning_has_a_limit_and_long_gone_ones_are_forgotten(
     assert len(failing(servers)) == MAX_LEARNT
     fake.answer("/listlookup", list_body(fake.url, fake.url))
     await servers.refresh_lists()
-    assert len(servers.urls) == 1 + MAX_LEARNT
-    monkeypatch.setattr(servers_module, "FORGET_AFTER", 0.0)
-    await servers.refresh_lists()
     assert servers.urls == (fake.url,)
 
 
@@ -409,7 +387,7 @@ async def test_lists_are_asked_for_at_once_and_again_after_trouble(
     monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
     fake = await serve()
     servers = known(fake.url)
-    task = asyncio.create_task(servers.keep_lists(3600.0, 0.1))
+    task = asyncio.create_task(servers.keep_lists(3600.0))
     await eventually(lambda: fake.count("/listlookup") == 1)
     await servers.look_up("orders", "r")
     assert failing(servers) == (fake.url,)
@@ -423,7 +401,7 @@ async def test_lists_are_asked_for_at_once_and_again_after_trouble(
 async def test_lists_are_asked_for_periodically(serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
     fake = await serve()
-    task = asyncio.create_task(known(fake.url).keep_lists(0.03, 0.5))
+    task = asyncio.create_task(known(fake.url).keep_lists(0.03))
     await eventually(lambda: fake.count("/listlookup") >= 4)
     task.cancel()
 
@@ -510,7 +488,7 @@ async def test_lists_that_fail_unexpectedly_are_asked_for_again(
         await ask()
 
     monkeypatch.setattr(servers, "refresh_lists", refresh)
-    keeping = asyncio.create_task(servers.keep_lists(0.5, 0.0))
+    keeping = asyncio.create_task(servers.keep_lists(0.5))
     await eventually(lambda: servers.leader == fake.url)
     assert "lists of nsqlookupds: unexpected error" in caplog.text
     keeping.cancel()
