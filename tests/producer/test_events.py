@@ -53,7 +53,7 @@ async def test_another_leader_and_more_partitions(stage: Stage, found: Events) -
         await eventually(lambda: len(found.of(LeaderChanged)) == 4)
     assert {(event.topic, event.channel) for event in found if isinstance(event, LeaderChanged)} == {(TOPIC, None)}
     changes = [(event.partition, event.before, event.after) for event in found if isinstance(event, LeaderChanged)]
-    assert changes == [(0, None, first), (1, None, third), (0, first, second), (0, second, None)]
+    assert changes == [(0, None, first), (0, first, second), (1, None, third), (0, second, None)]
     [repartitioned] = found.of(Repartitioned)
     assert plain(repartitioned) == {"topic": TOPIC, "channel": None, "before": 1, "after": 2}
     [first_end, *_] = found.of(Disconnected)
