@@ -75,7 +75,7 @@ async def test_an_nsqd_that_is_listed_later_is_subscribed(stage: Stage) -> None:
 async def test_a_connection_to_an_nsqd_that_is_no_longer_listed_stays_in_use(stage: Stage) -> None:
     """It is tombstoned, and may hold messages."""
     stage.list_plain(*stage.nsqds[:2])
-    async with stage.consumer(lookup_interval=1.0) as consumer:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
         peer = await stage.nsqds[0].subscriber()
         stage.list_plain(stage.nsqds[1])
         await looked_up_again(stage)
@@ -92,7 +92,7 @@ async def test_an_nsqd_that_has_gone_is_neither_asked_for_nor_warned_about(
     monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
     caplog.set_level(logging.INFO)
     stage.list_plain(*stage.nsqds[:2])
-    async with stage.consumer(lookup_interval=1.0):
+    async with stage.consumer(lookup_interval=0.1):
         await eventually(lambda: read(stage) == {0, 1})
         stage.list_plain(stage.nsqds[1])
         await stage.nsqds[0].stop()
@@ -109,7 +109,7 @@ async def test_what_was_unanswered_at_an_nsqd_that_has_gone_is_not_counted_as_fi
 ) -> None:
     monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
     stage.list_plain(*stage.nsqds[:2])
-    async with stage.consumer(lookup_interval=1.0) as consumer:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
         peer = await stage.nsqds[0].subscriber()
         peer.message(b"x", layout=Layout.PLAIN)
         message = await anext(consumer)
@@ -127,7 +127,7 @@ async def test_what_goes_back_to_an_nsqd_that_has_gone_is_not_handed_out(
     monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
     stage.list_plain(*stage.nsqds[:2])
     stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
-    async with stage.consumer(lookup_interval=1.0) as consumer:
+    async with stage.consumer(lookup_interval=0.1) as consumer:
         inbox_of(consumer).pace.handled(1000, 0.01)  # quick handlers: messages are not looked at
         peer = await stage.nsqds[0].subscriber()
         for number in range(3):
@@ -146,7 +146,7 @@ async def test_nor_is_what_waits_until_handlers_work_again(stage: Stage, monkeyp
     monkeypatch.setattr(plain_topology, "FORGET_ROUNDS", 4)
     stage.list_plain(*stage.nsqds[:2])
     stage.nsqds[0].script = lambda _, command: isinstance(command, Close)  # it answers late
-    async with stage.consumer(lookup_interval=1.0, handler_backoff=Backoff(0.1, 0.1)) as consumer:
+    async with stage.consumer(lookup_interval=0.1, handler_backoff=Backoff(0.1, 0.1)) as consumer:
         pace = inbox_of(consumer).pace
         gone, other = [await nsqd.subscriber() for nsqd in stage.nsqds[:2]]
         for number in (1, 9):
