@@ -207,7 +207,7 @@ def _check_plain(found: FoundTopic, options: PubOptions) -> None:
     if not found.nsqds and not found.candidates:
         raise TopicNotFoundError(
             "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address; one that"
-            " already runs registers again within 15 s after nsqlookupd was restarted"
+            " already runs registers again within 30 s after nsqlookupd was restarted"
         )
 
 

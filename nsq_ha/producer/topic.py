@@ -327,7 +327,7 @@ class TopicPublisher:
         if self.watch.view is not None and self.watch.view.is_plain:
             return TopicNotFoundError(
                 f"no nsqlookupd lists an nsqd for topic {self.watch.topic!r} (asked {', '.join(self.watch.lookupds)}):"
-                " start nsqd with the option -lookupd-tcp-address; one that already runs registers again within 15 s"
+                " start nsqd with the option -lookupd-tcp-address; one that already runs registers again within 30 s"
                 " after nsqlookupd was restarted"
             )
         return TopicNotFoundError.named(self.watch.topic)

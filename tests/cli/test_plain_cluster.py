@@ -100,7 +100,7 @@ async def test_a_cluster_without_nsqd_is_named_at_once(stage: Stage, call: Call)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr == (
         "Error: no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address; one that"
-        " already runs registers again within 15 s after nsqlookupd was restarted\n"
+        " already runs registers again within 30 s after nsqlookupd was restarted\n"
     )
 
 

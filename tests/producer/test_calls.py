@@ -477,7 +477,7 @@ async def test_each_reason_why_a_topic_cannot_be_used_has_its_text(stage: Stage)
         plain = TopicView(TOPIC, None, {}, complete=False, exists=False, is_plain=True)
         assert str(trouble(plain)) == (
             "no nsqlookupd lists an nsqd for topic 'orders' (asked http://a:1, http://b:1): start nsqd with the option"
-            " -lookupd-tcp-address; one that already runs registers again within 15 s after nsqlookupd was restarted"
+            " -lookupd-tcp-address; one that already runs registers again within 30 s after nsqlookupd was restarted"
         )
         sent = publisher.not_sent(down)
         assert (str(sent), sent.partition, sent.attempts, sent.maybe_stored) == (
