@@ -26,7 +26,12 @@ def _tasks() -> set[asyncio.Task[object]]:
 
 
 def _threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.name.startswith("asyncio_")}
+    # asyncio's executor, and the thread of the process that logs for all background loops, last.
+    return {
+        thread
+        for thread in threading.enumerate()
+        if not thread.name.startswith("asyncio_") and thread.name != "nsq_ha logs and reports"
+    }
 
 
 @asynccontextmanager
