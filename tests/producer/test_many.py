@@ -105,6 +105,7 @@ async def test_a_later_publish_of_its_key_does_not_pass(stage: Stage) -> None:
     assert arrived(stage) == [b"first", *(message.body for message in keyed(count)), b"later"]
 
 
+@pytest.mark.usefixtures("short_turns")
 async def test_what_was_not_queued_within_the_limit_was_not_sent_and_is_reported_so(stage: Stage) -> None:
     is_over = False
     async with stage.producer() as producer:
@@ -133,6 +134,7 @@ async def test_what_was_not_queued_within_the_limit_was_not_sent_and_is_reported
     assert "time limit passed before this part" in str(final)
 
 
+@pytest.mark.usefixtures("short_turns")
 async def test_while_messages_are_looked_at_the_limit_counts_too(stage: Stage) -> None:
     async with stage.producer() as producer:
         await producer.publish(TOPIC, b"first")

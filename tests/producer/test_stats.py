@@ -302,10 +302,10 @@ async def test_a_close_ends_the_wait(stage: Stage) -> None:
 
 
 async def test_a_close_ends_the_wait_though_a_publish_waits_for_the_first_lookup(stage: Stage) -> None:
-    stage.lookupd.delay = 0.5
+    stage.lookupd.delay = 60.0
     async with stage.producer() as producer:
         waiting = asyncio.create_task(producer.wait_ready(TOPIC))
-        publishing = asyncio.create_task(producer.publish(TOPIC, b"x"))
+        publishing = asyncio.create_task(producer.publish(TOPIC, b"x", timeout=0.5))
         await turn(3)
     with pytest.raises(ClosedError):
         await waiting
