@@ -66,7 +66,13 @@ class Portal:
 
     def __init__(self, name: str) -> None:
         """Start the thread; ``name`` is its name."""
-        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        was_loop = aside.is_loop()
+        aside.serve_this_thread()  # asyncio logs a line, whose handler may use the client that is about to start
+        try:
+            self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        finally:
+            if not was_loop:
+                aside.leave_this_thread()
         self.is_inherited: bool = False
         self.is_closing: bool = False
         self._posted: deque[Callable[[], object]] = deque()

@@ -203,3 +203,34 @@ def test_a_publish_before_a_fork_ends(cluster: DevCluster, topic: str) -> None:
     program = FORKS.format(topic=topic, lookupd=cluster.lookupd[0])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT)
     assert done.stdout.split() == ["late", "stored"]
+
+
+LOGS = """
+import logging
+from nsq_ha.sync import Producer
+
+class Publishing(logging.Handler):
+    lines, errors = [], []
+
+    def emit(self, record):
+        if not record.name.startswith("nsq_ha"):
+            self.lines.append(record.name)
+            try:
+                producer.publish_nowait({topic!r}, record.getMessage().encode(), timeout=60)
+            except Exception as error:
+                self.errors.append(error)
+
+producer = Producer(lookupd={lookupd!r})
+logging.basicConfig(level=logging.DEBUG, handlers=[Publishing()])
+logging.getLogger("app").info("its first line")
+producer.flush(timeout=60)
+logging.getLogger().handlers.clear()
+print(Publishing.errors, "asyncio" in Publishing.lines)
+"""
+
+
+def test_a_log_handler_starts_its_producer_though_asyncio_logs_that(cluster: DevCluster, topic: str) -> None:
+    """The line "Using selector" came to the handler inside the start, which began again, up to a RecursionError."""
+    program = LOGS.format(topic=topic, lookupd=cluster.lookupd[0])
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=LIMIT)
+    assert done.stdout.split() == ["[]", "True"]
