@@ -21,7 +21,7 @@ class OfOneProcess:
         Raises:
             TypeError: Always.
         """
-        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: create it in the other process")
+        raise TypeError(f"this {type(self).__name__} cannot be pickled or copied: create it in the other process")
 
 
 class Mutex:

@@ -20,6 +20,7 @@ from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
+from nsq_ha.forks import OfOneProcess
 from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
@@ -60,7 +61,7 @@ class _Job:
         return f"{self.consumer.topic}/{self.consumer.channel}"
 
 
-class Worker:
+class Worker(OfOneProcess):
     """Runs handlers for any number of topics and channels. Add them, then await :meth:`run`.
 
     Args:

@@ -10,6 +10,7 @@ import pytest
 
 import nsq_ha
 from nsq_ha import sync
+from nsq_ha.admin import AdminClient
 
 LOOKUPD = "http://127.0.0.1:1"
 
@@ -23,6 +24,9 @@ LOOKUPD = "http://127.0.0.1:1"
         lambda: sync.Producer(lookupd=LOOKUPD),
         lambda: sync.Consumer("orders", "billing", lookupd=LOOKUPD),
         lambda: sync.AdminClient(LOOKUPD),
+        lambda: AdminClient(LOOKUPD),
+        lambda: nsq_ha.Worker(lookupd=LOOKUPD),
+        lambda: sync.Worker(lookupd=LOOKUPD),
     ],
 )
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -32,5 +36,5 @@ def test_a_client_is_created_where_it_is_used(
     """The errors named private parts, such as "Can't pickle local object 'WeakSet.__init__.<locals>._remove'"."""
     client = make()
     name = type(client).__name__
-    with pytest.raises(TypeError, match=f"^a {name} cannot be pickled or copied: create it in the other process$"):
+    with pytest.raises(TypeError, match=f"^this {name} cannot be pickled or copied: create it in the other process$"):
         duplicate(client)

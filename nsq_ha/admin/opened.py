@@ -14,6 +14,7 @@ from nsq_ha.admin.leading import Leading
 from nsq_ha.checks import is_number, lookupd_urls, shown
 from nsq_ha.engine.http import load
 from nsq_ha.errors import ClosedError, ConfigError
+from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.language import option
@@ -21,7 +22,7 @@ from nsq_ha.options.types import Tls, TlsConfig, check_lookupd_tls
 from nsq_ha.tls import ssl_context
 
 
-class AdminBase:
+class AdminBase(OfOneProcess):
     """What all calls of an admin client share.
 
     Args:

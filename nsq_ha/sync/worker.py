@@ -14,6 +14,7 @@ from nsq_ha._portal import Portal
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError
+from nsq_ha.forks import OfOneProcess
 from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
@@ -78,7 +79,7 @@ class _Engine(nsq_ha.Worker):
         return StopSignals(loop, self._signalled, self._stop_at_once)
 
 
-class Worker:
+class Worker(OfOneProcess):
     """Runs handlers for any number of topics and channels in threads: :class:`nsq_ha.Worker` whose ``run`` waits.
 
     Takes the same options. Add handlers, then call :meth:`run` in a thread that has nothing else to do. Plain functions
