@@ -114,6 +114,7 @@ async def test_a_consumer_shows_only_what_users_call() -> None:
         "channel",
         "config",
         "from_env",
+        "get",
         "health",
         "is_healthy",
         "max_in_flight",

@@ -36,6 +36,7 @@ from nsq_ha.engine.body import Body
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
+    AuthError,
     ConnectionLostError,
     LookupUnavailableError,
     NsqError,
@@ -46,7 +47,7 @@ from nsq_ha.errors import (
 )
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
-from nsq_ha.protocol.commands import Identify
+from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.pull import Answers, PullRefused
 from nsq_ha.protocol.refusals import read_error
@@ -405,6 +406,18 @@ def _assert_nowhere(*texts: str | BaseException) -> None:
         assert "sesame" not in text.lower()
         for name, form in FORMS.items():
             assert form.lower() not in text.lower(), f"{name}: {text}"
+
+
+async def test_no_local_of_a_failed_publish_shows_what_a_function_returned() -> None:
+    refusing = Echoing(Auth, error(b"E_AUTH_FAILED AUTH failed"))
+    async with Stage(identity=demanding()) as stage, stage.producer(auth_secret=lambda: SECRET) as producer:
+        stage.nsqd.script = refusing
+        with pytest.raises(PublishError) as caught:
+            await producer.publish(TOPIC, b"x", timeout=LIMIT)
+    assert isinstance(caught.value.__cause__, AuthError)
+    frames = [frame for frame, _ in traceback.walk_tb(caught.value.__cause__.__traceback__)]
+    escaped = repr(SECRET)[1:-1]
+    assert [frame for frame in frames if escaped in repr(list(frame.f_locals.values()))] == []
 
 
 async def test_a_damaged_message_with_the_secret_as_its_id_does_not_show_it(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,6 @@ MODULES = (
     ".devcluster",
     ".errors",
     ".events",
-    ".migrate",
     ".prometheus",
     ".protocol",
     ".stats",

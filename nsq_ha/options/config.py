@@ -14,7 +14,7 @@ from msgspec import Meta
 from nsq_ha.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.ext_filter import ExtFilter
-from nsq_ha.options.hidden import hides_secrets
+from nsq_ha.options.hidden import HiddenText, hides_secrets
 from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
 from nsq_ha.options.start_from import Start, check_read
 from nsq_ha.options.suggestions import did_you_mean
@@ -347,13 +347,13 @@ def check_plain(config: ConsumerConfig) -> None:
 
 
 def checked_secret(value: object) -> str:
-    """Return a secret that can be sent; an error does not show it.
+    """Return a secret that can be sent; neither an error nor its ``repr`` shows it.
 
     Raises:
         ConfigError: It is not text, empty or too long.
     """
     found: str = option("auth_secret", Annotated[str, secret_text]).check(value)
-    return found
+    return HiddenText(found)
 
 
 def _check_giving_up(config: ConsumerConfig) -> None:
