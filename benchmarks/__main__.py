@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard``, ``parts``, ``sync``, ``many`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an
+``guard``, ``parts`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an
 upstream nsqd, whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a part of ``growth`` need a cluster of
 the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
 """
@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import canned_publish, changes, figures, growth, ha, many, parts, spark, sync
+from benchmarks import canned_publish, changes, figures, growth, ha, parts, spark
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -38,11 +38,9 @@ def guard(record: Record) -> None:
 PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "peers": peers.main,
     "parts": parts.main,
-    "sync": sync.main,
     "ha": ha.main,
     "changes": changes.main,
     "growth": growth.main,
-    "many": many.main,
     "spark": lambda _: spark.main([]),  # its figures are kept for Spark's own page
 }
 

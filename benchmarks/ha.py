@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final, Self, cast
 from benchmarks.record import Record, load
 from nsq_ha import Consumer, OutgoingMessage, Producer, PublishError
 from nsq_ha.admin import AdminClient
-from nsq_ha.policy.lane import Entry, Lane
 from nsq_ha.protocol import SubOrdered
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.encoding import MAGIC, NOP, encode_fin, encode_ready
@@ -222,18 +221,6 @@ async def _publish(producer: Producer, topic: str, *, with_keys: bool) -> float:
     return PUBLISHES / (time.perf_counter() - began)
 
 
-def lane(*, with_keys: bool) -> float:
-    """Return seconds that a bare lane takes for one publish, with the same keys and window."""
-    queue: Lane[Entry] = Lane()
-    began = time.process_time()
-    for start in range(0, 100_000, IN_FLIGHT):
-        for number in range(start, start + IN_FLIGHT):
-            queue.submit(Entry(keys=(number % KEYS,) if with_keys else ()))
-        for _ in queue.take(0.0, IN_FLIGHT):
-            queue.answered()
-    return (time.process_time() - began) / 100_000
-
-
 def report(name: str, ours: list[float], other: list[float], mark: float) -> str:
     """Return the row as text."""
     found = [a / b for a, b in zip(ours, other, strict=True)]
@@ -251,8 +238,6 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--json", type=Path, help="where the figures are kept")
     chosen = parser.parse_args(arguments)
     rounds, before = chosen.rounds, load()
-    plain, with_keys = (min(lane(with_keys=keys) for _ in range(5)) for keys in (False, True))
-    print(f"bare lane: {plain * 1e6:.2f} us a publish without keys, {with_keys * 1e6:.2f} us with")
     lookupd = os.environ.get(LOOKUPD_VARIABLE)
     if not lookupd:
         print(f"ordered, keyed: skipped, {LOOKUPD_VARIABLE} names no cluster")
