@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from fuzz.targets import bodies, commands, connection, gob, headers, lines, lookups, settings, spark
+from fuzz.targets import bodies, connection, gob, headers, lines, lookups, spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 TARGETS: Final[Mapping[str, Target]] = {
     target.name: target
-    for module in (connection, commands, headers, bodies, lookups, gob, spark, settings, lines)
+    for module in (connection, headers, bodies, lookups, gob, spark, lines)
     for target in module.TARGETS
 }
 """All targets by name."""

@@ -1,4 +1,4 @@
-"""Standard input and arguments of ``nsq-ha pub``."""
+"""Standard input of ``nsq-ha pub``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import click
-
 from fuzz.target import Target, pieces
 from nsq_ha.cli.inputs import BadLine, InputOptions, csv_rows, message_of
 from nsq_ha.cli.lines import Line, Splitter
-from nsq_ha.cli.pub_options import parse_byte, parse_bytes, parse_character, parse_headers
 from nsq_ha.errors import ConfigError
 from nsq_ha.producer.requests import check_message
 
@@ -83,22 +80,6 @@ def _message(line: Line, how: int) -> None:
         assert str(error)
 
 
-def run_arguments(data: bytes) -> None:
-    """The values of options that are texts with a meaning of their own."""
-    text = data.decode("utf-8", "surrogateescape")
-    context = click.Context(click.Command("pub"))
-    parameter = click.Option(["--delimiter"])
-    for parse in (parse_byte, parse_bytes, parse_character):
-        try:
-            parse(context, parameter, text)
-        except click.BadParameter as error:
-            assert error.format_message()
-    try:
-        parse_headers(context, parameter, tuple(text.split("\n")))
-    except click.BadParameter as error:
-        assert error.format_message()
-
-
 def seeds_of_lines() -> Iterator[bytes]:
     """Yield lines of all forms."""
     yield b'\1\1{"a":1}\n{"id":"x"}\nno json\n\n'
@@ -113,24 +94,4 @@ def seeds_of_lines() -> Iterator[bytes]:
     yield b'\0\1a,b\n1,"two ""quoted"""\n"over\nlines",3\n1\n\xff,2\n'
 
 
-def seeds_of_arguments() -> Iterator[bytes]:
-    """Yield values as users write them."""
-    yield from (
-        b"\\n",
-        b"\\x1e",
-        b"\\0",
-        b";",
-        b"a=b\nc=\n=d",
-        b"\\t",
-        b"\\",
-        b"\\q",
-        b"\\N{DASH}",
-        b"\xff",
-        b"\\u0100",
-    )
-
-
-TARGETS: Final = (
-    Target("lines", "standard input of nsq-ha pub", run_lines, seeds_of_lines, 2),
-    Target("arguments", "texts with escapes, and headers, as arguments", run_arguments, seeds_of_arguments, 0, 256),
-)
+TARGETS: Final = (Target("lines", "standard input of nsq-ha pub", run_lines, seeds_of_lines, 2),)
