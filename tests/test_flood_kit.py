@@ -10,12 +10,9 @@ import pytest
 from integration.floods import spark
 from integration.floods.case import Case, Moment
 from integration.floods.kit import CASES
-from integration.floods.running import CLIENTS, Result, Scene, applies, run
+from integration.floods.running import CLIENTS, Result, applies, run
 from integration.floods.tools import COMMANDS, run_commands, show_pages
-from nsq_ha import PublishError
-from nsq_ha.protocol import Command, Finish
 from tests.support.full import FULL
-from tests.support.nsqd import Peer
 
 SHORT = 3.0
 """Seconds, of the virtual clock, for which a peer is hostile here."""
@@ -39,7 +36,7 @@ def chosen(group: str, client: str) -> list[Case]:
     In the short form each case has one of the clients that read it in the same way: those of a partitioned and of a
     plain cluster, and the two sides of an admin client.
     """
-    cases = [case for case in CASES if case.group == group and not case.is_long and applies(case, client)]
+    cases = [case for case in CASES if case.group == group and applies(case, client)]
     first, second = TURNS[client]
     return [case for case in cases if FULL or zlib.crc32(case.name.encode()) % second == first or case.extended]
 
@@ -54,16 +51,7 @@ def test_no_case_costs_too_much(group: str, client: str) -> None:
     assert not broken, "\n".join(broken)
 
 
-@pytest.mark.parametrize("kind", ["consumer", "producer"])
-def test_each_case_is_tried_on_a_partitioned_or_a_plain_cluster(kind: str) -> None:
-    for group in GROUPS:
-        tried = [*chosen(group, kind), *chosen(group, f"plain {kind}")]
-        assert {id(case) for case in tried} == {
-            id(case) for case in CASES if case.group == group and not case.is_long and applies(case, kind)
-        }
-
-
-QUICK = tuple(case for case in CASES if case.is_lookup and not case.is_long)[::6]
+QUICK = tuple(case for case in CASES if case.is_lookup)[::6]
 
 
 @pytest.mark.parametrize("nsqd", [False, True], ids=["nsqlookupd", "nsqd"])
@@ -92,11 +80,6 @@ def test_no_case_crashes_or_holds_up_a_reader_of_spark(monkeypatch: pytest.Monke
     assert len(chosen) > 12
 
 
-def test_every_case_has_a_name_of_its_own() -> None:
-    assert len({(case.group, case.name) for case in CASES}) == len(CASES)
-    assert len(CASES) > 200
-
-
 def test_the_kit_sees_what_is_wrong() -> None:
     """A case that is said to be harmless, and is not."""
     good = Case(group="some", name="good", data=b"", moment=Moment.WORK)
@@ -113,50 +96,3 @@ def test_the_kit_sees_what_is_wrong() -> None:
         "seconds until it works again",
         "seconds to close",
     ]
-
-
-GOOD = Case(group="some", name="good")
-
-
-async def crashes(*_: object) -> None:
-    raise ValueError("no")
-
-
-async def refuses(*_: object, **__: object) -> None:
-    raise PublishError("no", topic="orders", partition=None, attempts=1, maybe_stored=False)
-
-
-def closes(peer: Peer, command: Command) -> None:
-    if isinstance(command, Finish):
-        peer.close()
-
-
-def attack_the_well(scene: Scene) -> None:
-    scene.met.add(Peer.__new__(Peer))
-    scene.well.script = closes
-
-
-@pytest.mark.parametrize(
-    ("client", "place", "instead", "said"),
-    [
-        ("consumer", "nsq_ha.Consumer.run", crashes, "the client ended: ValueError('no')"),
-        (
-            "consumer",
-            "integration.floods.running.Scene.attack",
-            attack_the_well,
-            "the connection to the well peer ended",
-        ),
-        ("consumer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
-        ("plain producer", "integration.floods.case._is_moment", lambda *_: False, "the case met nobody"),
-        ("plain producer", "nsq_ha.Producer.publish", refuses, "nothing was published while the peer was hostile"),
-    ],
-    ids=["a crash", "others that are disturbed", "a case that meets no consumer", "nor a producer", "no publish"],
-)
-def test_the_kit_sees(client: str, place: str, instead: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, instead)
-    assert said in run(GOOD, client, hostile=SHORT).broken
-
-
-def test_a_case_that_meets_no_reader_of_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("integration.floods.case._is_moment", lambda *_: False)
-    assert spark.read_case(GOOD, monkeypatch) == ["good: the case met nobody"]

@@ -68,7 +68,6 @@ class Case:
         behave: How it behaves instead of answering.
         ends: The refusal is for good, so a consumer ends with its error.
         has_good: A good message follows, see :data:`GOOD`, which must be handed out.
-        is_long: It takes seconds of CPU, so that only the long form runs it.
         reconnects: Most connections a second to the hostile nsqd, after the first of each partition.
     """
 
@@ -85,7 +84,6 @@ class Case:
     behave: Behave | None = None
     ends: bool = False
     has_good: bool = False
-    is_long: bool = False
     reconnects: float = 2.0
 
     @property

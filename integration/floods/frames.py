@@ -70,6 +70,7 @@ CASES: Final = (
         clients=CONSUMER,
     ),
     Case(group="frames", name="heartbeats one byte at a time", data=HEARTBEAT * 50, chunk=1),
+    Case(group="frames", name="10,000 heartbeats", data=HEARTBEAT * 10_000),
     Case(group="frames", name="a response of 1 MiB", data=response(b"x" * _MIB)),
     Case(group="frames", name="answers nobody waits for", data=OK * 1000, clients=CONSUMER),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from integration.floods import answers, compressed, frames, identify, known, lookups, many, messages
+from integration.floods import answers, compressed, frames, identify, known, lookups, messages
 
 if TYPE_CHECKING:
     from integration.floods.case import Case
@@ -17,5 +17,4 @@ CASES: Final[tuple[Case, ...]] = (
     *messages.CASES,
     *compressed.CASES,
     *lookups.CASES,
-    *many.CASES,
 )

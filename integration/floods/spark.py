@@ -31,12 +31,7 @@ MOST_TEXT: Final = 5000
 
 def applies(case: Case) -> bool:
     """Return whether a case is one of an nsqd that a reader subscribes to, and has no options of a consumer alone."""
-    return (
-        not case.is_lookup
-        and bool(case.clients & CONSUMER)
-        and case.options.keys() <= {"compression"}
-        and not case.is_long
-    )
+    return not case.is_lookup and bool(case.clients & CONSUMER) and case.options.keys() <= {"compression"}
 
 
 def read_case(case: Case, monkeypatch: pytest.MonkeyPatch, tries: int = 3) -> list[str]:
