@@ -1,18 +1,14 @@
-"""``python -m integration.cancellations [--count N] [--seed N]``: random cancellations of every call of both clients.
+"""Random cancellations of every call of both clients.
 
 Producers and consumers are entered, used and closed repeatedly, each call inside ``asyncio.wait_for`` with a random
 time limit, usually too short. Three things must hold: no call hangs, no acknowledged message is lost, and a client
 whose close was cancelled can be closed again.
-
-The run uses an embedded cluster.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +16,6 @@ from typing import Any, Final
 
 from nsq_ha import Consumer, Producer, Receipt
 from nsq_ha.admin import AdminClient
-from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NsqError
 
 TOPIC: Final = "cancelled"
@@ -45,7 +40,6 @@ class Cancellations:
 
     Attributes:
         cancelled: Calls that were cancelled, by their names.
-        ended: Calls that ended by themselves, by their names.
         acknowledged: Bodies whose publish was acknowledged.
         seen: Bodies that a consumer received.
     """
@@ -53,7 +47,6 @@ class Cancellations:
     def __init__(self, lookupd: Sequence[str], count: int, seed: int) -> None:
         """Plan ``count`` cancellations."""
         self.cancelled: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
         self.acknowledged: set[bytes] = set()
         self.seen: set[bytes] = set()
         self._lookupd = tuple(lookupd)
@@ -89,14 +82,12 @@ class Cancellations:
                 f"{name}, cancelled after {limit * 1000:.3f} ms, has not ended for {HANGS_AFTER} s: {task!r}"
             )
         try:
-            result = task.result()
+            return task.result()
         except TimeoutError:
             self.cancelled[name] += 1
             return None
         except (NsqError, StopAsyncIteration):
-            result = None
-        self.ended[name] += 1
-        return result
+            return None
 
     async def _closed(self, name: str, aclose: Callable[[], Awaitable[None]]) -> None:
         """Close with up to two cancellations, and then to the end."""
@@ -157,12 +148,6 @@ class Cancellations:
             lost = sorted(self.acknowledged - self.seen)
             raise AssertionError(f"{len(lost)} acknowledged messages are lost, such as {lost[:5]}") from None
 
-    def __str__(self) -> str:
-        lines = [f"{name:22} {self.cancelled[name]:7} {self.ended[name]:7}" for name in sorted(self.cancelled)]
-        head = f"{'call':22} {'cancelled':>7} {'ended':>6}"
-        rest = f"acknowledged {len(self.acknowledged)}, of these seen {len(self.acknowledged & self.seen)}"
-        return "\n".join([head, *lines, f"{'together':22} {self.cancelled.total():7} {self.ended.total():7}", rest])
-
 
 async def cancel(count: int, seed: int, lookupd: Sequence[str]) -> Cancellations:
     """Make a run on a cluster that has the topic, and return what it did."""
@@ -172,32 +157,3 @@ async def cancel(count: int, seed: int, lookupd: Sequence[str]) -> Cancellations
     run = Cancellations(lookupd, count, seed)
     await run.run()
     return run
-
-
-def stage() -> DevCluster:
-    """Return a cluster; it gets the topic once it is entered, by :func:`set_up`."""
-    return DevCluster(nsqlookupds=2, nsqds=3, time_scale=0.05)
-
-
-def set_up(cluster: DevCluster) -> None:
-    """Make the topic."""
-    cluster.create_topic(TOPIC, PARTITIONS)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Make one run and print its figures."""
-    parser = argparse.ArgumentParser(prog="python -m integration.cancellations", description=__doc__)
-    parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    chosen = parser.parse_args(arguments)
-    sys.stdout.write(f"seed {chosen.seed}\n")
-    sys.stdout.flush()
-    began = time.monotonic()
-    with stage() as cluster:
-        set_up(cluster)
-        run = asyncio.run(cancel(chosen.count, chosen.seed, cluster.lookupd))
-    sys.stdout.write(f"{run}\n{time.monotonic() - began:.0f} s\n")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

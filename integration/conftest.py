@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-from integration.accounts import Accounts
 from integration.cluster import (
     AUTH_VARIABLE,
     COMPRESSION_VARIABLE,
@@ -196,14 +195,6 @@ def consume(cluster: ClusterUnderTest, channel: str) -> Consumers:
 def programs_end() -> Iterator[None]:
     yield
     programs.close()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_finished_unseen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every FIN that a server counts belongs to a message that the test got, or has a reason with a name."""
-    accounts = Accounts().watch(monkeypatch)
-    yield
-    accounts.check()
 
 
 @pytest.fixture(autouse=True)
