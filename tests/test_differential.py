@@ -142,28 +142,6 @@ def test_a_kinder_cluster_is_found_and_the_case_made_short() -> None:
     assert why(found) is None
 
 
-class Deaf(Side):
-    """A side whose readers get no message."""
-
-    def listen(self, began: float) -> tuple[Event, ...]:
-        return tuple(event for event in super().listen(began) if event.what != "message")
-
-
-def test_what_only_the_last_command_causes_on_one_side_is_found() -> None:
-    with two_sides(PLAIN, Deaf) as runner:
-        runner.check(PLAIN, [commands.Subscribe(0, "SUB", 0, 1), commands.Publish("PUB")])
-        (found,) = runner.tally.found
-    assert (found.difference.step, found.difference.kind) == (2, "events")
-    assert "message m1" in found.difference.real
-
-
-def test_no_case_is_begun_when_the_time_is_over() -> None:
-    with two_sides(PLAIN) as runner:
-        runner._until = time.monotonic()
-        run_cases(runner, PLAIN, 2, seeded=1)
-        assert runner.tally.cases == 0
-
-
 def test_the_docs_tell_of_each_known_difference() -> None:
     page = " ".join(PAGE.read_text(encoding="utf-8").split())
     for known in KNOWN:
@@ -256,11 +234,3 @@ def test_each_nsqd_answers_for_its_own_messages(monkeypatch: pytest.MonkeyPatch)
         ]
         runner.check(UPSTREAM, case)
         assert [str(found) for found in runner.tally.found] == []
-
-
-def test_a_plain_cluster_needs_two_nsqds() -> None:
-    with (
-        DevCluster(plain=True, nsqds=1) as cluster,
-        pytest.raises(RuntimeError, match="lists 1 nsqds, but 2 are needed"),
-    ):
-        PlainSide("real", cluster.lookupd[0])

@@ -10,8 +10,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from integration.exactness import scenario as drawn
-from integration.exactness.__main__ import main
-from integration.exactness.kept import Kept
 from integration.exactness.log import log_of
 from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
 from integration.exactness.table import page, summary
@@ -23,7 +21,6 @@ from nsq_ha.sync import Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 LOG: list[Row] = [
     (partition, 50 * number, b"%d-%d" % (partition, number)) for partition in (0, 1) for number in range(4)
@@ -90,23 +87,6 @@ def test_a_seed_gives_the_same_runs_and_thirty_have_every_value_often() -> None:
 
 
 DECKS = {"kind": "KINDS", "fetch": "FETCHES", "fault": "FAULTS", "lot": "LOTS", "fresh": "FRESH", "largest": "SIZES"}
-
-
-def test_a_kept_run_is_not_repeated_unless_something_else_is_drawn_now(tmp_path: Path) -> None:
-    file, runs = tmp_path / "runs.json", draw(8, 3)
-    kept = Kept(file, {"seed": 3}, runs)
-    for run in runs[:2]:
-        kept.keep({"scenario": dataclasses.asdict(run), "exact": True})
-    assert sorted(Kept(file, {"seed": 3}, runs).runs) == [1, 2]
-    other = [dataclasses.replace(runs[0], messages=1), *runs[1:]]
-    assert sorted(Kept(file, {"seed": 3}, other).runs) == [2]
-    assert not Kept(file, {"seed": 4}, runs).runs
-
-
-def test_runs_that_are_not_drawn_are_not_exact(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--runs", "3", "--only", "2", "4", "--list"])
-    assert "no run 4: 3 are drawn" in capsys.readouterr().err
 
 
 def test_the_log_is_what_the_leader_stored_and_never_another_message() -> None:

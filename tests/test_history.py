@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,19 +70,6 @@ def test_what_comes_after_the_end_is_not_recorded(tmp_path: Path) -> None:
     checker.read(path.read_text().splitlines())
     assert checker.wrong == []
     assert checker.counts == {"begin": 1, "call": 1, "stored": 1, "seen": 1, "end": 1, "distinct": 1, "receipts": 1}
-
-
-def test_what_two_record_does_not_depend_on_who_ends_first(tmp_path: Path) -> None:
-    log = logging.getLogger("nsq_ha.trace")
-    before = log.level, log.propagate
-    first, second = (History(tmp_path / each, each, "ch", limit=5.0, ordered=True) for each in ("a", "b"))
-    line = {"event": "finish", "topic": "b", "channel": "ch", "nsqd": "n:1", "partition": 0, "internal_id": 7}
-    first.__enter__()
-    with second:
-        first.__exit__(None, None, None)
-        log.info(json.dumps(line))
-    assert json.loads((tmp_path / "b").read_text().splitlines()[1])["event"] == "finish"
-    assert (log.level, log.propagate) == before
 
 
 def test_a_good_history_breaks_no_rule() -> None:

@@ -21,27 +21,6 @@ def test_every_failure_is_named() -> None:
     ]
 
 
-async def test_what_was_requeued_and_did_not_come_again_is_lost() -> None:
-    run = soak.Run(soak.Feature(name="plain"), "orders", ["http://127.0.0.1:1"], 50.0)
-    for number, deliveries in {1: 1, 17: 1, 37: 2, 57: 1, 77: 1}.items():
-        run._acknowledged.add(number)
-        run._deliveries[number] = deliveries
-    run._count()
-    # 1 was finished, 57 touched; 17 was requeued and 77 ignored, and neither came again.
-    assert run.figures.broken(sampled=False) == ["2 requeued or ignored and not delivered again"]
-
-
-@pytest.mark.parametrize(("delivered", "is_broken"), [(450, False), (550, False), (300, True), (1000, True)])
-def test_a_sample_of_the_wrong_size_is_named(delivered: int, is_broken: bool) -> None:
-    figures = soak.Figures("sampling", acknowledged=1000, delivered=delivered, lost=1000 - delivered)
-    assert bool(figures.broken(sampled=True)) is is_broken
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_every_fate_occurs(ordered: bool) -> None:
-    assert {soak.fate_of(number, ordered=ordered) for number in range(1000)} == set(soak.Fate)
-
-
 @pytest.mark.timeout(900)
 async def test_features_run_on_the_embedded_cluster() -> None:
     cluster = EmbeddedCluster()

@@ -1,7 +1,6 @@
-"""``python -m integration.faults.table ROWS.jsonl ... [--last N] [--runs] [--long]``: the tables of the docs.
+"""``python -m integration.faults.table ROWS.jsonl ... [--last N] [--long]``: the tables of the docs.
 
-Each figure is the worst of a scenario's last N measured runs; ``--runs`` tells each run's own figures instead, and
-``--long`` those of chaos and soaks, one row each.
+Each figure is the worst of a scenario's last N measured runs; ``--long`` tells those of chaos and soaks, one row each.
 """
 
 from __future__ import annotations
@@ -108,22 +107,6 @@ def _reached(runs: list[Run]) -> str:
     return "yes"
 
 
-def each_run(runs: dict[str, list[Run]], last: int) -> list[str]:
-    """Return a line for each run with its own figures."""
-    lines = []
-    for scenario in (*ALL, *NAMED):
-        for run in runs.get(scenario.name, [])[-last:]:
-            parts = [_added([run], topic) for topic in ("ordered", "ordinary")]
-            held = max((max(one["publish_held"], one["consume_held"]) for one in run["figures"]), default=0.0)
-            slowest = max((one["slowest_call"] for one in run["figures"]), default=0.0)
-            notes = "; ".join([*run["broken"], *(f"missed: {name}" for name in run["missed"]), *run["notes"]])
-            lines.append(
-                f"{scenario.name} | {run.get('code', '?')} | ordered {parts[0] or '-'} | ordinary {parts[1] or '-'} |"
-                f" {_further([run])} | {_counts([run])} | slowest {slowest:.2f}, machine's share {held:.2f} | {notes}"
-            )
-    return lines
-
-
 def long_runs(runs: dict[str, list[Run]], last: int) -> list[str]:
     """Return the lines of the table of runs that last for minutes or hours, each with one fault after the other."""
     lines = ["| run | commit | what happened | at the end | target missed | broken rules |", "|" + "---|" * 6]
@@ -143,10 +126,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m integration.faults.table", description=__doc__)
     parser.add_argument("rows", nargs="+", type=pathlib.Path)
     parser.add_argument("--last", type=int, default=3)
-    parser.add_argument("--runs", action="store_true")
     parser.add_argument("--long", action="store_true")
     arguments = parser.parse_args()
-    make = each_run if arguments.runs else long_runs if arguments.long else table
+    make = long_runs if arguments.long else table
     sys.stdout.write("\n".join(make(load(arguments.rows), arguments.last)) + "\n")
     return 0
 

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from integration.faults.bench import ORDERED, Scenario, staged
+from integration.faults.bench import Scenario
 from integration.faults.embedded import PACE
 from integration.faults.rows import Target
 from integration.faults.scenarios import ALL
-from integration.faults.scenarios.consumers import Neighbour
-from integration.faults.scenarios.lookupds import beside
-from integration.faults.web import Answer, Web
 from integration.history.checking import Checker
 from nsq_ha.policy.lookup_pace import longest_interval, partition_delay
 
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from integration.faults.audit import Ack, Delivered
-    from integration.faults.bench import Bench, Stage
+    from integration.faults.bench import Bench
     from integration.faults.load import Load
 
 MARGIN: Final = 3.0
@@ -183,42 +180,6 @@ def nodes(*of_keys: Iterable[Ack | Delivered]) -> dict[int, list[str]]:
         if not names or names[-1] != one.nsqd:
             names.append(one.nsqd)
     return found
-
-
-async def test_a_row_whose_probes_ended_is_broken(bench: Bench) -> None:
-    """What they do not see would count as the cluster's own outage, and excuse every stall."""
-
-    async def fault(stage: Stage) -> None:
-        stage.fault("the probes end")
-        await stage.probes.stop()
-
-    scenario = Scenario("probes", "", Target(), staged(fault, ORDERED))
-    row = await scenario.play(bench, scenario)
-    assert row.broken == ["the probes ended"]
-
-
-async def test_a_row_whose_rude_nsqlookupd_is_asked_nothing_is_broken(bench: Bench) -> None:
-    """It would reach every target."""
-
-    class Unasked(Web):
-        @property
-        def url(self) -> str:
-            return bench.cluster.lookupds[1]
-
-    async def answer(_: str) -> Answer:
-        return None
-
-    scenario = Scenario("rude", "", Target(), beside(lambda: Unasked(answer)))
-    row = await scenario.play(bench, scenario)
-    assert row.broken == ["the rude nsqlookupd was asked nothing"]
-
-
-async def test_a_second_consumer_can_leave(bench: Bench) -> None:
-    topic = await bench.make_topic(ORDERED)
-    load = bench.load(topic, ordered=True, channel="ch", lookupds=bench.cluster.lookupds)
-    neighbour = Neighbour(load)
-    await neighbour.start()
-    assert await neighbour.leave() == 0
 
 
 def test_each_scenario_says_whether_a_leader_changes() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from typing import TYPE_CHECKING, Literal, Never
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from integration.faults.bench import ORDERED, Scenario
 from integration.faults.embedded import Embedded
-from integration.faults.load import Load
 from integration.faults.proxy import Network
 from integration.faults.rows import Target
 from integration.faults.scenarios.stopping import TARGET, during
-from integration.faults.waiting import lasts, until
-from nsq_ha.errors import PublishError
+from integration.faults.waiting import lasts
 from tests.faults.test_rows import EXACT
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
     from integration.faults.bench import Bench, Stage
     from integration.faults.proxy import Fault
     from integration.faults.rows import Row
-    from nsq_ha import Receipt
     from nsq_ha.devcluster import DevCluster
 
 SHORTLY = 0.3
@@ -129,72 +125,3 @@ async def test_stop_while_the_network_fails(bench: Bench, fault: Fault | Literal
     print(row)  # noqa: T201 - shown when it fails
     assert not row.broken
     assert not row.missed()
-
-
-class Spoilt(Load):
-    """A load whose publishes, once it spoils, are stored and end otherwise."""
-
-    spoils = False
-    spoilt = False
-
-    async def _send(self, body: bytes, key: str | None) -> Receipt:
-        receipt = await super()._send(body, key)
-        if self.spoils:
-            self.spoilt = True
-            await self.end()
-        return receipt
-
-    @abstractmethod
-    async def end(self) -> Never:
-        """End a publish."""
-
-
-class Abandoned(Spoilt):
-    """Its publishes do not end with their producer."""
-
-    async def end(self) -> Never:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-
-class Crashing(Spoilt):
-    """Its publishes end with an error that is not the library's."""
-
-    async def end(self) -> Never:
-        raise KeyError(self.topic)
-
-
-class Lying(Spoilt):
-    """Its publishes are called not stored."""
-
-    async def end(self) -> Never:
-        raise PublishError("no", topic=self.topic, partition=None, attempts=1, maybe_stored=False)
-
-
-async def closed_with(bench: Bench, kind: type[Spoilt]) -> Row:
-    """Close while publishes of both topics end so, and nobody handles a message before the consumer is closed."""
-    bench.make_load = kind
-
-    async def begin(stage: Stage) -> None:
-        loads = [load for load in stage.loads.values() if isinstance(load, Spoilt)]
-        for load in loads:
-            load.fails, load.spoils = lambda _: True, True
-        assert await until(lambda: all(load.spoilt for load in loads), bench.pace.patience)
-
-    return await closed_in(bench, begin)
-
-
-async def test_a_publish_that_ends_with_a_foreign_error_while_closing_is_told(bench: Bench) -> None:
-    row = await closed_with(bench, Crashing)
-    assert row.broken
-    assert all(" ended with KeyError(" in line for line in row.broken)
-
-
-async def test_a_publish_that_does_not_end_with_its_producer_is_told(bench: Bench) -> None:
-    row = await closed_with(bench, Abandoned)
-    assert [line.partition(" ")[2] for line in row.broken] == ["publishes did not end with their producer"]
-
-
-async def test_what_is_called_not_stored_while_closing_and_is_comes_to_light(bench: Bench) -> None:
-    row = await closed_with(bench, Lying)
-    assert [line.partition(" ")[2] for line in row.broken] == ["'not stored' delivered"]
