@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import time
 import tracemalloc
 from typing import TYPE_CHECKING, Any, cast
@@ -149,11 +148,6 @@ async def test_a_look_ends_when_it_has_much_and_goes_on_from_there(monkeypatch: 
     assert any("the look ended" in note for note in first.notes)
     rest = await look(Cluster((1, 99)), LogStart("numbers", numbers=first.newer), count=90)
     assert seen(rest)[0] == (0, 9)
-
-
-def test_headers_that_no_nsqd_takes_are_not_read() -> None:
-    assert browsing.headers_of(stored(1, headers=json.dumps({"a": "b" * 2**16}))) == {"a": "b" * 2**16}
-    assert browsing.headers_of(stored(1, headers=json.dumps({"a": "b" * 2**17}))) == {}
 
 
 async def test_a_look_says_how_many_it_did_not_reach() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +15,6 @@ from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import LookupUnavailableError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import channel, node, partition, reading
-from tests.support.turns import TURN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -271,20 +269,6 @@ def test_a_partition_without_a_leader_is_not_counted_twice(thin: list[str], text
     assert [each.sentence(now.at) for each in incidents(now) if each.subject == A] == [f"nsqd n:1 gone for 4 s; {text}"]
 
 
-def test_an_incident_of_thousands_of_partitions_is_found_at_once() -> None:
-    """Each partition was looked for among all others, and each nsqd compared with all others, for each page."""
-    led, followed = ([partition(f"t{n}", is_leader=leads) for n in range(5000)] for leads in (True, False))
-    others = [node(10 + n) for n in range(1000)]
-    before = reading(100.0, node(1, *led), *others)
-    now = reading(104.0, node(1, *followed), *others, before=before)
-    assert len(now.remembered.unled) == 5000
-    began = time.thread_time()
-    found = incidents(now)
-    took = time.thread_time() - began
-    assert [each.cause.partition(":")[0] for each in found] == ["5,000 partitions have no leader"]
-    assert took < TURN
-
-
 def test_the_worst_comes_first() -> None:
     killed = dataclasses.replace(KILLED, memory=Memory(KILLED.memory.nsqds))
     now = dataclasses.replace(killed, cluster=reading(0, lookupds=HALF).cluster)
@@ -322,18 +306,3 @@ def test_servers_are_forgotten_after_a_day_or_by_name() -> None:
 def test_memory_is_bounded() -> None:
     many = {f"n:{number}": Sighting(float(number)) for number in range(MAX_SERVERS + 9)}
     assert Memory().after(1.0, many, (), {}).nsqds.keys() == {f"n:{n}" for n in range(9, MAX_SERVERS + 9)}
-
-
-def test_an_nsqd_that_names_thousands_of_others_holds_nobody_up() -> None:
-    """Each of them is missing, and all who show the cluster ask what is wrong several times."""
-    named = {
-        (topic, number): Replicas(frozenset({f"x{topic}:{number}{each}" for each in range(16)}), frozenset())
-        for topic in TOPICS
-        for number in range(50)
-    }
-    now = after(104.0, node(1, *LED), node(2, *FOLLOWED), replicas=named)
-    began = time.thread_time()
-    found = [each.subject for each in incidents(now)]
-    assert time.thread_time() - began < TURN
-    assert C in found
-    assert len(found) < 200

@@ -220,18 +220,6 @@ async def test_a_time_limit_must_be_seconds(admin: AdminClient, timeout: Any) ->
         await admin.pause_channel("orders", "billing", timeout=timeout)
 
 
-async def test_a_cancelled_change_leaves_no_request(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.lookups(cluster.body(4150, 4150))
-    cluster.nsqd.delay = 30.0
-    before = asyncio.all_tasks()
-    change = asyncio.create_task(admin.pause_channel("orders", "billing"))
-    await eventually(lambda: cluster.nsqd.requests)
-    change.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await change
-    await eventually(lambda: not {task for task in asyncio.all_tasks() - before if "Fake" not in repr(task)})
-
-
 # ---------------------------------------------------------------- emptying, deleting, registered channels
 
 
@@ -450,16 +438,6 @@ async def test_a_plain_channel_is_not_paused_while_an_nsqlookupd_is_silent(
     await silent.start()
     await asyncio.wait_for(pausing, LIMIT)
     assert plain_cluster.nsqds[1].count("/channel/pause") == 1
-
-
-async def test_a_slow_nsqlookupd_of_a_plain_cluster_is_waited_for(
-    plain_cluster: Plain, plain_admin: AdminClient
-) -> None:
-    plain_cluster.has_topic(0, 1)
-    say(plain_cluster, "billing", paused=True)
-    plain_cluster.lookupds[1].delay = 0.6
-    await asyncio.wait_for(plain_admin.pause_channel("orders", "billing"), LIMIT)
-    assert [len(queries) for queries in plain_cluster.asked("/channel/pause")][2:] == [1, 1]
 
 
 async def test_a_plain_topic_that_only_a_slow_nsqlookupd_knows_gets_its_channel(

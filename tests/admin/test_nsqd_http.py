@@ -15,7 +15,6 @@ from nsq_ha.engine.http import new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
-    ConfigError,
     ConnectError,
     InvalidCommandError,
     NotLeaderError,
@@ -27,7 +26,6 @@ from nsq_ha.errors import (
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, hang, http_answer
-from tests.support.turns import TURN, turns
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -121,57 +119,10 @@ async def test_numbers_that_no_server_sends_are_no_answer(fake: Fake, content: d
             await nsqd.stats()
 
 
-@pytest.mark.parametrize("name", ["timestamp", "offset", "queue_cnt_index"])
-async def test_a_message_with_such_a_number_is_no_answer(fake: Fake, name: str) -> None:
-    fake.answer("/message/get", recorded("message_get_by_offset")["body"] | {name: 10**400})
-    async with NsqdHttp(fake.url) as nsqd:
-        with pytest.raises(RemoteProtocolError, match="unexpected answer"):
-            await nsqd.message_get("proto_plain", 0, "virtual_offset", 3476)
-
-
 async def test_no_topics_at_all(fake: Fake) -> None:
     fake.answer("/stats", {"topics": None})
     async with NsqdHttp(fake.url) as nsqd:
         assert await nsqd.stats() == ()
-
-
-async def test_replicas_of_many_partitions_hold_nobody_up(fake: Fake) -> None:
-    entries = [{"name": "t", "partition": number, "isr_stats": [{"node_id": "a"}]} for number in range(45_000)]
-    fake.answer("/coordinator/stats", {"topic_coord_stats": entries})
-    async with NsqdHttp(fake.url, timeout=10.0) as nsqd:
-        with turns() as measured:
-            assert len(await nsqd.members("t")) == 1024
-    assert measured.longest < TURN, measured.what
-
-
-async def test_few_replicas_of_a_partition_are_read(fake: Fake) -> None:
-    """Each name is an nsqd that is missing, as far as anybody knows."""
-    names = [{"node_id": f"made-up-{number}" + "x" * 500} for number in range(1000)]
-    entry = {"name": "t", "partition": 0, "isr_stats": names, "catchup_stats": names}
-    fake.answer("/coordinator/stats", {"topic_coord_stats": [entry]})
-    async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
-        ((_, in_sync, behind),) = await nsqd.members("t")
-    assert 5 <= len(in_sync) == len(behind) < 20
-    assert {len(name) for name in (*in_sync, *behind)} == {400}
-
-
-async def test_a_small_answer_does_not_wait_for_large_ones(fake: Fake) -> None:
-    """Hostile nsqds would otherwise hide the others."""
-    fake.answer("/stats", {"topics": [{"topic_name": "t"}]})
-    turn = asyncio.Lock()
-    async with turn, NsqdHttp(fake.url, turn=turn, timeout=5.0) as nsqd:
-        assert [each.topic for each in await asyncio.wait_for(nsqd.stats(), 5.0)] == ["t"]
-
-
-async def test_statistics_of_many_channels_hold_nobody_up(fake: Fake) -> None:
-    figures = dict.fromkeys(("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count"), 1)
-    channels = [{"channel_name": f"c{number}", **figures} for number in range(40)]
-    fake.answer("/stats", {"topics": [{"topic_name": f"t{number}", "channels": channels} for number in range(1000)]})
-    async with NsqdHttp(fake.url, timeout=10.0) as nsqd:
-        with turns() as measured:
-            found = await nsqd.stats()
-    assert sum(len(entry.channels) for entry in found) == 40_000
-    assert measured.longest < TURN, measured.what
 
 
 async def test_recorded_replicas_decode(fake: Fake) -> None:
@@ -317,14 +268,6 @@ async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
         await fake.stop()
         with pytest.raises(ConnectError, match=fake.url):
             await nsqd.stats()
-
-
-async def test_bad_arguments_send_nothing(fake: Fake) -> None:
-    async with NsqdHttp(fake.url) as nsqd:
-        for topic, partition, channel in (("a b", 0, "c"), ("a", -1, "c"), ("a", 0, "c/d"), ("a", True, "c")):
-            with pytest.raises(ConfigError):
-                await nsqd.create_channel(topic, partition, channel)
-    assert fake.requests == []
 
 
 async def test_closing_leaves_a_shared_client_open(fake: Fake) -> None:

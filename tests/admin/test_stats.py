@@ -117,21 +117,6 @@ async def test_everything_that_an_nsqd_says_is_a_value(cluster: Scripted, admin:
     assert (query["needClients"], query["include_clients"]) == ("true", "true")
 
 
-async def test_few_percentiles_are_kept(cluster: Scripted, admin: AdminClient) -> None:
-    """The dashboard has a column for each one, and finds it for each partition."""
-    parts = [
-        {"count": 1, "percentiles": [{"quantile": (number + each) / 1e6, "value": 1} for each in range(1000)]}
-        for number in (0, 500)
-    ]
-    channels = [{"channel_name": "c", "e2e_processing_latency": each} for each in parts]
-    topics = [part(number) | {"channels": [channel]} for number, channel in enumerate(channels)]
-    cluster.nsqd.answer("/stats", {"topics": topics})
-    (topic,) = (await asyncio.wait_for(admin.stats(), LIMIT)).topics
-    for channel in (*(entry.channels[0] for entry in topic.partitions), *topic.channels):
-        assert channel.latency is not None
-        assert 0 < len(channel.latency.percentiles) <= 16
-
-
 def test_a_lag_may_be_unknown() -> None:
     idle = ChannelStats("x", 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False)
     behind = ChannelStats("x", 1, 0, 0, 0, 0, 0, 0, paused=False, skipped=False)

@@ -77,14 +77,6 @@ def test_every_command_finds_the_cluster_in_the_file(call: Callable[..., Result]
         assert result.exit_code == 0, f"{arguments}: {result.output}"
 
 
-def test_flags_win_over_variables_and_these_over_the_file(
-    call: Callable[..., Result], cluster: DevCluster, topic: str, nobody: str
-) -> None:
-    assert call("lookup", topic, NSQ_HA_LOOKUPD=nobody).exit_code == 1
-    assert call("lookup", topic, "--lookupd", cluster.lookupd[0], NSQ_HA_LOOKUPD=nobody).exit_code == 0
-    assert call("lookup", topic, NSQ_HA_LOOKUPD=f"{cluster.lookupd[0]}, {cluster.lookupd[1]}").exit_code == 0
-
-
 def test_publishing_uses_the_options_of_producers(call: Callable[..., Result], made: list[Any], topic: str) -> None:
     assert call("pub", topic, stdin="x").exit_code == 0
     assert call("pub", topic, "--timeout", "5", "--trace", stdin="x", NSQ_HA_WINDOW="8").exit_code == 0

@@ -9,8 +9,6 @@ import socket
 import ssl
 import time
 import uuid
-from collections import Counter
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,21 +28,18 @@ from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import Reading
 from nsq_ha.cli import doctor, seen
 from nsq_ha.cli.cluster import ClusterAccess
-from nsq_ha.cli.doctor import ahead, certificates, clocks, round_trip
+from nsq_ha.cli.doctor import ahead, certificates, round_trip
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.cli.test_stat import channel, partition
-from tests.engine.lookups.loopback import LIMIT, Fake
 from tests.support import web
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.waiting import dawdle, eventually
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.cli.conftest import Invoke
-    from tests.engine.lookups.loopback import Behave
 
 A, B = Node("10.0.0.1", 4150, 4151), Node("10.0.0.2", 4150, 4151)
 LISTED = (A.address, B.address)
@@ -354,32 +349,6 @@ def test_the_clock_of_a_server(at: float, before: float, after: float, seconds: 
     assert ahead(at, before, after) == pytest.approx(seconds)
 
 
-async def drip(writer: asyncio.StreamWriter) -> None:
-    for letter in b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 100:
-        writer.write(bytes([letter]))
-        await writer.drain()
-        await dawdle(0.05)
-
-
-async def flood(writer: asyncio.StreamWriter) -> None:
-    writer.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 4000 + b"\r\n")
-
-
-@pytest.mark.parametrize("behave", [drip, flood])
-async def test_a_server_that_answers_slowly_or_too_much_has_no_clock(
-    monkeypatch: pytest.MonkeyPatch, behave: Behave
-) -> None:
-    """One byte a second kept doctor waiting for hours, and headers without end made all of it fail."""
-    monkeypatch.setattr(doctor, "_LIMIT", 0.2)
-    fake = await Fake().start()
-    fake.behave = behave
-    try:
-        asking = clocks(ClusterAccess.of((fake.url,)), ClusterStats(()), [fake.url])
-        assert await asyncio.wait_for(asking, LIMIT) == {}
-    finally:
-        await fake.stop()
-
-
 def test_certificates() -> None:
     assert certificates(ClusterAccess.of(("http://a:1",)), time.time()).status == "skipped"
     cluster = ClusterAccess.of(("http://a:1",), tls_ca=CA_FILE)
@@ -445,29 +414,6 @@ async def test_an_nsqd_that_is_stopped_cannot_be_reached(cluster: DevCluster, mo
         node = Node("127.0.0.1", stopped.getsockname()[1], 0)
         found = await doctor.unreachable(stats(NodeStats(alive), NodeStats(node)))
     assert found == {node.address: "no answer within 1 s"}
-
-
-async def test_a_thousand_servers_that_hang_are_not_all_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hostile nsqlookupd that listed so many kept doctor for nine minutes."""
-    now, asked = 0.0, 0
-
-    async def hang(*_: object, **__: object) -> None:
-        nonlocal now, asked
-        now, asked = now + 2.0, asked + 1
-        raise ResponseTimeoutError("hangs")
-
-    monkeypatch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: now, time=time.time))
-    monkeypatch.setattr(asyncio, "open_connection", hang)
-    monkeypatch.setattr(doctor, "ask", hang)
-    many = stats(*(NodeStats(Node(f"10.1.{number >> 8}.{number & 255}", 4150, 4151)) for number in range(1024)))
-    found = await doctor.unreachable(many)
-    assert Counter(found.values()) == {
-        "no answer within 2 s": asked,
-        "it was not asked in time, since others hang": 1024 - asked,
-    }
-    assert 0 < asked < 20
-    assert await clocks(ClusterAccess.of(("http://a:1",)), many, ["http://a:1"]) == {}
-    assert asked < 40
 
 
 async def test_a_topic_whose_partitions_are_not_known_is_sent_no_message(cluster: DevCluster, topic: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
@@ -15,13 +14,8 @@ import pytest
 
 from nsq_ha import sync
 from nsq_ha.admin import AdminClient, TopicDescription
-from nsq_ha.cli.cluster import ClusterAccess
-from nsq_ha.cli.dead_letters import Replayer
-from nsq_ha.cli.reading import scan
-from nsq_ha.cli.views import FoundTopic
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import NoLeaderError
-from nsq_ha.policy.topology import TopicMeta
 from tests.cli.test_topic import unknown
 from tests.test_dead_letters import Source, arrived, message, written
 
@@ -172,24 +166,6 @@ def test_a_topic_that_is_not_read_to_its_end_is_named(
     assert f"Error: what could be read of topic '{topic}' holds no dead letter 0x1" in replayed.stderr
     traced = json.loads(invoke("trace", "7", "--trace-id", "--topic", topic, "--json").stdout)
     assert traced["note"] == "what could be read of the topic does not hold it now"
-
-
-async def test_a_scan_that_is_ended_early_closes_its_consumer_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command went on meanwhile, and its end could cancel the close."""
-    closed = []
-
-    async def log(*_: object) -> AsyncIterator[Message]:
-        try:
-            yield message(b"x")
-        finally:
-            closed.append(True)
-
-    monkeypatch.setattr("nsq_ha.cli.reading._scan_log", log)
-    found = FoundTopic(TopicMeta(partition_num=1, replica=1))
-    scanned = scan(ClusterAccess.of(("http://a:1",)), "orders", found, set())
-    async with contextlib.aclosing(scanned) as messages:
-        await anext(messages)
-    assert closed
 
 
 def test_messages_that_stay_in_the_channel_hold_back_no_letter_in_silence(
@@ -354,21 +330,6 @@ def test_letters_to_replay_are_not_in_memory_together(
     assert (result.exit_code, result.stderr) == (0, "replayed 60 dead letters\n")
     assert replayed == [bytes([number]) for number in range(60)]
     assert peak < 15 * 2**20
-
-
-async def test_an_interrupted_replay_says_that_its_last_one_may_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    outcomes = iter((None, asyncio.CancelledError()))
-
-    async def replay(*_: object, **__: object) -> None:
-        if (outcome := next(outcomes)) is not None:
-            raise outcome
-
-    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
-    replayer: Any = Replayer("again", dry_run=False)
-    await replayer.replay(None, message(b"x"), None)
-    with pytest.raises(asyncio.CancelledError):
-        await replayer.replay(None, message(b"x"), None)
-    assert replayer.summary() == "replayed 1 dead letters; one more was interrupted, and may be stored"
 
 
 def test_a_replay_that_ends_early_says_how_far_it_came(

@@ -21,28 +21,6 @@ async def collect(stream: io.RawIOBase | io.BufferedIOBase, limit: int = LIMIT) 
     return [line async for lines in read_lines(stream, limit) for line in lines]  # type: ignore[arg-type]
 
 
-def test_the_last_line_needs_no_newline_and_loses_nothing() -> None:
-    assert split(b"a\nbc") == [(1, b"a"), (2, b"bc")]
-
-
-def test_a_newline_at_the_end_makes_no_empty_line() -> None:
-    assert split(b"a\n") == [(1, b"a")]
-    assert split(b"") == []
-
-
-def test_empty_lines_and_carriage_returns_are_kept() -> None:
-    assert split(b"\n\r\n") == [(1, b""), (2, b"\r")]
-
-
-def test_a_line_that_is_too_long_is_reported_and_the_next_one_is_whole() -> None:
-    assert split(b"12345678\n", b"1234", b"56789", b"12345", b"6\nok\n", b"123456789") == [
-        (1, b"12345678"),
-        (2, None),
-        (3, b"ok"),
-        (4, None),
-    ]
-
-
 @given(st.lists(st.binary(max_size=12).filter(lambda line: b"\n" not in line)), st.data())
 def test_lines_do_not_depend_on_how_the_stream_was_cut(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"\n".join(lines)

@@ -181,21 +181,6 @@ def test_the_version_loads_no_command() -> None:
     assert loaded.isdisjoint(f"nsq_ha.cli.{name}" for name in ("topic", "cluster", "running", "copy"))
 
 
-def test_a_command_loads_no_other() -> None:
-    loaded = loaded_by("topic", "list", "--help")
-    assert "nsq_ha.cli.topic" in loaded
-    others = {
-        "nsq_ha.cli.pub",
-        "examples.flights.command",
-        "examples.flights",
-        "nsq_ha.consumer",
-        "nsq_ha.producer",
-        "httpx",
-        "rich",
-    }
-    assert loaded.isdisjoint(others)
-
-
 def test_a_wrong_command_is_told_which_there_are(invoke: Invoke) -> None:
     assert "'topic'" in invoke("topik").stderr
 

@@ -1,6 +1,5 @@
 """The metrics of a command that runs long, at a port."""
 
-import asyncio
 import os
 import re
 import signal
@@ -13,12 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nsq_ha import Producer, dead_letters, prometheus
+from nsq_ha import prometheus
 from nsq_ha.cli.options import metrics_option
-from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.devcluster import DevCluster
 from tests.cli.conftest import Invoke
-from tests.cli.test_letters import bury
 from tests.support.ports import fixed_ports
 
 LIMIT = 60.0
@@ -121,27 +118,6 @@ def test_a_scrape_answers_while_it_runs(
         interrupting.join()
     assert result.exit_code == 0, result.output
     assert f"\n{figure}{{" in scraper.page
-
-
-def test_a_scrape_answers_while_dead_letters_are_replayed(
-    invoke: Invoke, cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, topic: str
-) -> None:
-    dead = cluster.create_topic(f"{topic}.dead", sync_every=1)
-    bury(cluster, topic, dead, [b"v1", b"v2"])
-    scraper = Scraper(PUBLISHED)
-    monkeypatch.setattr(prometheus, "serve", scraper.serve)
-    replayed: list[DeadLetter] = []
-
-    async def replay(producer: Producer, letter: DeadLetter, *, topic: str | None) -> None:
-        await dead_letters.replay(producer, letter, topic=topic)
-        replayed.append(letter)
-        if not scraper.seen.is_set():
-            await asyncio.to_thread(scraper.seen.wait)
-
-    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
-    result = invoke("dead-letters", "replay", dead, "--origin", topic, "--yes", "--metrics-port", "0")
-    assert (result.exit_code, len(replayed)) == (0, 2), result.output
-    assert f"\n{PUBLISHED}{{" in scraper.page
 
 
 def test_commands_that_run_long_have_it(invoke: Invoke, topic: str) -> None:

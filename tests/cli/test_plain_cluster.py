@@ -302,29 +302,6 @@ async def test_a_topic_is_created_and_deleted_at_all(plain: Plain, call: Call) -
     assert (deleted.exit_code, deleted.stdout, deleted.stderr) == (0, "", "deleted orders\n")
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ("--partitions", "2"),
-            "remove --partitions: it needs the partitioned server, and plain nsqd has no partitions",
-        ),
-        (("--replicas", "2"), "remove --replicas: it needs the partitioned server"),
-        (("--ordered",), "remove --ordered: it needs the partitioned server, and plain nsqd keeps no order"),
-        (("--no-multi-part",), "remove --multi-part and --no-multi-part: it needs the partitioned server"),
-        (("--register-channels",), "remove --register-channels: it needs the partitioned server"),
-        (("--retention-days", "1"), "remove --retention-days: it needs the partitioned server"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else "",
-)
-async def test_a_topic_gets_no_options(plain: Plain, call: Call, arguments: tuple[str, ...], text: str) -> None:
-    refused = await call(plain, "topic", "create", "orders", *arguments)
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert refused.stderr.startswith(f"Error: {text}")
-    assert plain.asked("/topic/create") == [[], [], [], []]
-
-
 async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
     plain.has_topic(0, 1)
     channel = {"channel_name": "billing", "depth": 4, "in_flight_count": 2, "deferred_count": 3, "client_count": 7}
@@ -350,10 +327,3 @@ async def test_a_description_shows_each_nsqd(plain: Plain, call: Call) -> None:
     assert [addresses[0], "100", "8"] in rows
     assert [addresses[1], "-", "-"] in rows
     assert ["billing", addresses[0], "4", "2", "3", "7"] in rows
-
-
-async def test_the_list_has_the_topics_of_all_nsqlookupds(plain: Plain, call: Call) -> None:
-    plain.lookupds[0].answer("/topics", {"topics": ["b"]})
-    plain.lookupds[1].answer("/topics", {"topics": ["a", "b"]})
-    told = await call(plain, "topic", "list")
-    assert [json.loads(line)["topic"] for line in told.stdout.splitlines()] == ["a", "b"]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from nsq_ha import Producer, Receipt
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import AuthGrant, DevCluster
 from tests.cli.conftest import Invoke
@@ -85,13 +84,6 @@ def test_json_lines_are_checked_and_published_as_they_stand(invoke: Invoke, topi
     assert sorted(set(bodies(invoke, topic, 2))) == [b'"text"', b'{"b": 1,  "a": 2}']
 
 
-def test_after_an_error_it_can_stop(invoke: Invoke, ordered: str) -> None:
-    lines = '{"u":"a"}\nbad\n' + '{"u":"a"}\n' * 5000
-    result = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", "--in-flight", "1", stdin=lines)
-    assert result.exit_code == 1
-    assert "published 1 of 2 lines" in result.stderr or "published 2 of 3 lines" in result.stderr
-
-
 def test_it_stops_at_once_however_many_may_be_under_way(invoke: Invoke, ordered: str) -> None:
     lines = '{"u":"a"}\nbad\n' + '{"u":"a"}\n' * 5000
     result = invoke("pub", ordered, "--key-field", "u", "--stop-on-error", stdin=lines)
@@ -110,19 +102,6 @@ def test_it_does_not_wait_for_a_line_that_never_comes(
         with pytest.raises(SystemExit):
             app(["pub", topic, "--jsonl", "--stop-on-error"])
     assert "published 0 of 1 lines" in capsys.readouterr().err
-
-
-def test_lines_are_published_together(invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """200,000 rows took 15 times as long one by one."""
-
-    async def publish(*_: object, **__: object) -> Receipt:
-        raise AssertionError("a line is published by itself")
-
-    monkeypatch.setattr(Producer, "publish", publish)
-    result = invoke(
-        "pub", topic, "--csv", "--key-field", "id", stdin="id,n\n" + "".join(f"{n},x\n" for n in range(5000))
-    )
-    assert (result.exit_code, "published 5,000 of 5,000 lines" in result.stderr) == (0, True)
 
 
 def test_one_line_that_a_topic_does_not_take_stops_no_other(invoke: Invoke, ordered: str) -> None:

@@ -27,13 +27,6 @@ async def send_and_wait(number: int, closed: list[str]) -> int:
     return 1
 
 
-def test_a_result_is_returned() -> None:
-    async def work() -> int:
-        return 7
-
-    assert run(work()) == 7
-
-
 @pytest.mark.parametrize(
     ("error", "line"),
     [

@@ -219,12 +219,6 @@ def test_the_words_of_the_dashboard_are_understood(words: tuple[str, str]) -> No
     assert first is not None
 
 
-def test_a_relative_time_can_be_given(invoke: Invoke, topic: str) -> None:
-    invoke("pub", topic, "--partition", "0", stdin="fresh")
-    result = invoke("tail", topic, "--partition", "0", "--from", "-1h", "-n", "1", "--raw")
-    assert result.stdout == "fresh\n"
-
-
 @pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_its_ordinary_end(cluster: DevCluster, invoke: Invoke, topic: str, number: int) -> None:

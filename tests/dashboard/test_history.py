@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
-import time
-from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.admin import AdminClient, LookupdState
+from nsq_ha.admin import LookupdState
 from nsq_ha.admin.causes import incidents, unled
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard import history as module
-from nsq_ha.dashboard import poll
 from nsq_ha.dashboard.history import ClusterEvent, History, changes
 from tests.dashboard.conftest import channel, node, partition, reading
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def wrong(now: Reading) -> list[tuple[str, str]]:
@@ -42,13 +35,6 @@ def test_a_leader_that_moves_is_one_event() -> None:
     [event] = changes(one, two)
     text, group = "the leader moved from n:4150 to n:4250", "the leader moved from n:4150"
     assert event == ClusterEvent(3, "leader", "warning", "orders-0", text, "orders", group)
-
-
-def test_while_two_claim_a_partition_the_former_leader_keeps_it() -> None:
-    one = reading(1, node(4150, partition(messages=10)), node(4250, partition(is_leader=False)))
-    both = reading(2, node(4150, partition(messages=10)), node(4250, partition(messages=10)), before=one)
-    assert changes(one, both) == []
-    assert both.topics["orders"].messages == 10
 
 
 def test_a_silent_leader_is_a_problem_and_no_change_of_leader() -> None:
@@ -429,75 +415,8 @@ def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.Monk
     assert not math.isnan(kept.series("channel", "a", "new", "depth")[-1])
 
 
-def test_a_reading_of_thousands_of_topics_takes_no_seconds() -> None:
-    """Each topic looked through all partitions, and each series without a place through all series."""
-    led = [partition(f"t{number}", 0, channel("c")) for number in range(3000)]
-    kept, took = History(3), 0.0
-    for at in (1, 3):
-        now = reading(at, node(1, *led), before=kept.latest)
-        began = time.thread_time()
-        kept.add(now)
-        took = time.thread_time() - began
-    assert kept.count == module.MAX_SERIES
-    assert took < 1.0
-
-
 def test_what_an_nsqd_says_is_cut_in_events() -> None:
     kept = History(3)
     for at in (1, 3):
         kept.add(reading(at, dataclasses.replace(node(1), health=f"{at}" * 5000, version=f"{at}" * 5000)))
     assert [len(event.text) for event in kept.events if event.subject == "n:1"] == [module.MAX_TEXT] * 3
-
-
-def test_partitions_that_are_named_once_are_not_remembered_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An nsqd that names others each time cost 10,000 entries a reading."""
-    known: list[int] = []
-
-    def recorded(_before: Reading, _after: Reading, former: Mapping[object, str]) -> list[ClusterEvent]:
-        known.append(len(former))
-        return []
-
-    monkeypatch.setattr(module, "MAX_FORMER", 100)
-    monkeypatch.setattr(module, "changes", recorded)
-    kept = History(2)
-    for first in range(0, 900, 30):
-        kept.add(reading(first, node(1, *(partition("t", first + each) for each in range(30)))))
-    assert known[:4] == [30, 60, 90, 120]
-    assert known[-1] == 130
-
-
-def test_a_reading_is_explained_once() -> None:
-    now = reading(1, node(1, partition("a", 0)), node(2, error="refused"))
-    assert incidents(now)
-    assert incidents(now) is incidents(now)
-    assert unled(now) is unled(now)
-
-
-async def test_a_reading_is_explained_and_compared_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """90,000 channels took 2.3 s of the event loop, at each poll."""
-    threads: list[int] = []
-
-    def noted(*_: object) -> list[ClusterEvent]:
-        threads.append(threading.get_ident())
-        return []
-
-    for what in ("prepare", "changes"):
-        monkeypatch.setattr(poll if what == "prepare" else module, what, noted)
-    async with AdminClient("127.0.0.1:1") as admin:
-        poller = poll.Poller(admin, History(2), interval=1.0, limit=1.0)
-        await poller.once()
-        await poller.once()
-    assert len(threads) == 3
-    assert threading.get_ident() not in threads
-
-
-def test_comparing_adds_nothing() -> None:
-    one = reading(1, node(4150, partition()))
-    two = reading(3, node(4250, partition()), before=one)
-    kept = History(10)
-    kept.add(one)
-    compared = kept.compare(two)
-    assert compared.events
-    assert (kept.latest, list(kept.events), kept.times) == (one, [], [1.0])
-    kept.take(compared)
-    assert (kept.latest, list(kept.events)[: len(compared.events)], kept.times) == (two, compared.events, [1.0, 3.0])

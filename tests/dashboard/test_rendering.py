@@ -8,14 +8,11 @@ import json
 import math
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-import nsq_ha.dashboard
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
 from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
-from nsq_ha.admin.description import MAX_PERCENTILES
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import ActionTarget
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
@@ -29,15 +26,12 @@ from nsq_ha.dashboard.pages.nodes import node_page, nodes
 from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
-from nsq_ha.dashboard.pages.topics import latencies, topic_page, topics
+from nsq_ha.dashboard.pages.topics import topic_page, topics
 from nsq_ha.dashboard.pages.ui import MAX_ROWS, Board, Page
-from nsq_ha.dashboard.search import Answer
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
 from nsq_ha.errors import ChangeIncompleteError, NsqError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
-
-STYLES = Path(nsq_ha.dashboard.__file__).parent / "static" / "dashboard.css"
 
 
 class Tags(HTMLParser):
@@ -85,12 +79,6 @@ def filled(*names: str, paused: bool = False) -> History:
 def every_page(board: Board, topic: str, name: str) -> list[Page]:
     pages = [overview(board), topics(board), nodes(board), timeline_page(board), search_page(board, None, HOSTILE)]
     return [*pages, topic_page(board, topic), channel_page(board, topic, name), node_page(board, "n:4150")]
-
-
-def test_latencies_have_few_columns() -> None:
-    """Nsqds may measure other percentiles each."""
-    shown = latencies([(str(number), Latency(1, ((number / 1000, 0.1),))) for number in range(100)])
-    assert str(shown).count("<th ") == 2 + MAX_PERCENTILES
 
 
 def test_no_text_can_become_markup() -> None:
@@ -170,14 +158,6 @@ def test_a_link_to_other_messages_keeps_its_place_in_every_partition() -> None:
     board = Board(History(5), 1.0, arguments={"topic": "t" * 64})
     links = re.findall(r'href="(/messages[^"]+)"', messages_page(board, LogLook((), 1, numbers, numbers, ())).content)
     assert [start_of(arguments(html.unescape(link)[:MAX_ADDRESS]), 0.0).numbers for link in links] == [numbers] * 2
-
-
-def test_no_line_of_a_note_ends_within_an_option() -> None:
-    note = "run: nsq-ha trace 7 --trace-id --topic <b> (add --from -1h), or give --trace-log FILE"
-    text = search_page(Board(filled("c"), 1.0), Answer((), (), (note,))).content
-    assert "nsq-ha trace 7 <code>--trace-id</code> <code>--topic</code> &lt;b&gt; (add <code>--from</code> -1h)" in text
-    assert "give <code>--trace-log</code> FILE</p>" in text
-    assert re.search(r"^\.soft code \{[^}]*white-space: nowrap", STYLES.read_text(), re.MULTILINE)
 
 
 def test_a_plain_cluster_has_no_partitions_and_leaders() -> None:

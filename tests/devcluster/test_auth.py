@@ -193,13 +193,6 @@ def test_permissions_hold_for_their_ttl(*, capital: bool) -> None:
     assert credentials.refusal("SUB", "other", "ch") == b"E_AUTH_FIRST AUTH required before SUB"
 
 
-def test_a_server_without_auth_refuses_it_and_nothing_else() -> None:
-    credentials = Credentials(None, Clock(), capital=True)
-    assert credentials.authenticate(b"s") == b"E_AUTH_DISABLED AUTH Disabled"
-    assert credentials.refusal("PUB", "orders") is None
-    assert credentials.shown() == {}
-
-
 # ------------------------------------------------------------ arguments
 
 

@@ -133,18 +133,6 @@ def test_touch_cannot_keep_a_message_for_ever() -> None:
     assert client.got == [(b"m0", 1), (b"m0", 2)]
 
 
-def test_a_long_delay_forgets_the_id_and_still_delivers() -> None:
-    channel, _ = channel_with(1)
-    client = joined(channel)
-    (internal_id,) = client.in_hand
-    channel.requeue(internal_id, client, 1000.0, 0.0)
-    with pytest.raises(Refusal, match="not in flight"):
-        channel.finish(internal_id, client, 1.0)
-    assert (channel.deferred_count, channel.delayed_on_disk) == (0, 1)
-    channel.tick(1001.0)
-    assert client.got == [(b"m0", 1), (b"m0", 2)]
-
-
 def test_what_was_given_back_and_cleaned_does_not_come_again() -> None:
     channel, log = channel_with(4)
     leaving = joined(channel, ready=2)
@@ -175,44 +163,6 @@ def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> Non
         (holder,) = [client for client in clients if client.holds]
         channel.finish(holder.in_hand[-1], holder, 0.0)
     assert [len(client.got) for client in clients] == [5, 5]
-
-
-def test_a_reset_lets_one_stray_message_through_and_then_starts_where_asked() -> None:
-    channel, _ = channel_with(4)
-    client = joined(channel)
-    channel.finish(client.in_hand[0], client, 0.0)
-    channel.reset(0)
-    with pytest.raises(Refusal, match="not in flight"):
-        channel.finish(client.in_hand[1], client, 0.0)
-    channel.dispatch(0.0)
-    for _ in range(3):
-        channel.finish(client.in_hand[-1], client, 0.0)
-    assert [body for body, _ in client.got] == [b"m0", b"m1", b"m2", b"m0", b"m1", b"m2"]
-
-
-def test_pausing_skipping_emptying() -> None:
-    channel, log = channel_with(2)
-    channel.paused = True
-    client = joined(channel)
-    assert not client.got
-    channel.paused = False
-    channel.dispatch(0.0)
-    assert len(client.got) == 1
-    channel.skipped = True
-    channel.empty()
-    add(channel, log, 2)
-    channel.dispatch(0.0)
-    assert [body for body, _ in client.got] == [b"m0", b"m1"]  # one was in hand already
-    channel.finish(client.in_hand[-1], client, 0.0)
-    assert channel.depth == 0
-    channel.skipped = False
-    add(channel, log, 1)
-    channel.dispatch(0.0)
-    channel.requeue(client.in_hand[-1], client, 5.0, 0.0)
-    channel.empty_delayed(0.0)
-    channel.tick(10.0)
-    assert len(client.got) == 3
-    assert channel.depth == 0
 
 
 def test_what_is_in_hand_overtakes_what_is_given_back() -> None:

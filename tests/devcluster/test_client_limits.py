@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-import nsq_ha.sync
 from nsq_ha import ConfigError, Consumer, OutgoingMessage, Producer, PublishError, Receipt
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import MessageRefusedError, ServerError
@@ -161,20 +159,6 @@ async def test_a_long_deferral(start: Any, is_plain: bool) -> None:  # noqa: ANN
         assert "DPUB timeout 7200500 out of range 0-7200000: nsqd delays a message by at most 7200 s: lower defer" in (
             str(refused.value)
         )
-
-
-async def test_the_synchronous_producer_has_the_option(start: Any) -> None:  # noqa: ANN401
-    options = await start(max_msg_size=LARGE)
-    done: list[Receipt] = []
-
-    def publish() -> None:
-        with nsq_ha.sync.Producer(**options, max_message_bytes=LARGE) as producer:
-            done.append(producer.publish("orders", bytes(3_000_000)))
-
-    thread = threading.Thread(target=publish)
-    thread.start()
-    await asyncio.to_thread(thread.join, LIMIT)
-    assert len(done) == 1
 
 
 async def test_a_message_beyond_max_frame_bytes_is_warned_about_at_once(

@@ -9,10 +9,10 @@ import pytest
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.compression import SnappyCodec
 from tests.devcluster.clock import held
-from tests.devcluster.probes import probe, until
+from tests.devcluster.probes import until
 from tests.devcluster.wire import attempts, connect, identify, message_id, pub
 from tests.support.certificates import server_context
-from tests.support.inside import coordinator_of, in_cluster, nsqd_of
+from tests.support.inside import in_cluster, nsqd_of
 
 
 @pytest.fixture(scope="module")
@@ -83,20 +83,6 @@ def test_tls_and_compression_work_together_under_load(address: str) -> None:
             wire.send(b"FIN " + message_id(data) + b"\n")
 
 
-def test_a_connection_that_was_closed_twice_can_be_cut(address: str, cluster: DevCluster) -> None:
-    """A client that answers no heartbeat is closed again at each tick."""
-    with connect(address, identify(tls_v1=True)) as wire:
-        wire.answer()
-        wire.secure()
-        assert wire.answer() == b"OK"
-        node = coordinator_of(cluster).nsqds[0]
-        (connection,) = in_cluster(cluster, lambda: tuple(node.connections))
-        for change in (connection.close, connection.close, connection.freeze, connection.thaw):
-            in_cluster(cluster, change)  # the client does not confirm the end
-        cluster.cut("nsqd-0")
-        until(lambda: in_cluster(cluster, lambda: connection not in node.connections))
-
-
 def test_damaged_compression_ends_the_connection(address: str) -> None:
     with connect(address, identify(snappy=True)) as wire:
         wire.answer()
@@ -111,18 +97,6 @@ def test_a_line_without_end_is_cut(address: str) -> None:
     with connect(address) as wire:
         wire.send(b"x" * 70_000)
         assert wire.ends()
-
-
-def test_a_publisher_that_does_not_read_is_not_read_from(address: str, cluster: DevCluster) -> None:
-    with connect(address, pub("orders", b"first")) as wire:
-        assert wire.answer() == b"OK"
-        node = coordinator_of(cluster).nsqds[0]
-        (connection,) = in_cluster(cluster, lambda: tuple(node.connections))
-        in_cluster(cluster, connection.pause_writing)  # as asyncio says it once too much waits to be written
-        wire.send(pub("orders", b"second"))
-        assert wire.is_quiet(0.1)
-        in_cluster(cluster, connection.resume_writing)
-        assert wire.answer() == b"OK"
 
 
 def publish_all(address: str, bodies: list[bytes], topic: str = "orders") -> None:
@@ -162,17 +136,3 @@ def test_gathered_messages_come_together_when_the_time_is_over(address: str, clu
         first, second = wire.message(), wire.message()
         assert (first[26:], second[26:]) == (b"a", b"b")
         assert attempts(first) == 1
-
-
-def test_a_client_that_is_cut_while_its_sub_waits_does_not_subscribe() -> None:
-    with probe(ordered=False, scale=1.0) as seen:
-        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
-        node = nsqd_of(seen.cluster, leader)
-        replica = node.replicas["orders", 0]
-        seen.cluster.freeze(follower)
-        with seen.wire(leader, b"SUB orders billing 0\n"):
-            until(lambda: in_cluster(seen.cluster, lambda: bool(replica.waiting)))
-            seen.cluster.cut(leader)
-            seen.cluster.thaw(follower)
-        until(lambda: in_cluster(seen.cluster, lambda: not replica.stalled and not replica.waiting))
-        assert not any(channel.consumers for channel in replica.channels.values())

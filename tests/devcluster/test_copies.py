@@ -210,20 +210,3 @@ def test_entries_older_than_an_upgrade_are_sent_as_they_are_stored() -> None:
     sent = pull(found, 0, 10)
     assert [len(each.data) for each in sent] == [SIZE, 2 * SIZE, SIZE, SIZE + 1]
     assert [each.offset for each in sent] == [0, SIZE, 3 * SIZE, 4 * SIZE]
-
-
-def test_a_follower_numbers_the_entries_as_its_leader() -> None:
-    leader = replica(lambda _: None).log
-    follower = Log(0, extended=False)
-    for record in leader.records[:3]:
-        follower.receive(record)
-    assert follower.entries == [0, 1]
-    follower.follow(leader)
-    assert follower.entries == leader.entries == [0, 1, 3]
-    leader.append(DRAFT, 1)
-    assert follower.entries == [0, 1, 3]
-
-
-def test_nothing_is_sent_for_no_entries() -> None:
-    assert pull(replica(lambda _: None), 0, 0) == []
-    assert pull(replica(lambda _: None), 0, -1) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import pytest
@@ -11,8 +10,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol.encoding import encode_mpub
 from tests.devcluster.clock import held
 from tests.devcluster.probes import NOT_LEADER, NOT_WRITABLE, Probe, consumer, finish, probe, until
-from tests.devcluster.wire import Wire, attempts, connect, identify, pub
-from tests.support.inside import begin_to_stop, in_cluster, nsqd_of
+from tests.devcluster.wire import attempts, connect, identify, pub
 
 
 def test_a_killed_leader_leaves_both_lookups_until_another_is_elected() -> None:
@@ -142,29 +140,6 @@ def test_a_frozen_node_writes_nothing_and_does_nothing_that_was_delayed() -> Non
                 assert consuming.message()[26:] == b"gathered"
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4])
-def test_a_connection_freezes_that_is_being_accepted(turns: int) -> None:
-    """The kernel has accepted it; the node does so within some turns of its loop."""
-    with probe() as seen, held(seen.cluster):
-        node, opened = nsqd_of(seen.cluster, seen.leader()), list[Wire]()
-
-        def freeze_in(left: int) -> None:
-            if left:
-                asyncio.get_running_loop().call_soon(freeze_in, left - 1)
-            else:
-                node.freeze()
-
-        def accept() -> None:
-            opened.append(seen.wire(node.name, pub("orders", b"waits")))
-            freeze_in(turns)
-
-        in_cluster(seen.cluster, accept)
-        with opened[0] as publishing:
-            assert publishing.is_quiet(0.1)
-            in_cluster(seen.cluster, node.thaw)
-            assert publishing.answer() == b"OK"
-
-
 def test_a_killed_follower_holds_publishes_up_then_has_them_refused_then_is_left_out() -> None:
     with probe() as seen:
         leader = seen.leader()
@@ -209,26 +184,6 @@ def test_a_follower_that_is_back_in_time_lets_what_waits_through(*, frozen: bool
             assert publishing.answer() == b"OK"
             assert publishing.answer() == b"OK"
         assert seen.stored() == [b"waits", b"waits behind"]
-
-
-@pytest.mark.slow
-def test_whether_a_message_in_doubt_survives_is_left_to_chance() -> None:
-    outcomes = {in_doubt(seed) for seed in range(6)}
-    assert outcomes == {True, False}
-
-
-def in_doubt(seed: int) -> bool:
-    with probe(seed=seed, scale=0.02) as seen:
-        leader = seen.leader()
-        with held(seen.cluster) as clock:
-            seen.cluster.kill(seen.cluster.followers("orders")[0])
-            with seen.wire(leader, pub("orders", b"doubt")) as publishing:
-                clock.until(lambda: not publishing.is_quiet(0))
-                assert publishing.answer() == NOT_WRITABLE
-        until(lambda: seen.publish(leader, b"sure") == b"OK")
-        stored = seen.stored()
-        assert stored[-1] == b"sure"
-        return b"doubt" in stored
 
 
 def test_two_replicas_need_both() -> None:
@@ -293,28 +248,6 @@ def test_what_was_just_finished_out_of_order_comes_again_from_the_new_leader() -
         with consumer(seen, ready=3, word="SUB") as again:
             assert [again.message()[26:] for _ in range(2)] == [b"held", b"third"]
             assert again.is_quiet(0.1)
-
-
-@pytest.mark.parametrize("stops", [False, True], ids=["clock", "stop"])
-def test_what_was_finished_out_of_order_is_replicated(*, stops: bool) -> None:
-    with probe(ordered=False) as seen:
-        leader = seen.leader()
-        follower = nsqd_of(seen.cluster, seen.cluster.followers("orders")[0])
-        with consumer(seen, ready=2, word="SUB") as consuming:
-            cursor = in_cluster(seen.cluster, lambda: follower.replicas["orders", 0].cursors["billing"])
-            with held(seen.cluster) as clock:
-                with seen.wire(leader, encode_mpub("orders", 0, [b"held", b"finished"])) as publishing:
-                    assert publishing.answer() == b"OK"
-                _, finished = (consuming.message() for _ in range(2))
-                finish(consuming, finished)
-                finish(consuming, finished)
-                assert consuming.answer().startswith(b"E_FIN_FAILED ")
-                assert not cursor.beyond
-                if stops:
-                    begin_to_stop(seen.cluster, leader)
-                else:
-                    clock.until(lambda: cursor.beyond)
-                assert cursor.beyond == {1}
 
 
 def test_a_finish_waits_for_the_replicas_and_is_refused_with_them() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,51 +15,6 @@ def filled(count: int, partition: int = 0, *, extended: bool = False) -> Log:
     log.commit()
     log.flush()
     return log
-
-
-def test_ids_begin_at_2_and_name_the_partition() -> None:
-    log = filled(2, partition=3)
-    assert [record.internal_id for record in log.records] == [3 << 50 | 2, 3 << 50 | 3]
-
-
-def test_offsets_grow_by_raw_size_and_headers_count() -> None:
-    log = Log(0, extended=True)
-    bare = log.append(Draft(b"12345"), 0)
-    headed = log.append(Draft(b"1", ext=b"{}"), 0)
-    assert (bare.offset, bare.raw_size) == (0, 36)
-    assert (headed.offset, headed.raw_size) == (36, 36)
-    assert log.end_offset == 72
-    assert log.committed == 0
-
-
-def test_positions_are_found_and_the_end_is_beyond() -> None:
-    log = filled(5)
-    second = log.records[1]
-    assert log.index_at_offset(0) == 0
-    assert log.index_at_offset(second.offset) == 1
-    assert log.index_at_offset(second.offset + 1) == 2
-    assert log.index_at_offset(10**9) == 5
-    assert log.index_at_time(1_500) == 2
-    assert log.index_at_id(second.internal_id) == 1
-    assert log.index_at_id(99) == 5
-
-
-def test_what_was_cleaned_is_not_found() -> None:
-    log = filled(5)
-    first = log.records[0].internal_id
-    log.clean(3)
-    assert log.start_offset == log.records[3].offset
-    assert log.index_at_offset(0) == 3
-    assert log.index_at_id(first) == 3
-    log.clean(99)
-    assert log.start_offset == log.end_offset
-
-
-def test_what_was_cleaned_is_no_longer_held() -> None:
-    log = filled(5)
-    log.clean(3)
-    assert [record.body for record in log.records] == [b"", b"", b"", b"m3", b"m4"]
-    assert log.append(Draft(b"m5"), 0).internal_id == 7
 
 
 def test_a_node_that_did_not_give_the_last_id_leaves_one_out() -> None:
@@ -151,25 +103,3 @@ def test_confirming_in_any_order_counts_the_runs(order: list[int], stop: int) ->
     cursor.reset(3)
     assert (cursor.confirmed, cursor.beyond, cursor.ranges) == (3, set(), 0)
     assert copy.beyond == beyond
-
-
-@pytest.mark.parametrize(
-    ("confirmed", "beyond", "ranges"), [(0, {2, 3, 5, 7}, 3), (1, {2, 3, 5, 7}, 3), (4, {5, 7}, 2), (9, set[int](), 0)]
-)
-def test_an_advance_keeps_the_runs_behind_it(confirmed: int, beyond: set[int], ranges: int) -> None:
-    cursor = Cursor(0)
-    for index in (2, 3, 5, 7):
-        cursor.confirm(index)
-    cursor.advance(confirmed)
-    cursor.advance(confirmed - 1)  # late
-    assert (cursor.confirmed, cursor.beyond, cursor.ranges) == (confirmed, beyond, ranges)
-
-
-def test_an_advance_does_not_look_at_all_that_was_confirmed_behind_it() -> None:
-    cursor = Cursor(0)
-    for index in range(1_000, 201_000):
-        cursor.confirm(index)
-    began = time.process_time()
-    for confirmed in range(1, 501):
-        cursor.advance(confirmed)
-    assert time.process_time() - began < 1.0

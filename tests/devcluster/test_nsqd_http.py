@@ -17,7 +17,6 @@ import pytest
 
 from nsq_ha import Consumer, ExtFilter
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
 from tests.support import web
 from tests.support.inside import in_cluster, partition_of
@@ -55,12 +54,6 @@ def stats(seen: Probe, **params: str) -> dict[str, Any]:
 def said(answer: httpx.Response) -> tuple[int, str]:
     """Status and message; nsqd does not escape the message, so a quote in it makes it no JSON."""
     return answer.status_code, answer.text.removeprefix('{"message":"').removesuffix('"}')
-
-
-def test_too_much_is_refused_without_being_read(seen: Probe) -> None:
-    assert said(call(seen, "/pub", bytes(MAX_MESSAGE_BYTES + 1))) == (413, "MSG_TOO_BIG")
-    assert said(call(seen, "/mpub", bytes(5 * MAX_MESSAGE_BYTES + 1))) == (413, "BODY_TOO_BIG")
-    assert said(call(seen, "/mpub", b"x" * (MAX_MESSAGE_BYTES + 1))) == (413, "MSG_TOO_BIG")
 
 
 @pytest.mark.parametrize(

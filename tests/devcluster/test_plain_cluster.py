@@ -14,14 +14,14 @@ import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
 from nsq_ha.devcluster.storage.guids import default_node_id
-from nsq_ha.devcluster.storage.queue_node import SCAN, SCANNED, SYNC_TIMEOUT
+from nsq_ha.devcluster.storage.queue_node import SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
 from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until
 from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
 from tests.support import web
-from tests.support.inside import in_cluster, nsqd_of, plain_of
+from tests.support.inside import nsqd_of, plain_of
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.nsqd.connection import ServerConnection
@@ -215,34 +215,6 @@ def test_a_real_nsqd_can_register(cluster: DevCluster, port: str) -> None:
     until(lambda: lookup(cluster, "t") == set())
 
 
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        (b"REGISTER t\n", b"E_INVALID client must IDENTIFY"),
-        (b"BOGUS\n", b"E_INVALID invalid command BOGUS"),
-        (described(version=""), b"E_BAD_BODY IDENTIFY missing fields"),
-        (described() + b"REGISTER\n", b"E_INVALID REGISTER insufficient number of params"),
-        (described() + b"REGISTER a/b\n", b"E_BAD_TOPIC REGISTER topic name 'a/b' is not valid"),
-        (described() + b"UNREGISTER a b/c\n", b"E_BAD_CHANNEL UNREGISTER channel name 'b/c' is not valid"),
-        (described() + described(), b"E_INVALID cannot IDENTIFY again"),
-    ],
-)
-def test_what_nsqlookupd_refuses(port: str, said: bytes, answer: bytes) -> None:
-    with Wire(port, b"  V1" + said) as wire:
-        received = bytearray()
-        wire.socket.settimeout(LIMIT)
-        with contextlib.suppress(ConnectionError):
-            while data := wire.socket.recv(4096):
-                received += data
-        assert received.endswith(struct.pack(">i", len(answer)) + answer)
-
-
-def test_another_protocol_is_refused(port: str) -> None:
-    with Wire(port, b"  V2") as wire:
-        assert wire.socket.recv(100) == b"\0\0\0\x0eE_BAD_PROTOCOL"
-        assert wire.socket.recv(100) == b""
-
-
 # ---------------------------------------------------------------- messages
 
 
@@ -309,25 +281,6 @@ def test_a_killed_nsqd_gives_again_what_its_backend_gave(is_kept: bool) -> None:
         assert 0 < left < 50
 
 
-@pytest.mark.slow
-def test_a_scan_looks_at_some_of_many_channels() -> None:
-    with DevCluster(plain=True, nsqds=1, time_scale=0.02) as cluster, held(cluster) as clock:
-        address = cluster.nsqds["nsqd-0"]
-        publish(address, pub("t", b"one"))
-        for number in range(10 * SCANNED):
-            post(cluster, "nsqd-0", f"/channel/create?topic=t&channel=c{number}")
-        clock.move(1.0)
-        with subscribe(address, "t", "c0") as wire:
-            scans = 0
-            for _ in range(5):
-                wire.send(b"REQ " + message_id(wire.message()) + b" 50\n")
-                until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["deferred_count"] == 1)
-                while stats(cluster, "nsqd-0", "t")["channels"][0]["deferred_count"]:
-                    clock.move(SCAN)
-                    scans += 1
-        assert 10 < scans < 250
-
-
 def test_memory_and_backend_are_read_in_no_order(cluster: DevCluster) -> None:
     address = cluster.nsqds["nsqd-0"]
     many = [b"%05d" % number for number in range(MEMORY_MESSAGES + 50)]
@@ -348,13 +301,6 @@ def test_each_channel_has_a_copy_with_attempts_of_its_own(cluster: DevCluster) -
         other = b.message()
     assert message_id(first) == message_id(again) == message_id(other)
     assert (first[9], again[9], other[9]) == (1, 2, 1)
-
-
-def test_consumers_of_a_channel_share_its_messages(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t", ready=10) as one, subscribe(address, "t", ready=10) as other:
-        publish(address, mpub("t", b"a", b"b", b"c", b"d"))
-        assert bodies(one, 2) | bodies(other, 2) == {b"a", b"b", b"c", b"d"}
 
 
 def test_sampling_loses_the_other_messages(cluster: DevCluster) -> None:
@@ -399,28 +345,6 @@ def test_a_lower_ready_count_and_a_pause_write_what_was_gathered(cluster: DevClu
         publish(address, pub("t", b"two"))
         post(cluster, "nsqd-0", "/channel/pause?topic=t&channel=ch")
         assert bodies(wire, 1) == {b"two"}
-
-
-def test_a_cut_client_may_come_back(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t") as wire:
-        cluster.cut("nsqd-0")
-        with pytest.raises(Closed):
-            wire.frame()
-    publish(address, pub("t", b"one"))
-    with subscribe(address, "t") as wire:
-        assert bodies(wire, 1) == {b"one"}
-
-
-def test_finished_messages_leave_nothing(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    with subscribe(address, "t", ready=100) as wire:
-        publish(address, mpub("t", *[b"%d" % number for number in range(100)]))
-        for _ in range(100):
-            wire.send(b"FIN " + message_id(wire.message()) + b"\n")
-        until(lambda: stats(cluster, "nsqd-0", "t")["channels"][0]["in_flight_count"] == 0)
-        (channel,) = in_cluster(cluster, lambda: list(plain_of(cluster).nsqds[0].topics["t"].channels.values()))
-        assert (len(channel.queue), channel.in_flight, len(channel.deferred)) == (0, {}, 0)
 
 
 def test_stats_as_text(cluster: DevCluster) -> None:

@@ -110,29 +110,7 @@ def a_publish_ends_without_an_answer(deadline: float) -> None:
         assert seen.stored() == [b"early", b"unanswered"]
 
 
-def test_a_server_that_is_well_writes_on() -> None:
-    with cluster_with() as seen, secured(seen) as wire:
-        assert wire.is_quiet(DEADLINE)
-        wire.send(pub("orders", b"late"))
-        assert wire.answer() == b"OK"
-
-
 # ------------------------------------------------------------ before and inside
-
-
-def test_what_follows_identify_in_clear_is_never_a_command() -> None:
-    with cluster_with() as seen:
-        with connect(seen.cluster.nsqds["nsqd-0"], identify(tls_v1=True) + pub("orders", b"with it")) as wire:
-            wire.answer()
-            wire.secure()
-            assert wire.answer() == b"OK"
-            wire.send(pub("orders", b"inside"))
-            assert wire.answer() == b"OK"
-        with connect(seen.cluster.nsqds["nsqd-0"], identify(tls_v1=True)) as wire:
-            wire.answer()
-            wire.send(pub("orders", b"behind it"))
-            assert wire.ends()
-        assert seen.stored() == [b"inside"]
 
 
 def test_commands_right_behind_the_handshake_are_done() -> None:

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.flights.audit import SLOW, Audit, Stall, Waits
+from examples.flights.audit import SLOW, Audit, Waits
 
 
 def published(count: int, *, acknowledged: bool = True) -> Audit:
@@ -50,22 +50,6 @@ def test_a_delivery_may_come_before_the_acknowledgement() -> None:
     assert audit.is_clean
 
 
-def test_a_repeat_is_neither_consumed_twice_nor_out_of_order() -> None:
-    audit = published(3)
-    for number in (1, 2, 1, 2, 3):
-        audit.consume(number, "key", number - 1, 3)
-    assert (audit.consumed, audit.repeated, audit.out_of_order) == (3, 2, 0)
-
-
-def test_a_first_delivery_behind_a_later_one_of_its_key_is_out_of_order() -> None:
-    audit = published(3)
-    for number in (1, 3, 2):
-        audit.consume(number, "key", number - 1, 3)
-    assert audit.out_of_order == 1
-    assert audit.is_settled
-    assert not audit.is_clean
-
-
 @pytest.mark.parametrize("number", [0, -1, 2])
 def test_a_number_that_was_never_published_is_foreign(number: int) -> None:
     audit = published(1)
@@ -91,16 +75,6 @@ def test_stalls_count_only_while_something_is_due() -> None:
     audit.consume(second, "key", 1, 101.5)
     assert (audit.publish_stall.longest, audit.publish_stall.at) == (2, 0)
     assert (audit.consume_stall.longest, audit.consume_stall.at) == (1, 2)
-
-
-def test_what_never_comes_is_a_stall_until_the_end() -> None:
-    stall = Stall()
-    stall.measure(5)
-    assert stall.longest == 0
-    stall.due(10)
-    stall.due(11)
-    stall.measure(20)
-    assert (stall.longest, stall.at) == (10, 10)
 
 
 @given(st.data())

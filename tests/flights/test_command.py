@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from examples.flights import command, flights
+from examples.flights import flights
 from examples.flights.audit import Audit
-from examples.flights.command import Display, progress_bars, stream_table
+from examples.flights.command import Display, progress_bars
 from examples.flights.delays import Delays
-from examples.flights.faults import DemoEvent
 from examples.flights.flight_stream import StreamReport, StreamState
 from examples.flights.flights import Flight
 from examples.flights.spark_step import PartitionLatency, SparkReport, about_latency
@@ -130,15 +129,6 @@ def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends
     assert "Spark step skipped: Spark needs Java 17: apt install it\n" in done.stdout
 
 
-def test_latencies_of_a_consumer_that_is_behind_are_not_blamed_on_leaders() -> None:
-    assert about_latency(1000.0, 19_000.0).endswith(
-        "more than this cluster delivered to the consumer, so most of this time is spent waiting in the topic: a lower"
-        " --rate shows latencies without it."
-    )
-    for median in (3.0, None):
-        assert about_latency(1000.0, median).endswith("a second; what is slow waited for a new leader.")
-
-
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
     latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
@@ -249,23 +239,6 @@ async def test_on_a_terminal_the_stream_has_a_table_and_a_bar(width: int) -> Non
     assert ["all", "7", "2.5", "min", "15.4", "min", "60.0%"] in lines
     assert ["0", "1.50", "MB", "2.00", "MB", "0.50", "MB"] in lines
     assert any(line[:1] == ["streamed"] and "2/3" in line for line in lines)
-
-
-def test_a_low_terminal_shows_the_carriers_with_most_flights_and_the_rest_in_one_row() -> None:
-    carriers = {f"C{number}": Delays(number) for number in range(1, 6)}
-    console = Console(width=80, record=True)
-    console.print(stream_table(StreamState(carriers, 15, 1), 5))
-    shown = [line.split()[:3] for line in console.export_text().splitlines() if line.strip()]
-    assert shown[2:] == [["C5", "5", "-"], ["C4", "4", "-"], ["C3", "3", "-"], ["2", "more", "3"], ["all", "15", "-"]]
-
-
-def test_events_are_shown_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(stderr=True, width=20)
-    command.print_event(console, DemoEvent(12.34, "killed [red]nsqd-0[/red]\x1b[2J, which led partition 0"))
-    command.print_event(console, DemoEvent(-1, "created"))
-    assert capsys.readouterr().err == (
-        "  12.3 s  killed [red]nsqd-0[/red]\\x1b[2J, which led partition 0\n          created\n"
-    )
 
 
 @pytest.mark.slow

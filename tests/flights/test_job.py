@@ -89,14 +89,6 @@ async def test_a_job_that_moves_no_more_gives_up(cluster: DevCluster, topic: str
     assert job.audit.publish_stall.longest > STALL / 2
 
 
-async def test_waiting_for_a_share_ends_with_the_job(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
-    job = job_of(cluster, topic, rows)
-    waiting = asyncio.create_task(job.reached(1.5))
-    await job.run()
-    async with asyncio.timeout(5):
-        await waiting
-
-
 async def test_a_cancelled_job_wakes_its_script(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
     job = job_of(cluster, topic, rows, rate=10)  # the first fault is 6 s after the cancellation
     faults = FaultScript(cluster, job, tell=print)
@@ -131,10 +123,3 @@ async def test_errors_are_counted_and_reported(cluster: DevCluster, topic: str) 
     assert (job.audit.failed, job.audit.maybe_stored, job.audit.consumed) == (1, 0, 1)
     assert not job.audit.is_clean
     assert events[0].startswith("error: a message of ")
-
-
-async def test_a_rate_is_kept(cluster: DevCluster, topic: str, rows: list[Flight]) -> None:
-    job = job_of(cluster, topic, rows[:100], rate=400)
-    await job.run()
-    assert job.audit.is_clean
-    assert job.audit.seconds >= 99 / 400 - 0.01

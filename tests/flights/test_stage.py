@@ -10,7 +10,7 @@ from examples.flights import flights, spark_step
 from examples.flights.delays import Delays
 from examples.flights.faults import DemoEvent
 from examples.flights.flights import Flight
-from examples.flights.job import RATE, JobOptions
+from examples.flights.job import RATE
 from examples.flights.spark_step import PageOptions, SparkReport
 from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.admin import AdminClient
@@ -62,30 +62,6 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
 def spark_report(flights_found: int, of_others: int = 0) -> SparkReport:
     whole = flights_found + of_others
     return SparkReport("t", 4, whole, whole, 0, 0, {}, (), 1.0, "4", of_run={"UA": Delays(flights_found)})
-
-
-@pytest.mark.slow  # tests/flights/test_command.py has the whole demo run, too
-async def test_an_embedded_cluster_is_started_broken_and_survived() -> None:
-    events: list[DemoEvent] = []
-    options = DemoOptions(spark="none", job=JobOptions(rate=2000))
-    report = await report_of(options, events)
-    assert report.is_clean
-    given = report.as_dict()
-    assert {
-        name: given[name] for name in ("published", "acknowledged", "consumed", "lost", "out_of_order", "errors")
-    } == {
-        "published": 400,
-        "acknowledged": 400,
-        "consumed": 400,
-        "lost": 0,
-        "out_of_order": 0,
-        "errors": 0,
-    }
-    assert (given["cluster"], given["partitions"], given["replicas"]) == ("embedded", 4, 3)
-    assert (given["leader_moves"], given["nodes_killed"], given["nodes_restarted"]) == (1, 1, 1)
-    assert given["longest_publish_stall"] > 0
-    assert [event.text for event in events] == [entry["text"] for entry in given["events"]]
-    assert json.loads(json.dumps(given)) == given
 
 
 async def test_on_a_real_cluster_the_topic_is_deleted_at_the_end(cluster: DevCluster) -> None:

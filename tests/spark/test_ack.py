@@ -141,11 +141,6 @@ def test_a_file_whose_folder_could_not_be_made_durable_does_not_count(
         assert (spool.end, values(spool, 0, 9)) == (1, [b"d"])
 
 
-@pytest.mark.parametrize("name", ["a.arrow", "1-2-3.arrow", "1-2-3-x.arrow", "1-2-3-4", "²-1-1-1.arrow"])
-def test_other_names_are_no_files_of_a_spool(name: str) -> None:
-    assert SpoolFile.named(name) is None
-
-
 def test_files_are_divided_into_tasks() -> None:
     files = [SpoolFile(number, number * 10, 10, 90) for number in range(10)]
 
@@ -546,19 +541,6 @@ def test_a_file_that_comes_while_the_servers_say_that_nothing_is_left_is_read(
     monkeypatch.setattr(planner, "_is_drained", drained_after_a_last_file)
     with closing(planner):
         assert read(planner, start, planner.latest(start)) == [b"last"]
-
-
-def test_a_stopped_puller_ends_its_thread(dev_cluster: DevCluster, topic: str, tmp_path: Path) -> None:
-    options = options_for(dev_cluster, topic, tmp_path)
-    planner = AckPlanner(options)
-    planner.latest(planner.initial())
-    assert pulling()
-    planner.close()
-    assert not pulling()
-
-
-def pulling() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("nsq_ha-pull-")]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from nsq_ha.protocol import Mpub
 from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
-from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub
+from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
 
@@ -34,10 +34,6 @@ def batch(bodies: list[bytes | None], partitions: list[int | None], kind: Any = 
     values = pa.array(bodies, pa.binary())
     columns = {"value": values if kind is None else values.cast(kind), "partition": pa.array(partitions, pa.int32())}
     return pa.RecordBatch.from_pydict(columns)
-
-
-def small(count: int, partition: int = 1) -> Any:  # noqa: ANN401
-    return batch([b"%d" % number for number in range(count)], [partition] * count)
 
 
 class Sent:
@@ -96,32 +92,6 @@ def test_the_messages_of_each_partition_are_whole_and_in_order(
         assert all(sum(map(len, mpub.bodies)) <= LARGEST for mpub in mpubs)
 
 
-def test_whole_mpubs_are_made_of_blocks_and_the_rest_waits_for_more() -> None:
-    mpubs = published([small(MOST + 10), small(MOST + 10)], options())[1]
-    assert [len(mpub.bodies) for mpub in mpubs] == [MOST, MOST, 20]
-
-
-@pytest.mark.parametrize(
-    ("rows", "more", "target"),
-    [
-        (batch([b"a", b"b"], [1, 2]), {}, PLAIN),
-        (batch([b"a", b"b"], [1, None]), {}, PLAIN),
-        (batch([b"a", b"b"], [3, 3]), {}, PLAIN),
-        (batch([b"a", b""], [1, 1]), {}, PLAIN),
-        (batch([b"a", None], [1, 1]), {}, PLAIN),
-        (batch([], []), {}, PLAIN),
-        (batch([b"x" * 100] * 2, [1, 1]), {}, PLAIN),
-        (pa.RecordBatch.from_pydict({"value": pa.array([b"a"])}), {}, PLAIN),
-        (small(2), {"trace": "true"}, PLAIN),
-        (small(2), {"partitioner": "murmur3"}, PLAIN),
-        (small(2), {}, PLAIN._replace(extended=True)),
-    ],
-)
-def test_what_is_no_block(rows: Any, more: dict[str, str], target: TargetTopic) -> None:  # noqa: ANN401
-    assert Block.of(small(2), options(), {"orders": PLAIN}) is not None
-    assert Block.of(rows, options(**more), {"orders": target}) is None
-
-
 def test_a_row_that_cannot_be_published_is_reported_by_its_number_behind_blocks_too() -> None:
     with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
-        published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())
+        published([batch([b"a"] * 2 * MOST, [1] * 2 * MOST), batch([b"a", b""], [1, 1])], options())

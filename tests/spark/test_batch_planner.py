@@ -101,10 +101,6 @@ def test_an_offset_inside_a_message_means_the_next_one() -> None:
     assert bounds(planned(Answers(), {"flights": {0: 201}}, {"flights": {0: 399}})) == {0: (250, 400)}
 
 
-def test_an_offset_in_what_is_not_committed_yet_is_waited_for() -> None:
-    assert bounds(planned(Answers(committed=300), {"flights": {0: 401}})) == {0: (450, 500)}
-
-
 def test_an_offset_inside_the_last_message_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'startingOffsets': no message of flights-0 begins at or after offset 480"):
         planned(Answers(), {"flights": {0: 480}})

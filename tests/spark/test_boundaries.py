@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import ConfigError, ConnectError, ResponseTimeoutError
 from nsq_ha.spark.plan import boundaries
-from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, shares
-from tests.spark.model import NODES, Log, Model, search_in_log
+from nsq_ha.spark.plan.boundaries import PartitionLog, shares
+from tests.spark.model import Log, search_in_log
 
 SIZES = st.lists(st.integers(1, 60), min_size=1, max_size=12)
 
@@ -30,14 +27,6 @@ def test_a_boundary_is_the_offset_itself_or_the_next_message() -> None:
     assert place.boundary(31) is None, "inside the last message"
 
 
-def test_what_is_not_committed_yet_is_another_answer_than_what_is_not_there() -> None:
-    place = search_in_log(Log([10, 20, 30], uncommitted=2))
-    for question, arguments in ((place.boundary, (5,)), (place.after_rows, (0, 2)), (place.after_bytes, (0, 11))):
-        cast("Model", place.cluster).topics_["t"][0].uncommitted = 9
-        with pytest.raises(NotReadableError, match=r"t-0: .* is not readable yet at nsqd 127.0.0.1:4150"):
-            question(*arguments)
-
-
 def test_what_is_not_committed_yet_is_waited_for() -> None:
     def fresh() -> PartitionLog:
         return search_in_log(Log([10, 20, 30], uncommitted=2), patience=5.0)
@@ -45,23 +34,6 @@ def test_what_is_not_committed_yet_is_waited_for() -> None:
     assert fresh().patiently(lambda place: place.boundary(5)) == 10
     assert fresh().patiently(lambda place: place.after_rows(0, 2)) == 30
     assert fresh().patiently(lambda place: place.after_bytes(0, 11)) == 30
-
-
-def test_patience_follows_the_leader_and_has_an_end() -> None:
-    place = search_in_log(Log([10, 20, 30]), patience=0.01)
-    model = cast("Model", place.cluster)
-    elsewhere = dataclasses.replace(place, node=NODES[1], patience=3600.0)
-    model.deaf.add(NODES[1])
-    assert elsewhere.patiently(lambda there: there.boundary(5)) == 10, "the nsqlookupds name another leader"
-    model.deaf.add(NODES[0])
-    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.01 s .*cannot connect to nsqd"):
-        place.patiently(lambda there: there.boundary(5))
-
-    def refuse(_: PartitionLog) -> None:
-        raise ConfigError("wrong for good")
-
-    with pytest.raises(ConfigError, match="wrong for good"):
-        dataclasses.replace(place, patience=3600.0).patiently(refuse)
 
 
 def test_rows_are_counted_from_a_place_to_the_end() -> None:
@@ -111,15 +83,3 @@ def test_shares_use_up_the_limit_and_no_more_than_the_backlog(backlogs: dict[int
     assert parts.keys() == backlogs.keys()
     assert all(0 <= parts[key] <= backlog for key, backlog in backlogs.items())
     assert sum(parts.values()) == min(limit, sum(backlogs.values()))
-
-
-def test_a_leader_that_does_not_answer_is_an_error_where_the_caller_can_ask_another() -> None:
-    place = search_in_log(Log([10, 20]))
-    cast("Model", place.cluster).deaf.add(NODES[0])
-    for question in (place.after_rows, place.after_bytes):
-        with pytest.raises(ConnectError):
-            question(0, 1)
-    with pytest.raises(ConnectError):
-        place.at_time(0)
-    with pytest.raises(ConnectError):
-        place.boundary(5)

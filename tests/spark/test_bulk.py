@@ -356,31 +356,6 @@ def test_a_damaged_answer_leaves_the_rest_to_a_subscription(
     assert used[0] > 0
 
 
-@pytest.mark.usefixtures("small_pulls")
-def test_an_answer_before_the_position_leaves_the_rest_to_a_subscription(
-    dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that repeats its first entries would be asked for ever."""
-    topic = dev_cluster.create_topic("bulk_again", sync_every=1)
-    lots = mixed(7)
-    publish(asked, topic, lots)
-    given = options(asked, topic)
-    ranges = plan(given, asked)
-    answers: list[Pulled] = []
-
-    def again(pulled: Pulled, asked: Range) -> Cut | None:
-        answers.append(pulled)
-        assert len(answers) < 9
-        return cut(answers[0], asked)
-
-    monkeypatch.setattr(bulk_module, "cut", again)
-    with subscriptions() as used:
-        rows = table(read_ranges(ranges, given, ALL))
-    assert rows["value"].to_pylist() == [body for lot in lots for body in lot]
-    assert len(used) == 1
-    assert len(answers) > 1
-
-
 def test_on_a_slow_link_a_subscription_reads_the_rest(
     dev_cluster: DevCluster, asked: BlockingCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

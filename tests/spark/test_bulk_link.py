@@ -148,40 +148,12 @@ def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
         link.answer(10.0)
 
 
-def test_a_reset_is_a_lost_connection() -> None:
-    connected, closed = threading.Event(), threading.Event()
-
-    def serve(connection: socket.socket) -> None:
-        assert connected.wait(10)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        connection.close()
-        closed.set()
-
-    with server(serve) as address, opened(address) as link:
-        connected.set()
-        assert closed.wait(10)
-        with pytest.raises(ConnectionLostError):
-            ask_and_wait(link)
-
-
-def ask_and_wait(link: BulkLink) -> None:
-    link.ask(PULL)
-    link.answer(10)
-
-
 def test_a_closed_port_is_named() -> None:
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         address = reserved.getsockname()
         with pytest.raises(ConnectError, match=f"cannot connect to nsqd 127.0.0.1:4150, port {address[1]}"):
             linked(address).connect()
-
-
-def test_a_closed_link_cannot_be_used() -> None:
-    link = linked(("127.0.0.1", 1))
-    with pytest.raises(ConnectionLostError, match="is closed"):
-        link.ask(PULL)
-    link.close()
 
 
 @pytest.mark.parametrize(

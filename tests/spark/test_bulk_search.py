@@ -6,7 +6,6 @@ import itertools
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,15 +76,6 @@ def test_the_entry_that_contains_an_offset_is_found(
     else:
         assert found is None
     assert len(entries.asked) <= 8 + (len(parts) * per_entry + 1).bit_length()
-
-
-@pytest.mark.parametrize("per_entry", [1, 50, 1000])
-def test_entries_of_about_the_same_size_take_few_questions(per_entry: int) -> None:
-    entries = Entries([230 * per_entry + number % 7 for number in range(100_000 // per_entry)], per_entry=per_entry)
-    for position in (0, 1, entries.offsets[-1] // 3, entries.offsets[-1] - 1):
-        entries.asked.clear()
-        assert entries.find(position) is not None
-        assert len(entries.asked) <= 20
 
 
 def test_a_gap_between_entries_has_none() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +27,7 @@ from nsq_ha.spark.checkpoint import (
     undated,
 )
 from nsq_ha.spark.options import ReadOptions
-from nsq_ha.spark.plan import boundaries, log_identity
+from nsq_ha.spark.plan import boundaries
 from nsq_ha.spark.plan.boundaries import NotReadableError
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.columns import Projection
@@ -295,19 +294,6 @@ def test_a_topic_that_was_re_created_at_once_is_known_by_another_message(end: in
     assert [(part.start, part.end) for part in lossy.ranges(again, lossy.latest(again))] == [(0, end)]
 
 
-def test_a_topic_that_was_re_created_before_its_first_message_was_read() -> None:
-    model = one(OLD, OLD)
-    plan = planner(model, failOnDataLoss="false")
-    start = dated(plan.initial(), OLD / 1000, marks=plan.marks)
-    model.topics_["t"][0] = Log([10] * 3, [NEW] * 3)
-    seen = []
-    for _ in range(4):
-        end = dated(plan.latest(start), NEW / 1000, start, marks=plan.marks)
-        seen += [(part.start, part.end) for part in plan.ranges(start, end)]
-        start = end
-    assert seen == [(0, 30)]
-
-
 def test_a_topic_that_was_re_created_twice_before_its_first_message_was_read() -> None:
     model = one(OLD, OLD)
     plan = planner(model, failOnDataLoss="false")
@@ -361,29 +347,6 @@ def test_where_a_log_goes_on_that_is_shorter_than_the_offset(first: int, then: i
     assert restarted_in(planner(model, failOnDataLoss="false").latest(begin)) == {("t", 0): at_}
 
 
-def test_a_mark_is_renewed_by_messages_that_were_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = one(OLD, OLD)
-    log = model.topics_["t"][0]
-    plan = planner(model, startingOffsets="latest")
-    plan.initial()
-    assert plan.marks == {("t", 0): (0, OLD * 1_000_000)}, "the oldest one, while there is no later one"
-    plan.latest(at(20) | MARKED)
-    assert plan.marks == {("t", 0): (0, OLD * 1_000_000)}, "no news"
-    log.sizes, log.times_ms = [10] * 4, [OLD, OLD, OLD + 5, OLD + 6]
-    plan.latest(at(20) | MARKED)
-    assert plan.marks == {("t", 0): (20, (OLD + 5) * 1_000_000)}
-    log.sizes, log.times_ms = [10] * 5, [OLD, OLD, OLD + 5, OLD + 6, OLD + 7]
-    plan.latest(at(40) | MARKED)
-    assert plan.marks == {("t", 0): (10, OLD * 1_000_000)}, "known for some seconds only"
-    monkeypatch.setattr(log_identity, "RENEWED_EACH", 0.0)
-    log.uncommitted = 10**9
-    find = log.find
-    monkeypatch.setattr(log, "find", lambda mode, position: find(mode, position) if position != 10 else log.stored(1))
-    log.sizes, log.times_ms = [10] * 6, [OLD] * 6
-    assert plan.latest(at(50) | MARKED) == {"t": {"0": 60}}
-    assert plan.marks == {("t", 0): (10, OLD * 1_000_000)}, "a message that cannot be read yet marks nothing"
-
-
 def test_an_offset_inside_of_a_message_is_refused_when_it_is_planned(caplog: pytest.LogCaptureFixture) -> None:
     for offset, following in ((15, 20), (35, 40)):
         model = one(*[OLD] * 4)
@@ -407,55 +370,6 @@ def test_a_driver_whose_clock_is_behind_loses_nothing(monkeypatch: pytest.Monkey
     model.now = THEN + 10.0
     with pytest.raises(DataLossError, match="re-created"):
         planner(model).latest(at(20))
-
-
-def test_a_log_is_asked_for_its_mark_if_it_changed_and_after_a_gap(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = one(OLD, OLD, OLD)
-    log, plan = model.topics_["t"][0], planner(model)
-    asked: list[int] = []
-    find = log.find
-
-    def count(mode: Search, position: int) -> StoredMessage | None:
-        asked.append(position)
-        return find(mode, position)
-
-    monkeypatch.setattr(log, "find", count)
-
-    def latest(offset: int) -> list[int]:
-        asked.clear()
-        plan.latest(at(offset) | {MARKS: {"t": {"0": [10, OLD * 1_000_000]}}})
-        return asked
-
-    assert latest(30) == [10]
-    assert latest(30) == []
-    model.leaderless.add(("t", 0))
-    assert latest(30) == []
-    model.leaderless.clear()
-    monkeypatch.setattr(log_identity, "FRESH", 0.0)
-    assert latest(30) == [10], "after a gap"
-    monkeypatch.setattr(log_identity, "FRESH", 600.0)
-    log.sizes, log.times_ms = [10] * 4, [OLD] * 4
-    assert latest(30) == [10, 30], "longer than before, and with a message to mark it by"
-    log.sizes, log.times_ms = [10] * 5, [OLD] * 5
-    assert latest(40) == [10], "a new mark serves for a while"
-    log.sizes = [10, 10]
-    assert latest(20) == [10], "shorter than before"
-
-
-def test_an_idle_log_is_asked_for_its_mark_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = [1000.0]
-    monkeypatch.setattr("nsq_ha.spark.plan.metadata.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    model = one(OLD, OLD, OLD)
-    plan = planner(model)
-    looks = []
-    for _ in range(7):
-        model.asked = 0
-        plan.latest(at(30) | {MARKS: {"t": {"0": [10, OLD * 1_000_000]}}})
-        looks.append(model.asked)
-        clock[0] += 2.0
-    assert looks == [3, 2, 2, 3, 2, 2, 3], "the lookup, the extents, and each 5 s the mark"
 
 
 def test_a_leader_that_does_not_tell_stops_only_its_partition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,18 @@ import contextlib
 import itertools
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StringType, StructField
 
 from nsq_ha.admin import AdminClient
 from nsq_ha.errors import ChannelNotRegisteredError, ConfigError
-from nsq_ha.policy import sharding
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.range_reader import RangeReader
-from nsq_ha.spark.sink import NsqBatchWriter
 from tests.spark.streams import numbered
 
 if TYPE_CHECKING:
@@ -148,77 +145,4 @@ def test_times_begin_and_end_a_read_to_the_message(
     assert sorted(row.body for row in rows(parts, stream, cluster)) == numbered(20, 20)
 
 
-def test_a_batch_waits_for_enough_rows_but_not_for_ever(
-    dev_cluster: DevCluster, cluster: BlockingCluster, publish: Publish
-) -> None:
-    topic = dev_cluster.create_topic(next(names), 2)
-    publish(topic, 0, numbered(30))
-
-    def planner(delay: str) -> StreamPlanner:
-        given = options(
-            dev_cluster,
-            topic,
-            "stream",
-            startingOffsets="earliest",
-            minOffsetsPerTrigger="50",
-            maxTriggerDelay=delay,
-            metadataRefresh="0s",
-        )
-        return StreamPlanner(given, cluster)
-
-    patient = planner("15m")
-    start = patient.initial()
-    assert patient.latest(start) == start
-    publish(topic, 1, numbered(30))
-    end = patient.latest(start)
-    assert {partition for partition, offset in end[topic].items() if offset > start[topic][partition]} == {"0", "1"}
-    publish(topic, 1, numbered(1, 99))
-    assert planner("0s").latest(end) != end
-
-
-def written(dev_cluster: DevCluster, topic: str, schema: StructType, columns: list[Any], **more: str) -> list[int]:
-    """Write; gives how many MPUBs each partition took."""
-    writer = NsqBatchWriter({"lookupd": dev_cluster.lookupd[0], "topic": topic, **more}, schema, overwrite=False)
-    result = writer.write(iter([pa.RecordBatch.from_arrays(columns, names=schema.fieldNames())]))
-    assert sum(part.rows for part in result.parts.values()) == len(columns[0])
-    return [part.batches for part in result.parts.values()]
-
-
 VALUE, KEY = StructField("value", BinaryType()), StructField("key", StringType())
-
-
-@pytest.mark.parametrize(("partitioner", "rule"), [("murmur3", "murmur3"), ("javahash", "java")])
-def test_keys_go_where_the_named_rule_puts_them(
-    dev_cluster: DevCluster, cluster: BlockingCluster, partitioner: str, rule: Literal["java", "murmur3"]
-) -> None:
-    topic = dev_cluster.create_topic(next(names), 4)
-    keys = [f"k{number}" for number in range(60)] + ["订单", ""]
-    bodies = [key.encode() or b"empty" for key in keys]
-    columns = [pa.array(bodies, pa.binary()), pa.array(keys, pa.string())]
-    written(dev_cluster, topic, StructType([VALUE, KEY]), columns, partitioner=partitioner)
-    given = options(dev_cluster, topic)
-    found = {row.body: row.partition for row in rows(plan(given, cluster), given, cluster)}
-    assert found == {body: sharding.partition_for(key, 4, rule) for body, key in zip(bodies, keys, strict=True)}
-
-
-def test_rows_without_a_place_go_to_all_partitions_in_turn(dev_cluster: DevCluster, cluster: BlockingCluster) -> None:
-    # On a topic without headers a key that is no reason to go anywhere is refused: it would be lost.
-    topic = dev_cluster.create_topic(next(names), 4, extended=True)
-    bodies = numbered(400)
-    # The key is no reason to go anywhere.
-    columns = [pa.array(bodies, pa.binary()), pa.array(["same"] * 400, pa.string())]
-    written(dev_cluster, topic, StructType([VALUE, KEY]), columns, partitioner="roundrobin", batchMessages="50")
-    given = options(dev_cluster, topic)
-    found = rows(plan(given, cluster), given, cluster)
-    assert sorted(row.body for row in found) == bodies
-    assert [sum(row.partition == partition for row in found) for partition in range(4)] == [100] * 4
-
-
-@pytest.mark.parametrize(("limit", "batches"), [({"batchMessages": "3"}, 4), ({"batchBytes": "1k"}, 5), ({}, 1)])
-def test_an_mpub_is_as_large_as_the_options_let_it(
-    dev_cluster: DevCluster, limit: dict[str, str], batches: int
-) -> None:
-    topic = dev_cluster.create_topic(next(names), 1)
-    # With what a message needs beside its body two of these fill a kilobyte.
-    columns = [pa.array([b"x" * 400] * 10, pa.binary())]
-    assert written(dev_cluster, topic, StructType([VALUE]), columns, **limit) == [batches]

@@ -140,17 +140,6 @@ def test_texts_are_decoded_as_any_header(
         assert quick == (only("headers", row), header_array(row), only("key", row))
 
 
-def test_sixty_headers_are_decoded_without_the_slow_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = {f"header-{number}": "x" * 100 for number in range(60)}
-    monkeypatch.setattr(columns, "_header", lambda *_: pytest.fail("decoded slowly"))
-    row = traced(ext=json.dumps({"##trace_id": "7", "key": "k", **pairs}).encode())
-    assert only("headers", row) == [("key", "k"), *pairs.items()]
-    assert header_array(row) == [{"key": "key", "value": b"k"}] + [
-        {"key": name, "value": value.encode()} for name, value in pairs.items()
-    ]
-    assert only("key", row) == b"k"
-
-
 def test_an_array_of_headers_keeps_repeated_names() -> None:
     row = traced(ext=b'{"a":"1","b":{"x":1,"x":2},"a":"2","##client_dispatch_tag":"T"}')
     assert header_array(row) == [

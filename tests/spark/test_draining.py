@@ -117,21 +117,6 @@ def nsqd(respx_mock: respx.MockRouter) -> Callable[..., respx.Route]:
     return serve
 
 
-def test_a_server_that_holds_nothing_has_given_all(
-    clock: object, nsqd: Callable[..., respx.Route], plain: BlockingCluster
-) -> None:
-    asked, seen = nsqd(stats(depth=3), stats(in_flight_count=2, held=2), stats(in_flight_count=1), stats()), Seen(0)
-    watched = Draining(seen.puller, plain, LIMIT)
-    assert seen.older_than_ns > time.time_ns() - 60 * SECOND_NS
-    assert not watched.is_done()
-    assert not asked.called, "it is not quiet"
-    seen.quiet_for = 2.0
-    assert [watched.is_done() for _ in range(5)] == [False, False, False, True, True]
-    assert asked.call_count == 4
-    assert seen.is_drained
-    assert dict(asked.calls[0].request.url.params)["channel"] == "c"
-
-
 def test_a_message_that_comes_while_the_server_is_asked_counts(
     clock: object, respx_mock: respx.MockRouter, nsqd: Callable[..., respx.Route], plain: BlockingCluster
 ) -> None:
@@ -146,24 +131,6 @@ def test_a_message_that_comes_while_the_server_is_asked_counts(
     seen.quiet_for = 2.0
     assert not watched.is_done()
     assert not seen.is_drained
-
-
-def test_on_a_topic_that_is_being_written_a_newer_message_ends_the_search(
-    clock: object, nsqd: Callable[..., respx.Route], plain: BlockingCluster
-) -> None:
-    busy, gone = stats(depth=2, in_flight_count=4, held=4), stats(depth=2, in_flight_count=5, held=4)
-    nsqd(busy, gone, busy, busy, busy)
-    seen = Seen()
-    watched = Draining(seen.puller, plain, LIMIT)
-    seen.quiet_for = 2.0
-    assert not watched.is_done()
-    seen.newest_ns = time.time_ns() + 3600 * SECOND_NS
-    assert not watched.is_done(), "one is under way to a client that is gone"
-    assert not watched.is_done(), "it may have come after the newer one"
-    seen.newest_ns = 0
-    assert not watched.is_done()
-    seen.newest_ns = time.time_ns() + 3600 * SECOND_NS
-    assert watched.is_done()
 
 
 def test_a_clock_that_is_ahead_makes_more_messages_old(respx_mock: respx.MockRouter, plain: BlockingCluster) -> None:

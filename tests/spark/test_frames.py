@@ -19,7 +19,7 @@ from nsq_ha.protocol.messages import encode_message, reader_for
 from nsq_ha.spark.read import columns as columns_module
 from nsq_ha.spark.read import frames as frames_module
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.frames import BATCH_BYTES, FEWEST_BYTES, LEAST_ROOM, Frames, ReceiveBuffer, Rows, cut, joined
+from nsq_ha.spark.read.frames import BATCH_BYTES, LEAST_ROOM, Frames, ReceiveBuffer, Rows, cut, joined
 from tests.spark.logs import PARTITION, Source
 from tests.spark.projections import ALL
 
@@ -117,51 +117,6 @@ def test_a_frame_above_the_limit_is_left_to_the_protocol() -> None:
     assert fields(frames.messages()) == fields(log[:1])
 
 
-def test_little_data_is_left_to_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames_module, "FEWEST_BYTES", FEWEST_BYTES)
-    small = data_of(log_of([b"x" * 200] * 100))
-    assert cut(buffer_of(small[: FEWEST_BYTES - 1]), LARGEST, SOURCE) is None
-    assert len(cut(buffer_of(small[:FEWEST_BYTES]), LARGEST, SOURCE) or ()) == FEWEST_BYTES // 246
-
-
-FRAME: Final = frame(message(b"x" * 100, 0))
-
-
-@pytest.mark.parametrize(
-    ("rest", "largest", "is_cut"),
-    [
-        (b"", 200, True),
-        (FRAME[:3], 200, True),
-        (FRAME[:7], 200, True),
-        (FRAME[:7], 141, False),
-        (FRAME[:-1], 142, True),
-        (FRAME[:-1], 141, False),
-        (FRAME, 142, False),
-        (FRAME + FRAME[:9], 142, False),
-        (ODD["heartbeat"][:10], 200, False),
-        (ODD["huge"][:4], 200, False),
-        (ODD["negative"][:9], 200, False),
-    ],
-)
-def test_only_the_start_of_a_valid_message_waits_for_more(rest: bytes, largest: int, *, is_cut: bool) -> None:
-    buffer = buffer_of(b"before" + rest)
-    buffer.start += 6
-    assert buffer.is_cut(largest) == is_cut
-
-
-def test_the_memory_of_a_batch_serves_the_next_one() -> None:
-    buffer = buffer_of(bytes(LEAST_ROOM))
-    memory = buffer.memory
-    buffer.renew()
-    assert (buffer.start, buffer.end) == (0, LEAST_ROOM)
-    buffer.put(bytes(BATCH_BYTES) + b"rest")
-    buffer.start = buffer.end - 4
-    buffer.renew()
-    assert buffer.memory is memory
-    assert (buffer.start, buffer.end, buffer.take()) == (0, 4, b"rest")
-    assert len(buffer.room()) >= BATCH_BYTES + LEAST_ROOM
-
-
 @given(st.lists(st.one_of(bodies, same_size), min_size=2, max_size=6), st.booleans())
 def test_batches_outlive_the_memory_of_their_frames(lots: list[list[bytes]], are_large: bool) -> None:
     whole = log_of(list(itertools.chain.from_iterable(lots)))
@@ -189,13 +144,6 @@ def test_a_frame_that_is_larger_than_the_memory_gets_more() -> None:
     for _ in range(20):
         buffer.put(b"x" * LEAST_ROOM)
     assert buffer.take() == bytes(BATCH_BYTES) + b"x" * (20 * LEAST_ROOM)
-
-
-def test_rows_of_two_memories_are_two_parts_and_one_batch() -> None:
-    log = log_of([b"a" * 9, b"b" * 9])
-    rows = Rows(frames_of(log[:1]), frames_of(log[1:]))
-    assert [len(part) for part in rows.parts()] == [1, 1]
-    assert ALL.batch(rows).equals(ALL.batch(log))
 
 
 @given(st.one_of(bodies, same_size))
@@ -239,14 +187,6 @@ def test_columns_are_those_of_the_messages() -> None:
     assert batch.column("value").to_pylist() == [b"\x00\xff", b"b", b"c" * 9]
 
 
-def test_large_bodies_make_the_same_column() -> None:
-    log = log_of([b"a" * 9000, b"b" * 20_000, b"c"])
-    rows = Rows()
-    rows.add(frames_of(log))
-    assert ALL.batch(rows).equals(ALL.batch(log))
-    assert ALL.batch(rows).column("value").to_pylist() == [each.body for each in log]
-
-
 @given(bodies, st.data())
 def test_the_chain_decides_about_frames_as_about_messages(given_bodies: list[bytes], data: st.DataObject) -> None:
     log = log_of(given_bodies, 1000)
@@ -283,30 +223,3 @@ def test_another_partition_and_an_end_inside_a_message_are_left_to_the_chain() -
     assert Chain(0, 120, PARTITION).take_frames(frames_of([*log, other])) == 2
     assert Chain(0, 79, PARTITION).take_frames(frames_of(log)) == 1
     assert Chain(0, 120, PARTITION).take_frames(frames_of([message(b"a", 0, 0)])) == 0
-
-
-def test_the_frames_of_a_quiet_log_are_taken_at_once() -> None:
-    log = log_of([b"a" * 10, b"b" * 10, b"c" * 10])
-    chain = Chain(0, 120, PARTITION)
-    assert chain.take_frames(frames_of(log)) == 3
-    assert chain.is_complete
-
-
-def test_rows_keep_their_order_and_kinds() -> None:
-    log = log_of([b"a", b"bb", b"ccc", b"dddd", b"e"])
-    buffer, rows = buffer_of(data_of(log[:1])), Rows()
-    for more in (data_of(log[1:2]), b""):
-        frames = cut(buffer, LARGEST, SOURCE)
-        assert frames is not None
-        rows.add(frames)
-        buffer.put(more)
-    rows.messages().append(log[2])
-    rows.messages().append(log[3])
-    rows.add(frames_of(log[4:]))
-    rows.messages()
-    assert len(rows) == 5
-    parts = list(rows.parts())
-    assert [len(part) for part in parts] == [2, 2, 1]
-    assert [isinstance(part, Frames) for part in parts] == [True, False, True]
-    assert fields(list(rows)) == fields(log)
-    assert ALL.batch(rows).equals(ALL.batch(log))

@@ -147,15 +147,6 @@ def test_a_stream_leaves_a_partition_with_fresh_rows_for_later_and_reads_the_oth
     assert planner.latest({"t": {"0": 30, "1": 0}})["t"]["1"] == 70
 
 
-def test_a_stream_with_only_fresh_rows_has_no_new_batch_for_now(
-    respx_mock: respx.MockRouter, asked: BlockingCluster
-) -> None:
-    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=20)})
-    planner = stream(asked, maxOffsetsPerTrigger="7")
-    begin = planner.initial()
-    assert planner.latest(begin) == begin
-
-
 @pytest.mark.parametrize(
     "option", [{"maxRecordsPerPartition": "7"}, {"minPartitions": "3"}], ids=lambda option: next(iter(option))
 )
@@ -187,14 +178,6 @@ def test_a_time_among_fresh_rows_is_found_once_they_are_flushed(
     assert (part.start, part.end) == (10 * seconds, 200)
     (part,) = plan(ReadOptions.parse(OPTIONS | {"endingTimestamp": str(1000 * (SECOND + seconds))}), asked)
     assert (part.start, part.end) == (0, 10 * seconds)
-
-
-def test_a_time_among_rows_that_are_never_flushed_is_an_error(
-    respx_mock: respx.MockRouter, asked: BlockingCluster
-) -> None:
-    LaggingCluster(respx_mock, {0: LaggingLog([10] * 20, fresh=15)})
-    with pytest.raises(ResponseTimeoutError, match=r"t-0: no progress for 0.2 s .*not readable yet"):
-        plan(ReadOptions.parse(OPTIONS | IMPATIENT | {"startingTimestamp": str(1000 * (SECOND + 12))}), asked)
 
 
 def test_an_offset_among_fresh_rows_is_waited_for_and_one_inside_the_last_row_is_not(

@@ -15,7 +15,6 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from nsq_ha.errors import NsqError
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.columns import default_schema
@@ -26,7 +25,6 @@ from tests.spark.streams import channels_of
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.message import Message
-    from nsq_ha.policy.topology import Node
     from nsq_ha.spark.cluster import BlockingCluster
     from tests.spark.conftest import Publish
 
@@ -84,22 +82,6 @@ def eventually_none(found: Callable[[], list[str]]) -> bool:
         if time.monotonic() > until:
             return False
     return True
-
-
-def test_named_offsets_are_rounded_to_messages_and_give_the_rows_between(
-    dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish
-) -> None:
-    topic = dev_cluster.create_topic("between")
-    publish(topic, 0, [b"%03d" % number for number in range(100)])
-    size = plan(options(asked, topic), asked)[0].end // 100
-    inside = {
-        "startingOffsets": f'{{"between": {{"0": {10 * size + 1}}}}}',
-        "endingOffsets": f'{{"between": {{"0": {20 * size}}}}}',
-    }
-    given = options(asked, topic, **inside)
-    (part,) = plan(given, asked)
-    assert (part.start, part.end) == (11 * size, 20 * size)
-    assert [row.body for row in read(part, given, asked)] == [b"%03d" % number for number in range(11, 20)]
 
 
 @pytest.fixture
@@ -187,23 +169,3 @@ def test_the_classes_that_spark_calls_travel_and_read(
     assert batch.to_pylist() == [{"value": b"a", "partition": 1}, {"value": b"b", "partition": 1}]
     # What Spark hands to a read that planned nothing.
     assert list(reader.read(InputPartition(None))) == []
-
-
-def test_a_node_that_does_not_hold_the_partition_is_no_leader(dev_cluster: DevCluster, asked: BlockingCluster) -> None:
-    topic = dev_cluster.create_topic("elsewhere", 1, 1)
-    other = next(node for node in _nodes(asked, dev_cluster) if node != asked.view(topic).leaders[0])
-    assert asked.extents(topic, other) == {}
-    questions: tuple[Callable[[], object], ...] = (
-        lambda: asked.stored(topic, 0, other, "count", 1),
-        lambda: asked.open_channel(topic, 0, other, "spark-test#ephemeral", 0),
-    )
-    for question in questions:
-        with pytest.raises(NsqError) as caught:
-            question()
-        assert caught.value.retriable
-
-
-def _nodes(asked: BlockingCluster, dev_cluster: DevCluster) -> list[Node]:
-    """Every node of the cluster: the leaders of a topic with as many partitions."""
-    topic = dev_cluster.create_topic("everywhere", len(dev_cluster.nsqds), 1)
-    return list(asked.view(topic).leaders.values())

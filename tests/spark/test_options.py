@@ -424,11 +424,6 @@ def test_zeros_hide_no_number_of_a_partition(number: str) -> None:
         ReadOptions.parse({**LEAST, "startingOffsets": json.dumps({"t": {number: 5}})})
 
 
-def test_spark_s_own_options_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    assert ReadOptions.parse({**LEAST, "checkpointLocation": "/tmp/x", "path": "y"}) == ReadOptions.parse(LEAST)
-    assert not caplog.records
-
-
 def test_secrets_are_not_shown() -> None:
     assert "hidden" not in repr(ReadOptions.parse({**LEAST, "authSecret": "hidden"}))
 

@@ -18,12 +18,11 @@ from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import encode_mpub
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.server.answers import encode_traced
-from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
 from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
-from tests.spark.test_replay import HEARTBEAT, OK, ScriptedNsqd, error
+from tests.spark.test_replay import OK, ScriptedNsqd, error
 
 IDENTIFIED = encode_frame(FrameType.RESPONSE, b"{}")
 OPTIONS = WriteOptions(lookupd=("http://127.0.0.1:4161",), topic="flights", publish_timeout=10.0)
@@ -112,21 +111,6 @@ def test_the_planned_leader_comes_first_and_nobody_is_asked_until_it_fails(nsqd:
     assert leaders.asked == 1
 
 
-def test_a_partition_without_a_leader_is_asked_about_ever_less_often(
-    nsqd: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failures: list[int] = []
-
-    def at_once(_: Backoff, number: int, __: object) -> float:
-        failures.append(number)
-        return 0.0
-
-    monkeypatch.setattr(partition_writer, "delay_after", at_once)
-    server = nsqd(HANDSHAKE, (b"one", OK))
-    write(writer(Leaders([None, None, None, None, server.node])), batch(b"one"))
-    assert failures == [1, 2, 3, 4]
-
-
 def test_the_second_batch_waits_for_the_answer_to_the_first(nsqd: Start) -> None:
     server = nsqd(HANDSHAKE, (b"one", error(b"E_FAILED_ON_NOT_WRITABLE no")), close=True)
     after = nsqd(HANDSHAKE, (b"one", OK), (b"two", OK))
@@ -166,26 +150,6 @@ def test_a_connection_that_nsqd_ended_meanwhile_leaves_no_doubt(nsqd: Start, mon
     writing.settle()
     before.end()
     assert write(writing, batch(b"two")) == PartitionWritten(rows=2, size=6, batches=2)
-
-
-def test_heartbeats_without_end_hold_up_no_batch(nsqd: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_writer, "_IDLE", 0.0)
-    flooding, after = nsqd(HANDSHAKE, (b"one", OK)), nsqd(HANDSHAKE, (b"two", OK))
-    writing = writer(Leaders([flooding.node, after.node]))
-    writing.send(batch(b"one"))
-    writing.settle()
-    began = time.monotonic()
-
-    def arrived(_connection: BlockingConnection) -> bytes:
-        assert time.monotonic() - began < 5.0
-        return HEARTBEAT
-
-    monkeypatch.setattr(BlockingConnection, "arrived", arrived)
-    monkeypatch.setattr(BlockingConnection, "accept", lambda _connection, _data: None)
-    connection = writing._connection  # noqa: SLF001
-    assert connection is not None
-    assert writing._has_ended(connection)  # noqa: SLF001
-    writing.close()
 
 
 def test_nobody_leads_for_a_while(nsqd: Start) -> None:

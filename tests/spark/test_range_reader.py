@@ -251,36 +251,12 @@ def test_what_is_skipped_ends_no_portion(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("scripted_replay")
-def test_a_cleaned_start_is_data_loss_at_once() -> None:
-    log = log_of([40, 50, 60])
-    server = Server(log, [], Extent(90, 150), faultless=False)
-    with pytest.raises(DataLossError, match=r"flights-5 \[0, 150\) at offset 0: the log now begins at 90"):
-        rows(reader_of(server, 0, 150, PATIENT))
-    assert len(server.opened) == 1
-
-
-@pytest.mark.usefixtures("scripted_replay")
 def test_a_cleaned_start_is_skipped_when_loss_is_allowed(caplog: pytest.LogCaptureFixture) -> None:
     log = log_of([40, 50, 60])
     server = Server(log, [[]], Extent(90, 150))
     server.script = [[ResponseTimeoutError("nothing at 0")]]
     assert rows(reader_of(server, 0, 150, LOSSY)) == log[2:]
     assert "skipping 90 bytes of the log" in caplog.text
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_an_end_that_was_never_committed_is_data_loss_once_patience_ends() -> None:
-    log = log_of([40, 50])
-    server = Server(log, [], Extent(0, 90))
-    with pytest.raises(DataLossError, match="the log ends at 90"):
-        rows(reader_of(server, 0, 150))
-    assert len(server.opened) > 1
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_what_is_there_comes_out_when_loss_of_the_end_is_allowed() -> None:
-    log = log_of([40, 50])
-    assert rows(reader_of(Server(log, [], Extent(0, 90)), 0, 150, LOSSY)) == log
 
 
 @pytest.mark.usefixtures("scripted_replay")
@@ -311,28 +287,6 @@ def test_a_message_that_cannot_be_read_yet_is_no_gap() -> None:
 
     server.extents = flushed  # type: ignore[method-assign]
     assert rows(reader) == log
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_an_end_inside_a_message_is_data_loss_and_the_rows_before_it_are_kept_when_allowed() -> None:
-    log = log_of([40, 50, 60])
-    with pytest.raises(DataLossError, match="the end 100 lies inside the message"):
-        rows(reader_of(Server(log, [], Extent(0, 150)), 0, 100))
-    assert rows(reader_of(Server(log, [], Extent(0, 150)), 0, 100, LOSSY)) == log[:2]
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_a_stall_without_a_reason_ends_with_the_last_error() -> None:
-    server = Server(log_of([40, 50]), [], Extent(0, 90), faultless=False)
-    with pytest.raises(ResponseTimeoutError, match=r"no progress for .* nothing more comes"):
-        rows(reader_of(server, 0, 90))
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_a_partition_without_leader_is_waited_for_within_the_patience() -> None:
-    server = Server(log_of([40]), [ConnectError("refused")], None, leaders={})
-    with pytest.raises(ResponseTimeoutError, match="has no leader"):
-        rows(reader_of(server, 0, 40))
 
 
 @pytest.mark.usefixtures("scripted_replay")

@@ -18,7 +18,6 @@ from nsq_ha.errors import (
     AuthError,
     ConnectError,
     ConnectionLostError,
-    LocalProtocolError,
     NotLeaderError,
     NsqError,
     RemoteProtocolError,
@@ -200,19 +199,6 @@ def test_the_messages_of_a_small_range_are_not_gathered(start: Start, size: int,
     assert b'"output_buffer_timeout":10,' in nsqd.heard
 
 
-def test_an_ordered_topic_is_subscribed_ordered(start: Start) -> None:
-    replay, nsqd, _ = start((b"}", IDENTIFIED), (b"SUB_ORDERED", OK), (b"RDY", b""), ordered=True)
-    replay.open(0)
-    assert b"SUB_ADVANCED" not in nsqd.heard
-
-
-@pytest.mark.parametrize("extended", [False, True])
-def test_extend_support_is_what_the_topic_is(start: Start, *, extended: bool) -> None:
-    replay, nsqd, _ = start(*HANDSHAKE, extended=extended)
-    replay.open(0)
-    assert (b'"extend_support":true' in nsqd.heard) is extended
-
-
 def test_finishes_are_written_together_and_heartbeats_answered(start: Start) -> None:
     log = log_of([40, 50])
     replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", HEARTBEAT + delivered(*log)), (b"NOP\n", b""), (b"FIN ", HEARTBEAT))
@@ -252,16 +238,6 @@ def test_many_small_messages_come_without_objects(start: Start) -> None:
     assert list(replay.receive(soon())) == []
 
 
-def test_a_large_body_comes_between_small_ones(start: Start) -> None:
-    log = log_of([40] * 400)
-    log[200].body = b"x" * 600_000
-    log[200].raw_size = 600_030
-    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log)))
-    replay.open(0)
-    got = received(replay, len(log))
-    assert [each.body for each in got] == [each.body for each in log]
-
-
 def test_messages_that_do_not_fit_into_the_memory_of_a_batch(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "BATCH_BYTES", 0)
     log = log_of([100_030] * 120)
@@ -271,22 +247,6 @@ def test_messages_that_do_not_fit_into_the_memory_of_a_batch(start: Start, monke
     replay.open(0)
     got = received(replay, len(log))
     assert [(each.offset, set(each.body)) for each in got] == [(each.offset, set(each.body)) for each in log]
-
-
-def test_heartbeats_without_end_do_not_keep_a_subscription(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They kept the driver, and with it the query, for as long as they came."""
-    replay, _, _ = start(*HANDSHAKE)
-    replay.open(0)
-    assert replay.pause()
-    began = time.monotonic()
-
-    def arrived() -> bytes:
-        assert time.monotonic() - began < 5.0
-        return HEARTBEAT
-
-    monkeypatch.setattr(replay.connection, "arrived", arrived)
-    monkeypatch.setattr(replay.connection, "send", lambda _: None)
-    assert not replay.resume()
 
 
 def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start) -> None:
@@ -301,22 +261,6 @@ def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start)
     assert replay.pause()
     lots.clear()
     assert [each() for each in memory] == [None] * len(memory) != []
-
-
-@pytest.mark.parametrize(
-    ("after", "kind"),
-    [
-        (error(b"E_FAILED_ON_NOT_LEADER "), NotLeaderError),
-        (b"\x00\x00\x00\x08\x00\x00\x00\x07what", RemoteProtocolError),
-        (b"\x7f\xff\xff\xff", RemoteProtocolError),
-    ],
-)
-def test_what_ends_a_connection_behind_many_messages(start: Start, after: bytes, kind: type[NsqError]) -> None:
-    log = log_of([40] * 300)
-    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log) + after))
-    replay.open(0)
-    with pytest.raises(kind):
-        received(replay, len(log) + 1)
 
 
 def test_a_failed_finish_is_no_failure(start: Start) -> None:
@@ -441,18 +385,3 @@ def test_so_does_the_next_flush(monkeypatch: pytest.MonkeyPatch) -> None:
         for prefix in ("spark-", "spark-", "mine-"):
             cluster.flush("flights", PARTITION, Node("127.0.0.1", 1, 1), prefix)
     assert made[0] == made[1] != made[2]
-
-
-def test_a_message_of_a_replay_is_only_finished(start: Start) -> None:
-    replay, nsqd, _ = start(*HANDSHAKE, (b"RDY", delivered(*log_of([40]))), (b"FIN", b""))
-    replay.open(0)
-    (message,) = received(replay, 1)
-    with pytest.raises(LocalProtocolError):
-        message.touch()
-    message.finish()
-    nsqd.over.set()
-    nsqd.thread.join(10)
-    assert b"FIN " + message.id in nsqd.heard
-    message.answered = False
-    with pytest.raises(LocalProtocolError):
-        message.requeue()

@@ -117,33 +117,6 @@ def test_a_task_that_fails_runs_again_and_no_row_comes_twice(
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"failOnDataLoss": "maybe"}, "ConfigError: option 'failOnDataLoss': must be true or false, not 'maybe'"),
-        ({"topic": "source_nowhere"}, "TopicNotFoundError: option 'topic': there is no topic 'source_nowhere'"),
-        (
-            {"startingOffsets": '{"source_ordered": {"0": 999999}}'},
-            "DataLossError: option 'startingOffsets': offset 999999 of source_ordered-0 is not in the log",
-        ),
-        ({"lookupd": "127.0.0.1:1"}, "LookupUnavailableError: "),
-    ],
-)
-def test_a_bad_option_fails_on_the_driver_with_its_name(
-    source: DataFrameReader, topics: dict[str, list[bytes]], options: dict[str, str], said: str
-) -> None:
-    # An error of a task would be another kind: PYTHON_EXCEPTION.
-    with pytest.raises(AnalysisException, match="PYTHON_DATA_SOURCE_ERROR") as caught:
-        source.option("topic", "source_ordered").options(**options).load().collect()
-    assert said in str(caught.value)
-
-
-def test_a_schema_of_other_columns_is_refused(source: DataFrameReader, topics: dict[str, list[bytes]]) -> None:
-    with pytest.raises(AnalysisException, match="schema has column 'body'"):
-        loaded(source.schema("body string"), "source_ordered").collect()
-
-
-@pytest.mark.few(1)
-@pytest.mark.parametrize(
     ("options", "now", "said"),
     [
         (

@@ -512,21 +512,6 @@ def test_a_query_that_knows_no_leader_waits_for_an_nsqlookupd_but_not_for_ever(
     assert plan.latest(begin)["t"]["0"] == 100
 
 
-def test_a_leader_that_goes_between_two_questions_gives_no_batch_for_now() -> None:
-    model = two()
-    plan = planner(model, maxOffsetsPerTrigger="4")
-    begin = plan.initial()
-    found = model.stored
-
-    def gone(*_: object) -> None:
-        raise ConnectError("gone")
-
-    model.stored = gone  # type: ignore[method-assign, assignment]
-    assert plan.latest(begin) == begin
-    model.stored = found  # type: ignore[method-assign]
-    assert plan.latest(begin) != begin
-
-
 def test_answers_are_kept_for_as_long_as_the_options_say() -> None:
     model = two()
     plan = planner(model, metadataRefresh="600")

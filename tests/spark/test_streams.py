@@ -26,16 +26,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 @pytest.mark.slow
-def test_a_limit_of_bytes(spark: SparkSession, dev_cluster: DevCluster, publish: Publish, tmp_path: Path) -> None:
-    topic = dev_cluster.create_topic("bytes", 2)
-    spread(publish, topic, numbered(1000))
-    stream = Stream(spark, dev_cluster, topic, tmp_path, maxBytesPerTrigger="14400")
-    # 36 bytes a message in the log: 200 of each partition.
-    assert [each["numInputRows"] for each in stream.drain()] == [400, 400, 200]
-    assert stream.values() == numbered(1000)
-
-
-@pytest.mark.slow
 def test_partitions_that_are_added_are_read_within_a_minute_and_without_a_restart(
     spark: SparkSession, dev_cluster: DevCluster, asked: BlockingCluster, publish: Publish, tmp_path: Path
 ) -> None:

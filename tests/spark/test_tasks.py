@@ -45,14 +45,3 @@ def test_a_task_lets_python_look_for_cycles_less_often_and_undoes_that(monkeypat
     next(left)
     left.close()  # type: ignore[attr-defined]
     assert gc.get_threshold() == before
-
-
-def test_a_process_that_collects_nothing_still_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RangeReader, "batches", lambda _: iter([[message(0, 60)]]))
-    before = gc.get_threshold()
-    gc.set_threshold(0)
-    try:
-        assert next(read_ranges(*READ)).num_rows == 1
-        assert gc.get_threshold()[0] == 0
-    finally:
-        gc.set_threshold(*before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,10 +18,9 @@ from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of
 from nsq_ha.spark.trace.incremental import lives_by_day
-from nsq_ha.spark.trace.lifecycle import lifecycle, lifecycle_stream, places, split
+from nsq_ha.spark.trace.lifecycle import lifecycle, lifecycle_stream, split
 from nsq_ha.spark.trace.page import html_page
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
-from tests.spark.test_trace_page import EVIL, hostile_report
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,19 +201,6 @@ def test_a_leader_changes_when_publishes_are_acknowledged_not_when_they_are_call
         ("n1:4150", 51 * MS),
         ("n2:4150", 302 * MS),
     ]
-
-
-def test_lives_are_made_in_one_aggregation_of_numbers(
-    spark: SparkSession, sick: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = events(read_lines(spark, [sick]))
-    lifecycle(found, known=places(found)).explain()
-    plan = capsys.readouterr().out
-    assert len(re.findall(r"Exchange ", plan)) == 3, plan
-    assert len(re.findall(r" HashAggregate", plan)) == 2, plan
-    assert not re.findall("SortMergeJoin|SortAggregate|ObjectHashAggregate|CartesianProduct|NestedLoop", plan), plan
-    # What no life has is not made from a line: the client that a server names, and its cost.
-    assert not re.findall(r"\b(?:c8|c10|client|cost_ns)#", plan), plan
 
 
 def test_lines_that_spark_parses_give_the_same_events_as_texts(spark: SparkSession, tmp_path: Path) -> None:
@@ -470,34 +455,3 @@ def assert_nothing_is_cut_off(page: Any) -> None:  # noqa: ANN401
             || inner.top < outer.top || inner.bottom > outer.bottom;
     }).map(text => text.textContent)"""
     assert page.evaluate(outside) == []
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-def test_several_topics_have_their_names_above_their_partitions(
-    healthy_report: TraceReport,
-    browser_page: Any,  # noqa: ANN401
-    tmp_path: Path,
-) -> None:
-    names = ["W" * 64, "flights"]
-    report = healthy_report.as_dict()
-    report["leaders"] = [row for row in report["leaders"] if row["node"] == "n1:4150"]  # no change
-    for part in ("timeline", "leaders", "latency"):
-        report[part] = [
-            row | {"topic": name, "partition": {0: 0, 1: 254, None: None}[row["partition"]]}
-            for name in names
-            for row in report[part]
-        ]
-    assert opened(browser_page, report, tmp_path / "two.html") == []
-    assert browser_page.locator("#timeline text.topic").all_text_contents() == names
-    assert (
-        browser_page.locator("#timeline g.partition > text").all_text_contents() == ["partition 0", "partition 254"] * 2
-    )
-    assert_nothing_is_cut_off(browser_page)
-
-
-@pytest.mark.browser
-def test_names_from_logs_are_text_and_nothing_else(browser_page: Any, tmp_path: Path) -> None:  # noqa: ANN401
-    assert opened(browser_page, hostile_report(), tmp_path / "evil.html", EVIL) == []
-    assert browser_page.locator("img").count() == 0
-    assert browser_page.locator("h1").inner_text() == EVIL

@@ -170,16 +170,6 @@ def test_micro_batches_are_written_on(
         pass  # closes what was kept
 
 
-def test_answers_count_for_a_while_unless_something_has_changed(lonely: DevCluster) -> None:
-    topic = lonely.create_topic(next(names), 2)
-    view_of(lonely, topic)
-    with BlockingCluster(tuple(lonely.lookupd)) as asked:
-        first = asked.view(topic, 60.0)
-        assert asked.view(topic, 60.0) is first, "nothing was asked"
-        assert asked.view(topic) is not first
-        assert asked.topics(60.0) is asked.topics(60.0)
-
-
 def test_one_nsqlookupd_that_is_frozen_hides_no_topic(lonely: DevCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_module, "_ROUTINE_TIMEOUT", 5.0)
     topic = lonely.create_topic(next(names), 1)
