@@ -64,13 +64,6 @@ def test_a_leader_that_moves_over_a_time_without_one_is_a_mark_too() -> None:
     assert [event.text for event in kept.events if event.level == "warning"][1:] == ["the topic was deleted"]
 
 
-def test_a_partition_that_nobody_leads() -> None:
-    one = reading(1, node(4150, partition()))
-    two = reading(2, node(4150, partition(is_leader=False)), before=one)
-    assert (texts(one, two), wrong(two)) == ([], [("leaderless", "cluster")])
-    assert unled(two) == {("orders", 0): "no nsqd leads it, n:4150 did"}
-
-
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -142,12 +135,6 @@ def test_an_old_reading_tells_nothing_but_that_it_is_old() -> None:
 def test_the_first_answer_after_a_failed_first_poll_is_no_news() -> None:
     failed = reading(1, errors={"nsqds": "no answer"})
     assert changes(failed, reading(2, node(1, partition("a")))) == []
-
-
-def test_nsqlookupds_and_an_unstable_cluster_are_problems() -> None:
-    lookupds = [LookupdState("http://l:1", leads=True, error=""), LookupdState("http://l:2", leads=False, error="gone")]
-    assert wrong(reading(1, stable=False, lookupds=lookupds)) == [("lookupd", "http://l:2")]
-    assert wrong(reading(1, stable=False)) == [("unstable", "cluster")]
 
 
 def test_series_are_aligned_and_forget() -> None:

@@ -1,4 +1,4 @@
-"""What rendering takes of the event loop and of memory, however many tabs and addresses there are."""
+"""What rendered pages take of memory, however many addresses there are."""
 
 from __future__ import annotations
 

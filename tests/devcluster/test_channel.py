@@ -133,26 +133,6 @@ def test_touch_cannot_keep_a_message_for_ever() -> None:
     assert client.got == [(b"m0", 1), (b"m0", 2)]
 
 
-def test_what_was_given_back_and_cleaned_does_not_come_again() -> None:
-    channel, log = channel_with(4)
-    leaving = joined(channel, ready=2)
-    channel.remove(leaving, 0.0)
-    log.clean(1)
-    channel.cursor.reset(1)
-    staying = joined(channel, ready=4)
-    assert [body for body, _ in staying.got] == [b"m2", b"m1", b"m3"]  # one was in hand already
-
-
-def test_what_a_consumer_does_not_want_is_confirmed() -> None:
-    channel, log = channel_with(3)
-    client = Client(ready=1)
-    client.wanted = False
-    channel.add(client)
-    channel.dispatch(0.0)
-    assert not client.got
-    assert channel.cursor.confirmed == len(log.records)
-
-
 @pytest.mark.parametrize("ordered", [True, False])
 def test_consumers_take_turns_when_messages_come_singly(*, ordered: bool) -> None:
     channel, log = channel_with(0, ordered=ordered)

@@ -125,30 +125,6 @@ def test_another_call_is_refused_and_other_bytes_end_the_connection(cluster: Dev
         assert port.end() == b""
 
 
-def test_the_port_shares_the_fate_of_its_node() -> None:
-    with DevCluster(nsqlookupds=1, nsqds=2, time_scale=0.02) as cluster:
-        leader, _ = filled(cluster, "orders")
-        port = nsqd_of(cluster, leader).copy_port
-        with caller(cluster, leader) as before:
-            assert bodies(before.ask("orders", 0, 1)) == [(0, b"a")]
-            cluster.freeze(leader)
-            cluster.thaw(leader)
-            cluster.delay(leader, 0.01)
-            assert bodies(before.ask("orders", 0, 1)) == [(0, b"a")]
-            cluster.delay(leader, 0.0)
-            cluster.cut(leader)
-            assert before.end() == b""
-        with caller(cluster, leader) as before:
-            assert bodies(before.ask("orders", 0, 1)) == [(0, b"a")]
-            cluster.kill(leader)
-            assert before.end() == b""
-        with pytest.raises(ConnectionRefusedError):
-            Caller(port)
-        cluster.start(leader)
-        with caller(cluster, leader) as after:
-            assert isinstance(after.ask("orders", 0), Pulled | PullRefused)
-
-
 # ---------------------------------------------------------------- the log
 
 

@@ -36,6 +36,10 @@ def batch(bodies: list[bytes | None], partitions: list[int | None], kind: Any = 
     return pa.RecordBatch.from_pydict(columns)
 
 
+def small(count: int, partition: int = 1) -> Any:  # noqa: ANN401
+    return batch([b"%d" % number for number in range(count)], [partition] * count)
+
+
 class Sent:
     """In the place of a partition's writer: keeps what it is given."""
 
@@ -94,4 +98,4 @@ def test_the_messages_of_each_partition_are_whole_and_in_order(
 
 def test_a_row_that_cannot_be_published_is_reported_by_its_number_behind_blocks_too() -> None:
     with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
-        published([batch([b"a"] * 2 * MOST, [1] * 2 * MOST), batch([b"a", b""], [1, 1])], options())
+        published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())

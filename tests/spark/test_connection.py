@@ -258,15 +258,6 @@ class TestLimitedTls:
             link.receive(time.monotonic() + 30.0)
         link.close()
 
-    def test_a_wait_that_ends_before_that_is_a_timeout(self, limited: DevCluster) -> None:
-        link = BlockingConnection(
-            _node(limited), ReadOptions.parse({"lookupd": "l:1", "topic": "limited", **TLS}).connection
-        )
-        link.open()
-        with pytest.raises(ResponseTimeoutError):
-            link.receive(time.monotonic() + 0.01)
-        link.close()
-
 
 def _node(cluster: DevCluster) -> Node:
     host, _, port = next(iter(cluster.nsqds.values())).rpartition(":")

@@ -207,16 +207,6 @@ def test_without_any_nsqlookupd_the_known_leader_is_tried_again() -> None:
 
 
 @pytest.mark.usefixtures("scripted_replay")
-def test_accepted_messages_are_finished_and_strays_are_not() -> None:
-    log = log_of([40, 50, 60, 70])
-    server = Server(log, [[[log[2]], [log[0]], [log[0]], [log[1]]]], Extent(0, 220))
-    assert rows(reader_of(server, 0, 220)) == log
-    assert server.finished == [0, 0, 40, 90], (
-        "the repeat again, the stray in its turn, the last one goes with the channel"
-    )
-
-
-@pytest.mark.usefixtures("scripted_replay")
 def test_rows_come_in_portions_and_a_slow_caller_is_not_held_against_the_server() -> None:
     log = log_of([40] * 5)
     server = Server(log, [[log[:2], log[2:4], log[4:]]], Extent(0, 200))
@@ -230,24 +220,6 @@ def test_large_messages_end_a_portion_early(monkeypatch: pytest.MonkeyPatch) -> 
     log = log_of([60] * 4)
     server = Server(log, [[[each] for each in log]], Extent(0, 240))
     assert [len(batch) for batch in reader_of(server, 0, 240).batches()] == [2, 2]
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_large_messages_end_a_portion_early_however_many_connections_they_come_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reader_module, "BATCH_BYTES", 100)
-    log, expired = log_of([60] * 4), ConnectionExpiredError("over")
-    server = Server(log, [[[log[0]], expired], [[log[1]], expired], [[log[2]], expired]], Extent(0, 240))
-    assert [len(batch) for batch in reader_of(server, 0, 240, PATIENT).batches()] == [2, 2]
-
-
-@pytest.mark.usefixtures("scripted_replay")
-def test_what_is_skipped_ends_no_portion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader_module, "BATCH_BYTES", 50)
-    log = log_of([40, 50, 60])
-    server = Server(log, [[ResponseTimeoutError("nothing at 0")], [[], [log[2]]]], Extent(90, 150))
-    assert [len(batch) for batch in reader_of(server, 0, 150, LOSSY).batches()] == [1]
 
 
 @pytest.mark.usefixtures("scripted_replay")

@@ -31,7 +31,6 @@ from nsq_ha.spark import connection
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.read import frames
 from nsq_ha.spark.read.frames import Frames
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
@@ -236,17 +235,6 @@ def test_many_small_messages_come_without_objects(start: Start) -> None:
     for lot in lots:
         replay.finish_all(lot)
     assert list(replay.receive(soon())) == []
-
-
-def test_messages_that_do_not_fit_into_the_memory_of_a_batch(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frames, "BATCH_BYTES", 0)
-    log = log_of([100_030] * 120)
-    for number, each in enumerate(log):
-        each.body = bytes([number]) * 100_000
-    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log)), size=20_000_000)
-    replay.open(0)
-    got = received(replay, len(log))
-    assert [(each.offset, set(each.body)) for each in got] == [(each.offset, set(each.body)) for each in log]
 
 
 def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start) -> None:

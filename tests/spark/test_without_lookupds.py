@@ -5,8 +5,6 @@ The cluster is silent for many times as long as a read is patient; the real one 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import itertools
 import json
 import logging
@@ -182,28 +180,6 @@ def test_one_nsqlookupd_that_is_frozen_hides_no_topic(lonely: DevCluster, monkey
             assert asked.silence is None
         finally:
             lonely.thaw(LOOKUPDS[0])
-
-
-def test_a_slow_answer_counts_beside_an_nsqlookupd_that_is_frozen(
-    lonely: DevCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster_module, "_ROUTINE_TIMEOUT", 2.0)
-    monkeypatch.setattr(cluster_module, "INCOMPLETE_GRACE", 1.0)
-    listed = LookupClient.topics
-
-    async def slowly(client: LookupClient) -> tuple[TopicInfo, ...]:
-        is_frozen = client.lookupd == lonely.lookupd[0]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if is_frozen else 1.2):
-                await asyncio.Event().wait()
-        return await listed(client)
-
-    with BlockingCluster(tuple(lonely.lookupd), timeout=30.0) as asked:
-        asked.topics()
-        later = lonely.create_topic(next(names), 1)
-        monkeypatch.setattr(LookupClient, "topics", slowly)
-        assert later in asked.topics(0.001)
-        assert asked.silence is None
 
 
 def test_one_nsqlookupd_that_has_just_started_hides_no_topic(
