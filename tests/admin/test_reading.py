@@ -68,7 +68,7 @@ def test_a_row_is_the_sum_over_partitions() -> None:
     letters, billing = found.rows
     assert (letters.topic, letters.name, letters.messages, letters.depth, letters.state) == ("letters", "", 100, 4, "")
     assert (billing.topic, billing.name, billing.messages, billing.depth) == ("orders", "billing", 200, 10)
-    assert (billing.state, billing.lag, billing.partition, billing.nsqd) == ("skipped", 9.0, None, None)
+    assert (billing.state, billing.lag, billing.partition, billing.nsqd) == ("skipped on 1 of 2", 9.0, None, None)
     assert billing.channel is not None
     assert (billing.channel.in_flight, billing.channel.timed_out) == (2, 8)
     assert (billing.in_rate, billing.out_rate) == (None, None)
