@@ -94,14 +94,6 @@ class Selection:
         return min((each for each in (waiting, self.count) if each is not None), default=None)
 
 
-async def taken_by_a_new_channel(cluster: ClusterAccess, topic: str) -> str:
-    """Ask the cluster, and return what :func:`taken_from` says."""
-    found = await require_topic(cluster, topic)
-    if found.meta is not None or not found.nsqds:
-        return ""
-    return taken_from(await cluster.ask(lambda admin: admin.describe(topic)), even_none=True)
-
-
 def taken_from(described: TopicDescription, *, even_none: bool) -> str:
     """Return why a new channel would take messages away: on a plain cluster, an nsqd may have no other one.
 

@@ -39,7 +39,7 @@ async def drain(inbox: ConsumerInbox) -> None:
     for message in returned:
         _hand_back(message, ledger.return_at_close if waits else None)
     while unseen:
-        _hand_back(unseen.popleft(), _give_back_closed if waits else None)
+        _hand_back(unseen.popleft(), (lambda message: give_back(message, CLOSED)) if waits else None)
     while any(subscription.unanswered for subscription in live) and inbox.may_answer():
         ledger.changed.clear()
         await ledger.changed.wait()
@@ -51,10 +51,6 @@ async def drain(inbox: ConsumerInbox) -> None:
 def _give_back_failed(inbox: ConsumerInbox) -> None:
     for message in inbox.failed():
         give_back(message, CLOSED)
-
-
-def _give_back_closed(message: Message) -> None:
-    give_back(message, CLOSED)
 
 
 def _hand_back(message: Message, prompt: Callable[[Message], None] | None) -> None:

@@ -299,7 +299,7 @@ class GivingUp:
         is_left = bool(self._not_given_up) and message.identity in self._not_given_up
         if limit is None or (attempts <= limit + EXTRA_DELIVERIES and not is_left):
             times, rest = divmod(attempts, WARN_ATTEMPTS)
-            if times and not rest and _is_power_of_two(times):
+            if times and not rest and not times & (times - 1):  # a power of two
                 log.warning("%r is redelivered again and again: this is delivery %d", message, attempts)
             return True
         how = ", which failed before" if is_left else " unhandled"
@@ -476,7 +476,3 @@ def _check_type(producer: object) -> None:
         raise ConfigError(f"producer is the class {name}: give an object, as in `async with {name}(...) as producer`")
     if producer is not None and not callable(getattr(producer, "publish", None)):
         raise ConfigError(f"producer must be a Producer, not {type(producer).__name__}")
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0

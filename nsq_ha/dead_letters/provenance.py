@@ -181,13 +181,9 @@ def _reason(text: str) -> Reason:
     return cast("Reason", text)
 
 
-def _id_text(found: bytes) -> str:
-    return found.decode() if is_upstream_id(found) else found.hex()
-
-
 _OPTIONAL: Final = ("partition", "error_type", "error")
 _WRITTEN: Final[Mapping[str, Callable[[Any], str]]] = {
-    "id": _id_text,
+    "id": lambda found: found.decode() if is_upstream_id(found) else found.hex(),
     "given_up_at": lambda at: at.astimezone(UTC).isoformat(),
 }
 _READ: Final[Mapping[str, Callable[[str], object]]] = {

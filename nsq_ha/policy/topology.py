@@ -321,7 +321,11 @@ def _merge_meta(old: TopicView, ranked: Sequence[LookupAnswer]) -> tuple[TopicMe
     flags = [meta for _, meta in found]
     known = old.meta if old.meta is not None else flags[0]
     # Without the leading one, keep settings that some answer still confirms.
-    kind = flags[0] if led or not any(_same_kind(meta, known) for meta in flags) else known
+    kind = (
+        flags[0]
+        if led or not any(dataclasses.replace(meta, partition_num=known.partition_num) == known for meta in flags)
+        else known
+    )
     return dataclasses.replace(kind, partition_num=number), pending
 
 
@@ -338,10 +342,6 @@ def _rounds_needed(settled: int, number: int, numbers: Sequence[int], *, led: bo
 
 def _are_led(answers: Sequence[LookupAnswer], first: int, end: int) -> bool:
     return set(range(first, end)) <= {partition for answer in answers for partition in answer.partitions}
-
-
-def _same_kind(one: TopicMeta, other: TopicMeta) -> bool:
-    return dataclasses.replace(one, partition_num=other.partition_num) == other
 
 
 def _merge_leaders(

@@ -307,7 +307,7 @@ class TopicPublisher:
         view = self.watch.view
         if view is not None and _names_partitions(view):
             return None
-        if _is_absent(view):
+        if view is not None and not view.exists:
             return self._unknown()
         if self.watch.error is None and view is not None and view.note:
             return self._not_yet(view.note)
@@ -381,10 +381,6 @@ class TopicPublisher:
 
 def _names_partitions(view: TopicView) -> bool:
     return view.meta is not None and view.meta.partition_num > 0
-
-
-def _is_absent(view: TopicView | None) -> bool:
-    return view is not None and not view.exists
 
 
 class AdmissionQueue:

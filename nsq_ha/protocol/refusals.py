@@ -174,10 +174,6 @@ def _about_settings(detail: str) -> str | None:
     return f"nsqd does not accept this value of the option {option}{remedy}"
 
 
-def _about_body(detail: str) -> str | None:
-    return _about_size(detail) or _about_settings(detail)
-
-
 def _about_range(detail: str) -> str | None:
     found = re.fullmatch(_OUT_OF_RANGE, detail)
     if found is None:
@@ -188,4 +184,8 @@ def _about_range(detail: str) -> str | None:
     return f"nsqd delays a message by at most {longest}: lower defer, or start nsqd with a larger --max-req-timeout"
 
 
-_ADVICE: Final = {"E_BAD_MESSAGE": _about_size, "E_BAD_BODY": _about_body, "E_INVALID": _about_range}
+_ADVICE: Final = {
+    "E_BAD_MESSAGE": _about_size,
+    "E_BAD_BODY": lambda detail: _about_size(detail) or _about_settings(detail),
+    "E_INVALID": _about_range,
+}

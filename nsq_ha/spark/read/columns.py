@@ -93,10 +93,6 @@ def _all_headers(ext: bytes) -> Iterable[tuple[str, object]] | None:
     return None if header is None else header.pairs
 
 
-def _map_of(offsets: Any, names: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
-    return pa.MapArray.from_arrays(offsets, names, values)
-
-
 def _list_of(offsets: Any, names: Any, values: Any) -> Any:  # noqa: ANN401 - pyarrow has no types
     pairs = pa.StructArray.from_arrays([names, values.cast(pa.binary())], ["key", "value"])
     return pa.ListArray.from_arrays(offsets, pairs).cast(HEADER_ARRAY.arrow_type)
@@ -266,7 +262,9 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             _attempts,
             lambda raw: np.minimum(raw.attempts, _MAX_SHORT).astype(np.int16),
         ),
-        "headers": _of_pairs("map<string,string>", pa.map_(pa.string(), pa.string()), _headers, _map_of),
+        "headers": _of_pairs(
+            "map<string,string>", pa.map_(pa.string(), pa.string()), _headers, pa.MapArray.from_arrays
+        ),
     }
 )
 """All columns, in the order of the default schema; ``headers`` only on request."""
