@@ -1,7 +1,6 @@
 """IDENTIFY, upgrades and AUTH: what is agreed, what is refused, and what it leaves."""
 
 import asyncio
-import json
 import logging
 import re
 import socket
@@ -14,20 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from nsq_ha import ClientConfig, Compression, ConsumerConfig, TlsConfig
+from nsq_ha import ClientConfig, Compression, TlsConfig
 from nsq_ha.engine.connection import Connection
-from nsq_ha.errors import AuthError, ConnectError, InvalidCommandError, NsqError, RemoteProtocolError, ServerError
+from nsq_ha.errors import ConnectError, NsqError, ServerError
 from nsq_ha.options.values import SecretFunction
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Command, Identity
 from nsq_ha.protocol.commands import Auth, Identify
-from nsq_ha.protocol.compression import SnappyCodec
-from nsq_ha.protocol.encoding import encode_pub
-from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.server.answers import encode_identity
 from nsq_ha.tls import ssl_context, trust_hint
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.nsqd import LIMIT, OK, FakeNsqd, Peer, Script, error, instead, message_data, response
+from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Script, error, instead, response
 from tests.support.recorder import Recorder, linked
 
 SECRET = "open sesame 4711"
@@ -64,77 +60,6 @@ def answering(data: bytes) -> Script:
     return script
 
 
-async def test_what_is_offered(nsqd: FakeNsqd) -> None:
-    config = ConsumerConfig(client_id="me", msg_timeout=30.0, sample_rate=5, tag="blue", output_buffer_bytes=4096)
-    async with linked(nsqd, config) as link:
-        assert link.connection.identity.version == "fake"
-    (command,) = nsqd.commands
-    assert isinstance(command, Identify)
-    offered = json.loads(command.body)
-    assert offered["client_id"] == "me"
-    assert offered["user_agent"].startswith("nsq_ha/")
-    assert offered["feature_negotiation"] is True
-    assert (offered["heartbeat_interval"], offered["msg_timeout"], offered["output_buffer_timeout"]) == (
-        2000,
-        30000,
-        10,
-    )
-    assert (offered["sample_rate"], offered["desired_tag"], offered["output_buffer_size"]) == (5, "blue", 4096)
-    assert (offered["tls_v1"], offered["snappy"], offered["deflate"], offered["extend_support"]) == (False,) * 4
-
-
-async def test_a_plain_ok_is_a_server_that_is_too_old(nsqd: FakeNsqd) -> None:
-    nsqd.script = answering(OK)
-    with pytest.raises(ConnectError, match=r"has version 0\.2\.19, but this library needs 0\.2\.23 or newer"):
-        async with linked(nsqd):
-            pass
-
-
-SENSELESS = {
-    "empty": response(b""),
-    "cut": response(b'{"max_rdy_count":2500,'),
-    "array": response(b"[]"),
-    "null": response(b"null"),
-    "number": response(b"7"),
-    "bad UTF-8": response(b'{"version":"\xff\xfe"}'),
-    "deep": response(b'{"version":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
-    "RDY 0": response(b'{"max_rdy_count":0}'),
-    "RDY below 0": response(b'{"max_rdy_count":-1}'),
-    "RDY as text": response(b'{"max_rdy_count":"2500"}'),
-    "RDY null": response(b'{"max_rdy_count":null}'),
-    "message timeout below 0": response(b'{"msg_timeout":-1}'),
-    "both codecs": response(b'{"snappy":true,"deflate":true}'),
-    "TLS that was not asked for": response(b'{"tls_v1":true}'),
-    "snappy that was not asked for": response(b'{"snappy":true}'),
-    "deflate that was not asked for": response(b'{"deflate":true}'),
-    "empty error": error(b""),
-    "a message": encode_frame(FrameType.MESSAGE, message_data(b"x")),
-    "HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-}
-
-
-@pytest.mark.parametrize("data", SENSELESS.values(), ids=SENSELESS)
-async def test_an_answer_that_makes_no_sense(nsqd: FakeNsqd, data: bytes) -> None:
-    nsqd.script = answering(data)
-    assert isinstance(await refused(nsqd), RemoteProtocolError)
-
-
-async def test_identify_is_refused(nsqd: FakeNsqd) -> None:
-    nsqd.script = answering(error("E_BAD_BODY IDENTIFY heartbeat interval (1) is invalid"))
-    reason = await refused(nsqd)
-    assert isinstance(reason, ServerError)
-    assert reason.code == "E_BAD_BODY"
-    nsqd.script = answering(error("E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"))
-    assert isinstance(await refused(nsqd), InvalidCommandError)
-
-
-async def test_too_many_connections_is_reported(nsqd: FakeNsqd) -> None:
-    nsqd.script = answering(error("too much client connections: 10"))
-    reason = await refused(nsqd)
-    assert reason.retriable
-    assert "too much client connections" in str(reason)
-
-
 async def test_a_node_that_accepts_and_never_answers(nsqd: FakeNsqd) -> None:
     loop = asyncio.get_running_loop()
     nsqd.is_silent = True
@@ -143,21 +68,6 @@ async def test_a_node_that_accepts_and_never_answers(nsqd: FakeNsqd) -> None:
     assert 0.15 < loop.time() - began < 3.0
     assert isinstance(reason, ConnectError)
     assert "connect_timeout=0.2" in str(reason)
-
-
-async def test_a_node_that_closes_at_once(nsqd: FakeNsqd) -> None:
-    nsqd.accepts = False
-    assert (await refused(nsqd)).retriable
-
-
-async def test_a_node_that_cuts_its_answer(nsqd: FakeNsqd) -> None:
-    def script(peer: Peer, _: Command) -> bool:
-        peer.write(response(b"{}")[:5])
-        peer.close()
-        return True
-
-    nsqd.script = script
-    assert (await refused(nsqd)).retriable
 
 
 @pytest.fixture
@@ -173,48 +83,7 @@ async def test_nobody_listens(nobody: Node) -> None:
         await Connection.open(ClientConfig(), nobody, Recorder().callbacks)
 
 
-async def test_a_name_that_nobody_knows() -> None:
-    with pytest.raises(ConnectError):
-        await Connection.open(ClientConfig(), Node("no-such-host.invalid", 4150, 1), Recorder().callbacks)
-
-
-async def test_a_cancelled_attempt_leaves_nothing(nsqd: FakeNsqd) -> None:
-    nsqd.is_silent = True
-    attempt = asyncio.create_task(Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks))
-    await nsqd.until(lambda: nsqd.commands)
-    attempt.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await attempt
-    await nsqd.until(lambda: not nsqd.open_peers)
-
-
 # ------------------------------------------------------------ layers
-
-
-async def test_tls_that_the_server_does_not_offer(nsqd: FakeNsqd) -> None:
-    reason = await refused(nsqd, ClientConfig(tls=TlsConfig()))
-    assert isinstance(reason, ConnectError)
-    assert "does not offer TLS" in str(reason)
-
-
-async def test_a_tls_handshake_that_fails(nsqd: FakeNsqd) -> None:
-    def script(peer: Peer, _: Command) -> bool:
-        peer.write(response(encode_identity(Identity(tls_v1=True))) + b"this is no TLS record at all")
-        return True
-
-    nsqd.script = script
-    assert (await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))).retriable
-
-
-@pytest.mark.parametrize("injected", [OK * 11, response(b"_heartbeat_"), b"\x16"])
-async def test_plaintext_behind_the_answer_that_agrees_on_tls_ends_the_connection(
-    nsqd: FakeNsqd, injected: bytes
-) -> None:
-    # A man in the middle would have these taken for answers that came inside TLS.
-    nsqd.script = answering(response(encode_identity(Identity(tls_v1=True))) + injected)
-    reason = await refused(nsqd, ClientConfig(tls=TlsConfig(verify=False)))
-    assert isinstance(reason, RemoteProtocolError)
-    assert "before TLS began" in str(reason)
 
 
 @pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
@@ -226,11 +95,6 @@ async def test_a_server_without_tls_is_left_before_anything_else_is_agreed(
     nsqd.script = answering(response(encode_identity(Identity(snappy=snappy, deflate=not snappy))))
     reason = await refused(nsqd, ClientConfig(tls=TlsConfig(), compression=compression))
     assert "does not offer TLS" in str(reason)
-
-
-async def test_a_tls_handshake_that_is_answered_with_something_else(nsqd: FakeNsqd) -> None:
-    nsqd.identity = Identity(tls_v1=True)
-    assert isinstance(await refused(nsqd, ClientConfig(tls=TlsConfig())), ConnectError)
 
 
 @pytest.mark.parametrize(
@@ -332,56 +196,6 @@ async def test_a_tls_handshake_that_never_comes(nsqd: FakeNsqd) -> None:
     assert "connect_timeout=0.3" in str(reason)
 
 
-async def test_a_tls_handshake_that_is_cancelled_before_it_begins(
-    nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def and_cancel(tls: TlsConfig | ssl.SSLContext) -> ssl.SSLContext:
-        opening.cancel()
-        return ssl_context(tls)
-
-    monkeypatch.setattr("nsq_ha.engine.connection.ssl_context", and_cancel)
-    nsqd.identity = Identity(tls_v1=True)
-    opening = asyncio.create_task(Connection.open(ClientConfig(tls=TlsConfig()), nsqd.node, Recorder().callbacks))
-    with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(opening, LIMIT)
-    await nsqd.until(lambda: not nsqd.open_peers)
-
-
-@pytest.mark.parametrize("compression", [Compression.SNAPPY, Compression.DEFLATE])
-async def test_damaged_compressed_data(nsqd: FakeNsqd, compression: Compression) -> None:
-    snappy = compression is Compression.SNAPPY
-    answer = response(encode_identity(Identity(snappy=snappy, deflate=not snappy)))
-
-    def script(peer: Peer, command: Command) -> bool:
-        peer.write(answer + b"\xff\x06\0\0sNaPpX" + b"\x07" * 100)
-        return True
-
-    nsqd.script = script
-    assert isinstance(await refused(nsqd, ClientConfig(compression=compression)), RemoteProtocolError)
-
-
-async def test_compression_that_the_server_does_not_offer_is_not_used(nsqd: FakeNsqd) -> None:
-    async with linked(nsqd, ClientConfig(compression=Compression.SNAPPY)) as link:
-        link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
-        await link.recorder.until(lambda: link.recorder.answers == [b"OK"])
-
-
-async def test_what_follows_the_identify_answer_belongs_to_the_next_layer(nsqd: FakeNsqd) -> None:
-    codec = SnappyCodec()
-
-    def script(peer: Peer, command: Command) -> bool:
-        if isinstance(command, Identify):
-            # One write: the OK inside the new layer comes with the answer that announces it.
-            peer.write(response(encode_identity(Identity(snappy=True))) + codec.compress(OK))
-        return True
-
-    nsqd.script = script
-    async with linked(nsqd, ClientConfig(compression=Compression.SNAPPY)) as link:
-        link.peer.write(codec.compress(response(b"_heartbeat_") * 3))
-        await nsqd.until(lambda: b"sNaPpY" in b"".join(link.peer.reads))
-        assert link.connection.is_open
-
-
 # ------------------------------------------------------------ AUTH
 
 
@@ -400,14 +214,6 @@ async def test_auth_is_sent_when_it_is_asked_for(nsqd: FakeNsqd, caplog: pytest.
 async def test_no_secret_is_sent_unasked(nsqd: FakeNsqd) -> None:
     async with linked(nsqd, ClientConfig(auth_secret=SECRET)) as link:
         assert [type(command) for command in link.peer.commands] == [Identify]
-
-
-async def test_auth_without_a_secret(nsqd: FakeNsqd) -> None:
-    nsqd.identity = Identity(auth_required=True)
-    reason = await refused(nsqd)
-    assert isinstance(reason, AuthError)
-    assert not reason.retriable
-    assert "set auth_secret" in str(reason)
 
 
 @pytest.mark.parametrize(
@@ -540,10 +346,3 @@ async def test_a_function_that_takes_too_long_is_named(nsqd: FakeNsqd) -> None:
         assert isinstance(reason, ConnectError)
         assert "the function auth_secret returned no secret within connect_timeout=0.3 s" in str(reason)
     end.set()
-
-
-async def test_an_answer_to_auth_that_makes_no_sense(nsqd: FakeNsqd) -> None:
-    nsqd.identity = Identity(auth_required=True)
-
-    nsqd.script = instead(Auth, OK)
-    assert isinstance(await refused(nsqd, ClientConfig(auth_secret=SECRET)), RemoteProtocolError)

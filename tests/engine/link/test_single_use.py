@@ -33,18 +33,6 @@ class Client:
         self.log.append("ended")
 
 
-async def test_all_who_ask_wait_for_one_close() -> None:
-    client = Client()
-    asking = [asyncio.create_task(client.closing.wait()) for _ in range(3)]
-    await turn(3)
-    assert not client.closing.is_done
-    client.drained.set()
-    client.may_end.set()
-    await asyncio.wait_for(asyncio.gather(*asking), LIMIT)
-    await client.closing.wait()
-    assert client.log == ["drained", "ends", "ended"]
-
-
 async def test_it_ends_wherever_those_who_ask_are_cancelled() -> None:
     for cut in every_suspension():
         client = Client()
@@ -94,11 +82,3 @@ async def test_what_fails_while_it_ends_is_raised_to_all() -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             await closing.wait()
-
-
-async def test_what_fails_while_it_drains_is_raised_once_all_is_closed() -> None:
-    closing = Closing(broken, nothing, "closing")
-    with pytest.raises(ZeroDivisionError):
-        await closing.wait()
-    assert closing.is_done
-    await closing.wait()

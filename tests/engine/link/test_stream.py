@@ -14,12 +14,11 @@ from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.errors import ConnectError, ConnectionLostError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol import Identity, Mpub, Pub
+from nsq_ha.protocol import Mpub, Pub
 from nsq_ha.protocol.encoding import GATHERED_BYTES, encode_pub, gather_bodies, gather_mpub_of, gather_pubs
-from nsq_ha.unexpected import forget
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import tls_in_memory
-from tests.support.nsqd import LIMIT, FakeNsqd, response
+from tests.support.nsqd import LIMIT, FakeNsqd
 from tests.support.recorder import Recorder, linked, subscribed
 from tests.support.tls import without_collector
 from tests.support.waiting import eventually
@@ -48,41 +47,6 @@ def test_a_forked_process_reads_into_memory_of_its_own() -> None:
 
 
 # ------------------------------------------------------------ what others raise
-
-FOREIGN = [
-    UnicodeError("label empty or too long"),
-    ValueError("a dot"),
-    TypeError("a str"),
-    MemoryError(),
-    OSError(22, "no"),
-]
-every_foreign = pytest.mark.parametrize("raised", FOREIGN, ids=lambda error: type(error).__name__)
-
-
-class BadCodec:
-    def __init__(self, raised: Exception) -> None:
-        self.raised = raised
-
-    def compress(self, data: bytes) -> bytes:
-        raise self.raised
-
-    def decompress(self, data: bytes) -> bytes:
-        raise self.raised
-
-    def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        raise self.raised
-
-
-@every_foreign
-async def test_what_a_resolver_raises_is_a_failed_connection(
-    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: object, **__: object) -> None:
-        raise raised
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
-    with pytest.raises(ConnectError, match="cannot connect to 127"):
-        await Connection.open(ClientConfig(), nsqd.node, Recorder().callbacks)
 
 
 @pytest.mark.parametrize("raised", [socket.gaierror(-2, "Name or service not known"), OSError(113, "No route to host")])
@@ -135,84 +99,6 @@ async def test_an_ipv6_address_stands_in_brackets() -> None:
 async def test_a_port_that_is_none_is_a_failed_connection() -> None:
     with pytest.raises(ConnectError, match=r"^cannot connect to localhost:99999: a port is 1\.\.65535$"):
         await Connection.open(ClientConfig(), Node("localhost", 99999, 0), Recorder().callbacks)
-
-
-@every_foreign
-async def test_what_ssl_raises_is_a_failed_connection(
-    raised: Exception, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: object, **__: object) -> None:
-        raise raised
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", fail)
-    nsqd.identity = Identity(tls_v1=True)
-    tls = TlsConfig(server_name="another.example")  # the error names the nsqd, not what its certificate should be for
-    with pytest.raises(ConnectError, match=f"TLS with nsqd {nsqd.node.address} failed"):
-        await Connection.open(ClientConfig(tls=tls), nsqd.node, Recorder().callbacks)
-    await nsqd.until(lambda: not nsqd.open_peers)
-
-
-async def test_writes_to_a_tls_connection_that_has_failed_are_dropped_silently(
-    nsqd: FakeNsqd, caplog: pytest.LogCaptureFixture
-) -> None:
-    nsqd.identity, nsqd.tls = Identity(tls_v1=True), server_context()
-    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))) as link:
-        link.peer.shut_down()
-        stream = link.connection._stream
-        assert stream is not None
-        for _ in range(20):  # asyncio warns of the sixth one that its transport drops
-            stream.write_now(b"NOP\n")
-        assert stream.is_closing()
-    assert not caplog.records
-
-
-@every_foreign
-@pytest.mark.parametrize("way", ["write", "write_now", "read", "transport", "transport now", "parts now", "receiver"])
-async def test_what_a_layer_raises_ends_the_connection_and_is_reported(
-    raised: Exception, way: str, nsqd: FakeNsqd, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: object) -> None:
-        raise raised
-
-    forget()
-    async with linked(nsqd) as link:
-        stream = link.connection._stream
-        assert isinstance(stream, TcpStream)
-        if "transport" in way or "parts" in way:
-            monkeypatch.setattr(stream, "_transport", Broken(stream._transport, raised))
-        elif way == "receiver":
-            stream.receiver = fail
-        else:
-            stream.start_codec(BadCodec(raised))
-        if way in ("read", "receiver"):
-            link.peer.write(response(b"_heartbeat_"))
-        elif "parts" in way:
-            link.connection.write_publishes([b"NOP\n", b"NOP\n"], 1)
-        elif "now" in way:
-            link.connection.write_now(b"NOP\n")
-        else:
-            link.connection.write(b"NOP\n")
-        reason = await link.lost()
-        assert isinstance(reason, ConnectionLostError)
-        assert type(raised).__name__ in str(reason) or isinstance(raised, OSError)
-    assert "unexpected error" in caplog.text
-    forget()
-
-
-class Broken:
-    """A transport that cannot be written to."""
-
-    def __init__(self, transport: asyncio.Transport | None, raised: Exception) -> None:
-        assert transport is not None
-        self.is_closing = transport.is_closing
-        self.abort = transport.abort
-        self._raised = raised
-
-    def write(self, data: bytes) -> None:
-        raise self._raised
-
-    def get_write_buffer_size(self) -> int:
-        return 1
 
 
 # ------------------------------------------------------------ the end of TLS
@@ -323,18 +209,6 @@ async def test_parts_arrive_whole_and_in_order_at_a_peer_that_does_not_read(nsqd
         (mpub,) = link.peer.of(Mpub)
         assert isinstance(mpub, Mpub)
         assert list(mpub.bodies) == batch
-
-
-async def test_parts_are_dropped_after_the_end(nsqd: FakeNsqd) -> None:
-    async with linked(nsqd) as link:
-        stream = link.connection._stream
-        assert stream is not None
-        link.connection.abort(ConnectionLostError("enough"))
-        stream.write_parts([b"NOP", b"\n"])
-        await link.lost()
-        stream.write_parts([b"NOP", b"\n"])
-        await nsqd.until(lambda: not link.peer.is_open)
-        assert link.peer.nops == 0
 
 
 async def test_parts_count_as_unread(nsqd: FakeNsqd) -> None:

@@ -4,12 +4,11 @@ import logging
 
 import pytest
 
-from nsq_ha import ClientConfig, TlsConfig
+from nsq_ha import ClientConfig
 from nsq_ha.engine.connection import Connection
 from nsq_ha.protocol import Identity, Pub
 from nsq_ha.protocol.commands import Auth
 from nsq_ha.protocol.encoding import encode_pub
-from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import FakeNsqd, error, instead, response
 from tests.support.recorder import Recorder, linked, subscribed
 from tests.support.stage import TOPIC, Stage
@@ -55,19 +54,6 @@ async def test_a_connection_from_its_beginning_to_its_end(nsqd: FakeNsqd, wire: 
     ]
 
 
-async def test_every_connection_has_an_id(nsqd: FakeNsqd, wire: pytest.LogCaptureFixture) -> None:
-    wire.set_level(logging.DEBUG, logger="nsq_ha.connection")
-    async with linked(nsqd) as one, linked(nsqd) as other:
-        assert one.connection.name != other.connection.name
-        assert one.connection.name.endswith(f" {nsqd.node.address}")
-        for link in (one, other):
-            link.connection.write_publishes(encode_pub("orders", 0, b"x"), 1)
-            await link.recorder.until(lambda: link.recorder.answers)  # noqa: B023 - awaited here
-    for link in (one, other):
-        assert lines(wire, link.connection.name).count("> PUB orders 0 and 5 bytes") == 1
-        assert f"{link.connection.name}: connection ended: the test is over" in wire.text
-
-
 async def test_clients_name_the_connection_that_they_use(wire: pytest.LogCaptureFixture) -> None:
     wire.set_level(logging.DEBUG, logger="nsq_ha")
     async with Stage() as stage, stage.consumer(), stage.producer() as producer:
@@ -75,14 +61,6 @@ async def test_clients_name_the_connection_that_they_use(wire: pytest.LogCapture
     for said, sent in (("subscribed to orders-0 over ", "SUB_ADVANCED"), ("orders-0: connected over ", "PUB")):
         (name,) = [message.removeprefix(said) for message in wire.messages if message.startswith(said)]
         assert sent in [line.removeprefix("> ").split()[0] for line in lines(wire, name)]
-
-
-async def test_it_shows_what_is_inside_tls(nsqd: FakeNsqd, wire: pytest.LogCaptureFixture) -> None:
-    nsqd.tls = server_context()
-    async with linked(nsqd, ClientConfig(tls=TlsConfig(ca_file=CA_FILE))) as link:
-        link.connection.write_publishes([b"PUB orders 0\n", b"\0\0\0\4", b"paid"], 1)
-        await link.recorder.until(lambda: link.recorder.answers)
-    assert lines(wire, link.connection.name)[-2:] == ["> PUB orders 0 and 8 bytes", "< response b'OK'"]
 
 
 async def test_no_line_has_a_control_character_or_a_body(nsqd: FakeNsqd, wire: pytest.LogCaptureFixture) -> None:

@@ -129,58 +129,6 @@ def test_channels_of_any_partition_are_listed_once_and_by_name() -> None:
     assert lookup(body | {"channels": None}).channels == ()
 
 
-def test_an_envelope_tells_its_own_status() -> None:
-    body = unwrap(200, b'{"status_code":500,"status_txt":"INTERNAL","data":null}')
-    assert (body.status, body.message) == (500, "INTERNAL")
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (404, {"message": "Key not found"}),
-        (500, {"status_code": 500, "status_txt": "Key not found", "data": None}),
-        (404, {"message": "TOPIC_NOT_FOUND"}),
-        (200, {"channels": [], "partitions": {}, "producers": [], "meta": {"partition_num": 0, "replica": 0}}),
-    ],
-)
-def test_an_unknown_topic_is_an_answer(status: int, body: object) -> None:
-    answer = lookup(body, status)
-    assert not answer.exists
-    assert answer.meta is None
-    assert answer.partitions == {}
-    assert answer.note == ("" if status == 200 else "the topic is not created")
-
-
-def test_a_topic_without_channel_exists() -> None:
-    text = "Topic has no channel, should init at least one for the new topic"
-    answer = lookup({"message": text}, 404)
-    assert (answer.exists, answer.meta, answer.partitions, answer.note) == (True, None, {}, text)
-
-
-def test_while_writes_are_disabled_the_topic_exists_without_leaders() -> None:
-    answer = lookup({"channels": [], "meta": META, "partitions": None, "producers": None})
-    assert answer.exists
-    assert answer.meta == TopicMeta(2, replica=3, ordered=True)
-    assert answer.partitions == {}
-    assert "writes are disabled" in answer.note
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        (500, b"<html>no</html>"),
-        (500, b""),
-        (404, b'{"message":"NOT_FOUND"}'),
-        (403, b'{"message":"Key not found"}'),
-        (502, b"\xff\xfe"),
-        (200, b'{"status_code":"x","status_txt":1}'),
-    ],
-)
-def test_other_refusals_are_no_answers(status: int, body: bytes) -> None:
-    with pytest.raises(RemoteProtocolError):
-        lookup(body, status)
-
-
 def test_a_refusal_is_shown_short_and_printable() -> None:
     body = unwrap(500, b"\x00\n" + b"x" * 1_000_000)
     assert body.message.startswith("??xxx")

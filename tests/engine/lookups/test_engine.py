@@ -75,20 +75,6 @@ async def test_a_close_that_was_cancelled_is_completed_by_the_next(
     assert http.is_closed
 
 
-async def test_the_last_one_ends_it_and_the_next_one_starts_another() -> None:
-    one, two = client(A), client(A)
-    first = Engine.join(config(A), one)
-    assert Engine.join(config(A), two) is first
-    await first.leave(one)
-    await first.leave(one)
-    assert Engine.join(config(A), one) is first
-    await first.leave(two)
-    await first.leave(one)
-    again = Engine.join(config(A), one)
-    assert again is not first
-    await again.leave(one)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -157,61 +143,6 @@ async def test_publishers_and_consumers_are_answered_differently(fake: Fake) -> 
     asked = [query["access"] for _, path, query in fake.requests if path == "/lookup"]
     assert asked == ["r", "w"]
     for lookups in clients:
-        await lookups.aclose()
-
-
-async def test_a_listener_that_fails_hurts_no_other_client(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    clients = [client(fake.url), client(fake.url)]
-    for lookups in clients:
-        await lookups.start()
-    first, second = (lookups.watch("orders") for lookups in clients)
-
-    def broken(_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(first, "round_ended", broken)
-    await second.wait_until(lambda view: view.complete)
-    assert "watch of orders: unexpected error" in caplog.text
-    for lookups in clients:
-        await lookups.aclose()
-
-
-async def test_all_clients_hear_of_an_nsqlookupd_that_fails(fake: Fake) -> None:
-    fake.answer("/listlookup", list_body(fake.url))
-    heard: list[list[events.Event]] = [[], []]
-    clients = [Lookups(config(fake.url), access="r", observer=Observer(each.append)) for each in heard]
-    for lookups in clients:
-        await lookups.start()
-    watch = clients[0].watch("orders")
-    await watch.wait_until(lambda view: view.complete)
-    await fake.stop()
-    await watch.next_round()
-    await turn()
-    failed = [[type(event) for event in each if isinstance(event, events.LookupdFailed)] for each in heard]
-    assert failed == [[events.LookupdFailed]] * 2
-    for lookups in clients:
-        await lookups.aclose()
-
-
-async def test_a_bug_in_it_closes_all_its_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    may_fail = asyncio.Event()
-
-    async def broken(*_: object) -> None:
-        await may_fail.wait()
-        raise ZeroDivisionError("bug")
-
-    monkeypatch.setattr(Servers, "keep_lists", broken)
-    clients = [Lookups(config(A), access="r") for _ in range(2)]
-    for lookups in clients:
-        await lookups.start()
-    may_fail.set()
-    await turn(5)
-    for lookups in clients:
-        with pytest.raises(ClosedError, match="internal error") as caught:
-            lookups.watch("orders")
-        assert isinstance(caught.value.__cause__, ZeroDivisionError)
         await lookups.aclose()
 
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from nsq_ha.engine.fixed import FixedNodes, explained
-from nsq_ha.engine.http import MAX_BODY_BYTES, HttpPeer, _ours, ask, new_client
+from nsq_ha.engine.fixed import explained
+from nsq_ha.engine.http import MAX_BODY_BYTES, _ours, ask, new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.errors import (
-    ClosedError,
     ConfigError,
     ConnectError,
     ConnectionLostError,
@@ -30,7 +29,6 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotExistError,
 )
-from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.engine.lookups.loopback import LIMIT, hang, http_answer
 
 if TYPE_CHECKING:
@@ -43,19 +41,6 @@ if TYPE_CHECKING:
     Serve = Callable[[], Awaitable[Fake]]
 
 URL = "http://lookupd.test:4161"
-
-
-async def test_a_client_keeps_no_state_and_has_no_limits_of_its_own() -> None:
-    async with new_client() as client:
-        assert client.timeout == httpx.Timeout(None)
-        assert not client.follow_redirects
-        assert not client.trust_env
-        sent = {name: client.headers[name] for name in ("accept", "accept-encoding", "user-agent")}
-    assert sent == {
-        "accept": "application/vnd.nsq; version=1.0",
-        "accept-encoding": "identity",
-        "user-agent": "nsq_ha",
-    }
 
 
 async def test_an_application_that_logs_at_info_gets_no_line_for_each_request(
@@ -110,23 +95,6 @@ async def test_a_request_sends_its_query_and_its_body(serve: Serve) -> None:
     assert fake.bodies == [b"body"]
 
 
-@pytest.mark.parametrize("seconds", [0.5, 2.0])
-async def test_each_request_has_its_own_time_limit(serve: Serve, seconds: float) -> None:
-    fake = await serve()
-    fake.behave = hang
-    clock = asyncio.get_running_loop().time
-    async with new_client() as client:
-        for question in (
-            lambda: ask(client, "GET", f"{fake.url}/x", timeout=seconds),
-            lambda: HttpPeer(fake.url, timeout=seconds, client=client)._exchange("GET", "/x"),
-            lambda: LookupClient(fake.url, timeout=seconds, client=client).nodes(),
-        ):
-            began = clock()
-            with pytest.raises(NsqError, match=f"no complete answer within {seconds:g} s"):
-                await question()
-            assert seconds <= clock() - began < seconds + 0.4
-
-
 async def test_the_usual_limit_of_a_lookup_is_a_second(serve: Serve) -> None:
     fake = await serve()
     fake.behave = hang
@@ -135,26 +103,6 @@ async def test_the_usual_limit_of_a_lookup_is_a_second(serve: Serve) -> None:
             await client.topics()
     assert str(caught.value) == f"no usable answer ({fake.url}: no complete answer within 1 s)"
     assert isinstance(caught.value.__cause__, ResponseTimeoutError)
-
-
-async def test_a_peer_asks_below_its_url_and_tells_its_time(respx_mock: respx.MockRouter) -> None:
-    route = respx_mock.get(f"{URL}/ping").respond(200, headers={"date": "Sun, 22 Nov 2026 12:00:07 GMT"}, text="{}")
-    async with HttpPeer(URL, timeout=1.0, client=None) as peer:
-        answer = await peer._exchange("GET", "/ping", {"a": "b"})
-        assert (answer.clock, answer.data) == (1795348807.0, b"{}")
-    assert dict(route.calls.last.request.url.params) == {"a": "b"}
-
-
-async def test_a_closed_peer_says_so_and_closes_its_own_client_only() -> None:
-    async with new_client() as shared:
-        for client in (None, shared):
-            peer = HttpPeer(URL, timeout=1.0, client=client)
-            used = peer._client
-            await peer.aclose()
-            assert used is not None
-            assert used.is_closed == (client is None)
-            with pytest.raises(ClosedError, match=r"^the HttpPeer was closed$"):
-                await peer._exchange("GET", "/x")
 
 
 @pytest.mark.real_time
@@ -219,14 +167,6 @@ async def refused(respx_mock: respx.MockRouter, answer: httpx.Response) -> str:
     return str(caught.value)
 
 
-async def test_a_redirect_says_what_to_give(respx_mock: respx.MockRouter) -> None:
-    answer = httpx.Response(302, headers={"location": "/"})
-    assert await refused(respx_mock, answer) == (
-        "the server answered with a redirect (302): give the address that it redirects to"
-    )
-
-
-INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 OK_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
 
 
@@ -268,25 +208,6 @@ async def test_an_error_quotes_little_of_what_is_no_http(serve: Serve, answer: b
         with pytest.raises(RemoteProtocolError, match="the answer is not HTTP") as caught:
             await ask(client, "GET", fake.url + "/x", timeout=5.0)
     assert len(str(caught.value)) < 1_000
-
-
-@pytest.mark.parametrize("answer", [b"", OK_HEAD[:-5], OK_HEAD + b"\r\n{"])
-async def test_a_server_that_closes_instead_of_answering_is_lost(serve: Serve, answer: bytes) -> None:
-    fake = await serve()
-
-    async def behave(writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-        writer.close()
-
-    fake.behave = behave
-    async with new_client() as client:
-        with pytest.raises(ConnectionLostError, match=r"^connection lost: (Server disconnected|peer closed)"):
-            await ask(client, "GET", fake.url + "/x", timeout=5.0)
-
-
-async def test_a_compressed_answer_is_refused(respx_mock: respx.MockRouter) -> None:
-    answer = httpx.Response(200, headers={"content-encoding": "br"}, content=b"x")
-    assert await refused(respx_mock, answer) == "the answer is compressed, which was not requested"
 
 
 async def test_an_answer_may_have_just_the_largest_size(respx_mock: respx.MockRouter) -> None:
@@ -370,15 +291,6 @@ def test_each_foreign_error_has_a_text_of_ours(raised: Exception, kind: type[Nsq
 
 
 # ---------------------------------------------------------------- nsqds given by address
-
-
-async def test_given_nsqds_are_the_answer_to_every_lookup() -> None:
-    nodes = FixedNodes(("127.0.0.1:4150", "[::1]:4160"))
-    listed = {0: Node("127.0.0.1", 4150, 0), 1: Node("::1", 4160, 0)}
-    answer = LookupAnswer("", leads=True, meta=TopicMeta(2, is_partitioned=False), partitions=listed, exists=True)
-    found = await nodes.look_up("orders", "w")
-    assert found == Round((answer,), None)
-    assert all(node.is_plain for node in found.answers[0].partitions.values())
 
 
 def test_a_partitioned_nsqd_that_is_given_by_address_is_recognised() -> None:

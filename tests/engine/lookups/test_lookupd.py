@@ -17,7 +17,6 @@ from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
-    ConnectError,
     ConnectionLostError,
     LookupUnavailableError,
     RemoteProtocolError,
@@ -27,7 +26,6 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.turns import TURN, turns
 from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
@@ -112,12 +110,6 @@ async def test_every_question_has_its_route(respx_mock: respx.MockRouter) -> Non
     assert asked == [{"topic": "orders"}, {"topic": "orders", "partition": "3"}]
 
 
-async def test_an_old_server_has_no_list(respx_mock: respx.MockRouter) -> None:
-    respx_mock.get(f"{URL}/listlookup").respond(404, json={"message": "NOT_FOUND"})
-    async with LookupClient(URL) as client:
-        assert not (await client.list_lookupd()).supported
-
-
 @pytest.mark.parametrize("topic", ["", "a b", "a&topic=b", "x" * 65, "a\nb"])
 async def test_a_bad_name_is_refused_before_anything_is_sent(topic: str) -> None:
     async with LookupClient("127.0.0.1:1") as client:
@@ -174,34 +166,6 @@ async def test_a_useless_answer_names_the_server_and_the_reason(
     assert [server for server, _ in caught.value.causes] == [URL]
     assert len(respx_mock.calls) == 1
     assert caught.value.retriable
-
-
-@pytest.mark.parametrize(
-    ("raised", "wanted"),
-    [
-        (httpx.ConnectError("refused"), ConnectError),
-        (httpx.ConnectTimeout("slow"), ConnectError),
-        (httpx.ReadError("reset"), ConnectionLostError),
-        (httpx.WriteError("reset"), ConnectionLostError),
-        (httpx.CloseError("reset"), ConnectionLostError),
-        (httpx.RemoteProtocolError("garbage"), RemoteProtocolError),
-        (httpx.DecodingError("garbage"), RemoteProtocolError),
-        (httpx.StreamConsumed(), RemoteProtocolError),
-        (httpx.UnsupportedProtocol("ftp"), ConnectError),
-        (httpx.InvalidURL("no"), ConnectError),
-        (OSError("no route"), ConnectError),
-        (UnicodeError("label too long"), ConnectError),
-    ],
-)
-async def test_every_foreign_error_is_mapped_once(
-    respx_mock: respx.MockRouter, raised: Exception, wanted: type[Exception]
-) -> None:
-    respx_mock.get(f"{URL}/ping").mock(side_effect=raised)
-    async with new_client() as client:
-        with pytest.raises(wanted) as caught:
-            await ask(client, "GET", f"{URL}/ping", timeout=1.0)
-    assert type(caught.value) is wanted
-    assert caught.value.__cause__ is raised
 
 
 # ---------------------------------------------------------------- real sockets
@@ -293,15 +257,6 @@ async def test_a_server_is_well_again_after_each_of_it(serve: Serve) -> None:
             assert set((await client.lookup("orders")).partitions) == {0}
 
 
-async def test_nobody_listens(serve: Serve) -> None:
-    fake = await serve()
-    await fake.stop()
-    async with LookupClient(fake.url) as client:
-        with pytest.raises(LookupUnavailableError) as caught:
-            await client.lookup("orders")
-    assert isinstance(caught.value.__cause__, ConnectError)
-
-
 async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> None:
     fake = await serve()
     fake.answer("/lookup", lookup_body({0: 4150}))
@@ -327,20 +282,6 @@ async def test_proxies_of_the_environment_and_cookies_are_not_used(
     async with new_client([fake.url]) as http:
         assert (await LookupClient(fake.url, client=http).lookup("orders")).exists
         assert len(http.cookies.jar) == 0
-
-
-def test_authorities_are_read_only_for_https(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[ssl.SSLContext] = []
-
-    def create(**_: object) -> ssl.SSLContext:
-        made.append(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
-        return made[-1]
-
-    monkeypatch.setattr("nsq_ha.engine.http.ssl.create_default_context", create)
-    new_client(["http://a:1"])
-    assert not made
-    new_client(["http://a:1", "https://b"])
-    assert len(made) == 1
 
 
 # ---------------------------------------------------------------- the address of another server
@@ -483,14 +424,3 @@ async def test_a_refused_connection_says_so() -> None:
 def test_tls_for_addresses_without_it_is_refused() -> None:
     with pytest.raises(ConfigError, match="lookupd_tls needs an address with https://"):
         new_client(["http://127.0.0.1:4161"], TlsConfig())
-
-
-async def test_a_large_answer_does_not_hold_the_event_loop(serve: Callable[[], Awaitable[Fake]]) -> None:
-    fake = await serve()
-    names = [f"channel{number}" for number in range(10_000)]
-    fake.answer("/lookup", lookup_body({0: 1}) | {"channels": names})
-    async with LookupClient(fake.url, timeout=10.0) as client:
-        with turns() as measured:
-            answer = await client.lookup("orders")
-    assert len(answer.channels) == len(names)
-    assert measured.longest < TURN, measured.what

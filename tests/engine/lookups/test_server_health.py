@@ -12,9 +12,9 @@ import pytest
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.server import FAILING_GAP
-from nsq_ha.engine.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
-from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
+from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.nsqd import LIMIT
 from tests.support.waiting import dawdle, eventually
 
@@ -225,75 +225,7 @@ async def test_a_round_waits_for_others_as_long_as_the_answer_took(
     assert took == pytest.approx(takes + max(grace, takes), abs=0.02)
 
 
-@pytest.mark.parametrize(("whole_first", "end"), [(True, GRACE), (False, 0.05 + GRACE)])
-async def test_a_later_answer_never_makes_a_round_longer(
-    make: Callable[..., Stage], whole_first: bool, end: float
-) -> None:
-    stage = make(A, B, C)
-    second = B if whole_first else A
-    stage[second].takes, stage[C].takes = 0.05, FOREVER
-    stage[B].partitions = {}
-    answered, took = await stage.timed()
-    assert answered == [A, B]
-    assert took == pytest.approx(end, abs=0.02)
-
-
-async def test_failing_ones_are_asked_when_no_answer_comes_soon(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].error = DOWN
-    await stage.timed()
-    stage[A].error, stage[B].takes = None, FOREVER
-    began, asked = now(), len(stage[A].asked)
-    answered, took = await stage.timed()
-    assert answered == [A]
-    assert [round(at - began, 2) for at, _, _ in stage[A].asked[asked:]] == [HEDGE]
-    assert took == pytest.approx(2 * HEDGE, abs=0.02)
-
-
-async def test_one_that_hangs_is_not_asked_about_that_topic_again(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].takes = 3.0
-    for _ in range(3):
-        await stage.timed()
-    assert len(stage[A].asked) == 1
-    await stage.servers.look_up("other", "r")
-    assert [topic for _, topic, _ in stage[A].asked] == ["orders", "other"]
-    await eventually(lambda: not stage.servers._tasks)
-    await stage.timed()
-    assert len(stage[A].asked) == 3
-
-
-async def test_closing_cancels_what_is_asked(make: Callable[..., Stage]) -> None:
-    stage = make(A)
-    stage[A].takes = FOREVER
-    asking = asyncio.create_task(stage.servers.look_up("orders", "r"))
-    await eventually(lambda: stage[A].asked)
-    began = now()
-    await stage.servers.aclose()
-    assert await asking == Round((), (await asking).error)
-    assert now() - began < 1.0
-    assert str((await asking).error) == "no nsqlookupd gave a usable answer"
-
-
 # ---------------------------------------------------------------- lists
-
-
-async def test_what_is_known_of_lists(make: Callable[..., Stage]) -> None:
-    stage = make(A)
-    assert (stage.servers.has_lists, stage.servers.leader) == (False, None)
-    stage[A].listed = LookupdList(None, (), supported=False)
-    await stage.servers.refresh_lists()
-    assert (stage.servers.has_lists, stage.servers.leader) == (False, None)
-    stage[A].listed = LookupdList(B, (A, B))
-    await stage.servers.refresh_lists()
-    assert (stage.servers.has_lists, stage.servers.leader, stage.servers.urls) == (True, B, (A, B))
-
-
-async def test_configured_ones_do_not_count_as_learnt(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].listed = LookupdList(None, tuple(f"http://10.1.0.{number}:4161" for number in range(40)))
-    await stage.servers.refresh_lists()
-    assert len(stage.servers.urls) == 2 + MAX_LEARNT
 
 
 async def test_one_that_fails_has_no_vote(make: Callable[..., Stage]) -> None:

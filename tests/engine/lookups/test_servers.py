@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.engine import servers as servers_module
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import LookupUnavailableError
@@ -253,19 +250,6 @@ async def test_closing_ends_a_round_under_way(serve: Serve, known: Known) -> Non
     assert result.error is not None
 
 
-async def test_a_burst_over_many_topics_does_not_look_like_a_slow_server(
-    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nsq_ha.engine.server._QUESTIONS_AT_ONCE", 2)
-    fake = await serve()
-    fake.answer("/lookup", WHOLE)
-    fake.delay = 0.15
-    servers = known(fake.url, timeout=1.0)
-    results = await asyncio.gather(*(servers.look_up(f"topic{number}", "r") for number in range(18)))
-    assert all(result.error is None for result in results)
-    assert failing(servers) == ()
-
-
 # ---------------------------------------------------------------- who is known, and who leads
 
 
@@ -307,16 +291,6 @@ async def test_a_bad_list_does_not_keep_another_from_being_learnt(serve: Serve, 
     assert servers.leader == third.url
 
 
-async def test_a_name_and_its_address_are_one_server(serve: Serve, known: Known) -> None:
-    fake = await serve()
-    fake.answer("/listlookup", list_body(fake.url, fake.url))
-    by_name = f"http://localhost:{fake.port}"
-    servers = known(by_name)
-    await servers.refresh_lists()
-    assert servers.urls == (by_name,)
-    assert servers.leader == by_name
-
-
 async def test_a_name_that_does_not_resolve_is_only_failing(
     serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,19 +327,6 @@ async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_it
     assert servers.leader == urls[1]
 
 
-async def test_a_list_that_is_not_given_again_names_no_leader(serve: Serve, known: Known) -> None:
-    led, other = await serve(), await serve()
-    for fake in (led, other):
-        fake.answer("/listlookup", list_body(led.url, led.url, other.url))
-    servers = known(led.url, other.url)
-    await servers.refresh_lists()
-    assert servers.leader == led.url
-    await led.stop()
-    other.answer("/listlookup", list_body(other.url, led.url, other.url))
-    await servers.refresh_lists()
-    assert servers.leader == other.url
-
-
 async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(serve: Serve, known: Known) -> None:
     fake = await serve()
     fake.answer("/lookup", WHOLE)
@@ -379,99 +340,6 @@ async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(serve
     fake.answer("/listlookup", list_body(fake.url, fake.url))
     await servers.refresh_lists()
     assert servers.urls == (fake.url,)
-
-
-async def test_lists_are_asked_for_at_once_and_again_after_trouble(
-    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
-    fake = await serve()
-    servers = known(fake.url)
-    task = asyncio.create_task(servers.keep_lists(3600.0))
-    await eventually(lambda: fake.count("/listlookup") == 1)
-    await servers.look_up("orders", "r")
-    assert failing(servers) == (fake.url,)
-    await eventually(lambda: fake.count("/listlookup") == 2)
-    fake.answer("/lookup", WHOLE)
-    await servers.look_up("orders", "r")
-    await eventually(lambda: fake.count("/listlookup") == 3)
-    task.cancel()
-
-
-async def test_lists_are_asked_for_periodically(serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers_module, "_LIST_GAP", 0.01)
-    fake = await serve()
-    task = asyncio.create_task(known(fake.url).keep_lists(0.03))
-    await eventually(lambda: fake.count("/listlookup") >= 4)
-    task.cancel()
-
-
-@pytest.mark.parametrize("megabytes", [7, 9], ids=["no JSON", "too long"])
-async def test_rejected_answers_are_not_kept_in_tracebacks(serve: Serve, megabytes: int) -> None:
-    fake = await serve()
-    megabytes *= 1024 * 1024
-    fake.answer("/lookup", b'{"partitions":' + b" " * megabytes)
-    fake.answer("/listlookup", b"[" + b" " * megabytes)
-    async with new_client() as client:
-        servers = Servers([fake.url], timeout=SLOW, client=client)
-        await servers.look_up("orders", "r")
-        gc.collect()
-        gc.disable()
-        tracemalloc.start(1)
-        try:
-            for _ in range(4):
-                assert (await servers.look_up("orders", "r")).error is not None
-                await servers.refresh_lists()
-            kept = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-            gc.enable()
-            await servers.aclose()
-    assert kept < megabytes
-
-
-async def test_what_has_ended_is_not_kept(serve: Serve, known: Known) -> None:
-    fake = await serve()
-    fake.answer("/lookup", WHOLE)
-    servers = known(fake.url)
-    for _ in range(3):
-        await servers.look_up("orders", "r")
-    await eventually(lambda: not servers._tasks)
-
-
-async def test_one_that_was_learnt_has_the_same_time_limit(serve: Serve, known: Known) -> None:
-    first, second = await serve(), await serve()
-    first.answer("/listlookup", list_body(first.url, first.url, second.url))
-    first.answer("/lookup", b"no", 500)
-    second.behave = hang
-    servers = known(first.url, timeout=0.5)
-    await servers.refresh_lists()
-    assert servers.urls == (first.url, second.url)
-    result, took = await timed(servers)
-    assert result.error is not None
-    assert (second.url, "no complete answer within 0.5 s") in result.error.causes
-    assert took < 2.0
-
-
-async def test_an_error_that_no_rule_foresees_counts_as_a_failure_of_that_server(
-    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = await serve(), await serve()
-    for fake in (first, second):
-        fake.answer("/lookup", WHOLE)
-    servers = known(first.url, second.url)
-
-    async def fail(*_: object) -> None:
-        raise ZeroDivisionError("odd")
-
-    monkeypatch.setattr(servers._servers[0].client, "lookup", fail)
-    result = await servers.look_up("orders", "r")
-    assert [answer.lookupd for answer in result.answers] == [second.url]
-    assert failing(servers) == (first.url,)
-    unexpected, failed = (record.getMessage() for record in caplog.records)
-    assert unexpected.startswith(f"nsqlookupd {first.url}: unexpected error, continuing; ")
-    assert unexpected.endswith(": ZeroDivisionError('odd')")
-    assert failed == f"nsqlookupd {first.url} gave no usable answer: ZeroDivisionError('odd'); asking the others"
 
 
 async def test_lists_that_fail_unexpectedly_are_asked_for_again(

@@ -17,7 +17,7 @@ from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT, Siblings
-from nsq_ha.errors import ConnectError, NoLeaderError, ResponseTimeoutError, TransportError
+from nsq_ha.errors import NoLeaderError, TransportError
 from nsq_ha.events import ChannelsMissing, Event
 from nsq_ha.observe import Observer
 from nsq_ha.policy.growth import LedPartition
@@ -343,11 +343,6 @@ async def test_without_nsqds_http_a_lack_is_said(
     assert len(cluster.missing()) == 1
 
 
-async def test_a_node_without_http_port_is_not_asked(cluster: Cluster) -> None:
-    with pytest.raises(TransportError, match="no HTTP port"):
-        await cluster.siblings().held(Node("127.0.0.1", 4150, 0))
-
-
 async def test_tls_that_is_required_is_the_reason(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.nsqds[1].answer("/stats", {"message": "TLS_REQUIRED"}, 403)
     await cluster.check(cluster.siblings())
@@ -410,16 +405,6 @@ async def test_a_node_that_never_leads_does_not_hold_up_for_ever(
     assert "orders-1 may lack" in caplog.messages[-1]
 
 
-async def test_a_bug_ends_the_check_and_nothing_else(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "lacking", lambda *_: 1 / 0)
-    siblings = cluster.siblings()
-    await cluster.check(siblings)
-    assert "division by zero" in caplog.text
-    assert siblings.check(1, cluster.nodes[1], cluster.view()) is None
-
-
 async def test_closing_ends_the_checks(cluster: Cluster) -> None:
     cluster.nsqds[1].behave = hang
     siblings = cluster.siblings()
@@ -432,30 +417,6 @@ async def test_closing_ends_the_checks(cluster: Cluster) -> None:
 
 
 # ---------------------------------------------------------------- what a node has
-
-
-async def test_calls_within_a_second_share_an_answer(cluster: Cluster) -> None:
-    siblings = cluster.siblings()
-    held = {0: LedPartition(5, {"billing": False})}
-    assert await asyncio.gather(*(siblings.held(cluster.nodes[0]) for _ in range(3))) == [held] * 3
-    await dawdle(0.9)
-    await siblings.held(cluster.nodes[0])
-    assert cluster.nsqds[0].count("/stats") == 1
-    await dawdle(0.2)
-    cluster.nsqds[0].answer("/stats", b"{}")
-    assert await siblings.held(cluster.nodes[0]) == {}
-    assert cluster.nsqds[0].count("/stats") == 2
-
-
-async def test_an_answer_of_megabytes_holds_nobody_up_and_is_not_kept(cluster: Cluster) -> None:
-    cluster.has(0, partition(0, *(f"channel{number}" for number in range(90_000))))
-    siblings = cluster.siblings()
-    with turns() as measured:
-        held = await siblings.held(cluster.nodes[0])
-    assert len(held[0].paused) == MAX_LISTED_CHANNELS
-    assert measured.longest < TURN, measured.what
-    del held
-    await eventually(lambda: not siblings._answers)  # noqa: SLF001
 
 
 async def test_what_an_nsqd_lists_without_end_is_created_in_part(
@@ -480,18 +441,6 @@ async def test_what_an_nsqd_lists_without_end_is_created_in_part(
     assert created == MAX_LISTED_CHANNELS
     assert measured.longest < TURN, measured.what
     assert max(len(record.getMessage()) for record in caplog.records) < 1_000
-
-
-async def test_many_channels_of_many_partitions_hold_nobody_up(cluster: Cluster) -> None:
-    async def request(*_: object) -> bytes:
-        await asyncio.sleep(0)  # an answer takes a turn of the loop at least
-        return b"{}"
-
-    siblings = cluster.siblings(request=request)
-    view = cluster.view(*(f"channel{number}" for number in range(MAX_LISTED_CHANNELS)), number=254)
-    with turns() as measured:
-        assert isinstance(await asyncio.create_task(siblings.complete(view)), NoLeaderError)
-    assert measured.longest < TURN, measured.what
 
 
 async def test_what_makes_no_sense_is_left_out(cluster: Cluster) -> None:
@@ -526,11 +475,6 @@ async def test_a_port_that_drops_everything_is_asked_less_often_than_one_that_re
             began = asyncio.get_running_loop().time()
             await siblings.held(node)
         assert asyncio.get_running_loop().time() > began
-
-
-def test_the_errors_that_are_told_apart_are_transport_errors() -> None:
-    assert issubclass(ResponseTimeoutError, TransportError)
-    assert issubclass(ConnectError, TransportError)
 
 
 async def test_what_many_nsqds_say_is_not_kept_together(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
 
-from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.http import LARGE_BYTES, new_client
 from nsq_ha.engine.lookupd import LookupClient
-from nsq_ha.engine.server import Listing
 from nsq_ha.engine.servers import Servers
-from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import LIMIT, Fake, http_answer, lookup_body
 from tests.support.waiting import eventually
 
@@ -81,18 +77,3 @@ async def test_a_large_answer_that_fails_leaves_room_for_the_next(fake: Fake, se
     assert (await servers.look_up("orders", "r")).error is not None
     fake.answer("/lookup", PADDED)
     assert (await servers.look_up("orders", "r")).error is None
-
-
-def test_a_listing_of_many_topics_takes_little_more_than_their_names() -> None:
-    topics = tuple(f"topic{number:07}" for number in range(100_000))
-    info = NodeInfo(Node("127.0.0.1", 4150, 4151, is_plain=True), "", "", {}, topics)
-    tracemalloc.start(1)
-    try:
-        listing = Listing("", [info])
-        taken = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    answer = listing.answer(topics[-1], "r")
-    assert answer is not None
-    assert answer.nodes == (info.node,)
-    assert taken < 100 * len(topics)

@@ -69,13 +69,6 @@ async def test_two_clusters_are_told_apart(serve: Serve, known: Known) -> None:
     assert str(found.error) == str(caught.value)
 
 
-async def test_a_partitioned_and_a_plain_cluster_are_told_apart(serve: Serve, known: Known) -> None:
-    (a, _), b = await cluster(serve, 4150), await plain(serve, 4250)
-    servers = known(b, a)
-    await servers.refresh_lists()
-    assert servers.conflict is not None
-
-
 async def test_one_cluster_is_no_conflict_and_costs_nothing_more(serve: Serve, known: Known) -> None:
     a, b = await cluster(serve, 4150)
     for given in ((a,), (a, b)):
@@ -83,12 +76,6 @@ async def test_one_cluster_is_no_conflict_and_costs_nothing_more(serve: Serve, k
         await servers.refresh_lists()
         assert servers.conflict is None
     assert a.count("/nodes") == b.count("/nodes") == 0
-
-
-async def test_independent_plain_nsqlookupds_are_one_cluster(serve: Serve, known: Known) -> None:
-    servers = known(await plain(serve, 4150), await plain(serve, 4250))
-    await servers.refresh_lists()
-    assert servers.conflict is None
 
 
 async def test_one_that_was_given_by_another_name_is_no_stranger(serve: Serve, known: Known) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -299,17 +298,6 @@ async def test_an_incomplete_topic_is_looked_up_at_the_shortest_interval(servers
     assert times(servers) == [5.0 * number for number in range(10)]
 
 
-async def test_an_old_view_is_refreshed_before_it_is_used(usual: TopicWatch, servers: FakeServers) -> None:
-    began = await until_at_rest(usual, servers)
-    usual.refresh_if_old()
-    usual.refresh_if_old()
-    await eventually(lambda: rounds(usual) == len(GROWING) + 1, 100.0)
-    assert servers.asked[0][0] - began < 0.01
-    usual.refresh_if_old()  # it has just been looked up
-    await eventually(lambda: rounds(usual) == len(GROWING) + 2, 100.0)
-    assert times(servers) == [0.0, 5.0]
-
-
 async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
     """Periodic lookups wait for their slots; one that a caller waits for does not."""
     servers.answer(led(ONE))
@@ -347,79 +335,7 @@ async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: F
         topic.lookups.end()
 
 
-async def test_waiters_make_lookups_frequent_and_then_less_so(watch: TopicWatch, servers: FakeServers) -> None:
-    servers.answer(led(ONE, TWO))
-    await watch.next_round()
-    waiting = asyncio.create_task(watch.wait_until(lambda view: 0 not in view.leaders))
-    await dawdle(40.0)
-    began = [at for at, _, _ in servers.asked[1:]]
-    gaps = [later - sooner for sooner, later in itertools.pairwise(began)]
-    assert gaps[:4] == pytest.approx([0.25] * 4, abs=0.01)
-    assert gaps[-1] == pytest.approx(0.6, abs=0.01)
-    servers.answer(led(number=2))
-    await asyncio.wait_for(waiting, 1.0)
-    servers.answer(led(ONE, TWO))
-    asked = len(servers.asked)
-    await dawdle(100.0)
-    # Nobody waits: a round or two, then the interval.
-    assert asked < len(servers.asked) <= asked + 2
-    asked = len(servers.asked)
-    # After a while without demand it begins with short pauses again.
-    waiting = asyncio.create_task(watch.wait_until(lambda view: 0 not in view.leaders))
-    await dawdle(0.3)
-    assert len(servers.asked) >= asked + 2
-    waiting.cancel()
-
-
-async def test_an_unexpected_error_is_that_of_the_round(
-    watch: TopicWatch, servers: FakeServers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def fail(*_: object, **__: object) -> Round:
-        raise ZeroDivisionError("odd")
-
-    servers.answer(led(ONE))
-    monkeypatch.setattr(servers, "look_up", fail)
-    await watch.next_round()
-    assert str(watch.error) == "the lookup failed with an unexpected error: ZeroDivisionError('odd')"
-    assert type(watch.error) is LookupUnavailableError
-    assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "lookup of orders: unexpected error, continuing"
-    ]
-
-
-async def test_a_cancelled_future_inside_does_not_end_the_lookups(
-    watch: TopicWatch, servers: FakeServers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    servers.answer(led(ONE))
-
-    async def cancelled(*_: object, **__: object) -> Round:
-        raise asyncio.CancelledError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(servers, "look_up", cancelled)
-        await watch.next_round()
-        assert "CancelledError" in str(watch.error)
-    await watch.next_round()
-    assert watch.error is None
-
-
 # ---------------------------------------------------------------- errors of the lookups of a client
-
-
-async def test_each_way_to_misuse_them_has_its_text() -> None:
-    lookups = Lookups(ClientConfig(nsqd=("127.0.0.1:4150",)), access="r")
-    with pytest.raises(ClosedError) as caught:
-        lookups.watch("orders")
-    assert str(caught.value) == "the lookups are not running: use the object with 'async with'"
-    await lookups.start()
-    watch = lookups.watch("orders")
-    lookups.unwatch("orders")
-    with pytest.raises(ClosedError, match=r"^the lookups of topic 'orders' were stopped$"):
-        await watch.next_round()
-    await lookups.aclose()
-    for attempt in (lookups.start(), lookups.start()):
-        with pytest.raises(ClosedError, match=r"^the client was closed$"):
-            await attempt
 
 
 @pytest.mark.parametrize(("close_timeout", "limit"), [(3.0, 3.0), (0.2, 1.0)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,15 +120,6 @@ async def test_all_who_want_a_round_share_it(fake: Fake, start: Start) -> None:
 
 
 @pytest.mark.usefixtures("quick")
-async def test_a_round_under_way_does_not_count_as_the_next(fake: Fake, start: Start) -> None:
-    fake.delay = 0.1
-    watch = (await start(fake.url)).watch("orders")
-    await eventually(lambda: fake.count("/lookup") == 1)
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert rounds(watch) == 2
-
-
-@pytest.mark.usefixtures("quick")
 async def test_the_next_round_ends_without_an_answer_too(fake: Fake, start: Start) -> None:
     watch = (await start(fake.url)).watch("orders")
     good = await complete(watch)
@@ -226,37 +216,6 @@ async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: 
 
 
 @pytest.mark.usefixtures("quick")
-async def test_changes_of_leaders_are_logged_with_their_facts(
-    fake: Fake, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "nsq_ha.discovery")
-    watch = (await start(fake.url, lookup_timeout=1.0)).watch("orders")
-    await complete(watch)
-    fake.answer("/lookup", lookup_body({1: 4170}, 2, ordered=True))
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    moved = next(record for record in caplog.records if "previously by" in record.message)
-    assert moved.message == "orders-1 is now led by 127.0.0.1:4170, previously by 127.0.0.1:4160"
-    assert (moved.__dict__["topic"], moved.__dict__["partition"]) == ("orders", 1)
-    assert "orders-0 has no leader, previously 127.0.0.1:4150" in caplog.text
-    assert "topic orders changed: ordered False -> True" in caplog.text
-    fake.answer("/lookup", {"message": "Key not found"}, 404)
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    await eventually(lambda: "topic orders does not exist" in caplog.text)
-    await fake.stop()
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert caplog.text.count("using the leaders known so far") == 1
-    warned = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(warned) == 1, warned  # it used to be two for each nsqlookupd
-    assert warned[0].startswith(f"nsqlookupd {fake.url} gave no usable answer: cannot connect: ")
-    assert warned[0].endswith("; retrying; leaders known so far stay in use")
-    await fake.start()
-    async with asyncio.timeout(LIMIT):
-        while "topic orders: the lookup works again" not in caplog.text:  # a server that fails is asked twice a second
-            await watch.next_round()
-
-
-@pytest.mark.usefixtures("quick")
 async def test_another_nsqlookupd_is_learnt_and_used(fake: Fake, serve: Serve, start: Start) -> None:
     second = await serve()
     second.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
@@ -321,11 +280,6 @@ async def test_nsqds_named_by_address_need_no_nsqlookupd() -> None:
     assert not view.meta.is_partitioned
     assert watch.lookupds == ()
     await lookups.aclose()
-
-
-async def test_closing_an_unstarted_directory_is_harmless(fake: Fake) -> None:
-    await Lookups(ClientConfig(lookupd=(fake.url,)), access="r").aclose()
-    assert fake.requests == []
 
 
 @pytest.mark.usefixtures("quick")
@@ -408,22 +362,3 @@ async def test_closing_that_only_needs_turns_of_the_loop_is_not_late(
     await asyncio.wait_for(lookups.watch("orders").next_round(), LIMIT)
     await lookups.aclose()
     assert not caplog.records
-
-
-async def test_closing_that_takes_too_long_is_warned_about(
-    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(engine, "_CLOSE_LIMIT", 0.0)
-    lookups = await start(fake.url, close_timeout=0.001)
-    may_end = asyncio.Event()
-    leave = engine.Engine.leave
-
-    async def leave_late(self: engine.Engine, client: Lookups) -> None:
-        await may_end.wait()
-        await leave(self, client)
-
-    monkeypatch.setattr(engine.Engine, "leave", leave_late)
-    await lookups.aclose()
-    assert "closing the lookups takes longer than" in caplog.text
-    may_end.set()
-    await asyncio.wait_for(lookups.aclose(), LIMIT)
