@@ -1,13 +1,11 @@
 """What is no topic, batch, header or time limit is refused before anything is sent."""
 
-import json
 from typing import Any
 
 import pytest
 
 from nsq_ha import OutgoingMessage
 from nsq_ha.errors import ConfigError
-from nsq_ha.message import TAG_KEY
 from nsq_ha.producer.requests import check_message
 from nsq_ha.protocol.encoding import MAX_MESSAGE_BYTES
 from tests.support.stage import TOPIC, Stage
@@ -30,14 +28,6 @@ async def test_what_is_no_topic_is_refused(stage: Stage, topic: Any, trace: bool
         with pytest.raises(ConfigError, match="topic"):
             await producer.publish_many(topic, [b"x"])
     assert stage.nsqd.commands == []
-
-
-@pytest.mark.parametrize("topic", [["p"], None, 5, b"p"])
-async def test_what_is_no_topic_is_refused_even_without_messages(stage: Stage, topic: Any) -> None:  # noqa: ANN401
-    async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match="topic"):
-            await producer.publish_many(topic, [])
-        assert await producer.publish_many(TOPIC, []) == []
 
 
 async def test_an_int_key_that_python_does_not_print_is_refused_whatever_hashes_it(stage: Stage) -> None:
@@ -93,16 +83,6 @@ def test_what_is_no_message_is_refused(fields: dict[str, Any], trace_id: Any, te
     assert str(refused.value).startswith(text)
 
 
-def test_what_is_just_a_message_is_taken() -> None:
-    tagged = check_message(OutgoingMessage(b"x", tag="é" * 50), None)
-    assert tagged.ext == json.dumps({TAG_KEY: "é" * 50}, separators=(",", ":")).encode()
-    assert tagged.kind == "ext"
-    assert check_message(OutgoingMessage(b"x", headers={}), 0).ext == b'{"##trace_id":"0"}'
-    traced = check_message(OutgoingMessage(b"x"), 2**64 - 1)
-    assert (traced.trace_id, traced.kind) == (2**64 - 1, "trace")
-    assert check_message(OutgoingMessage(b"x", key=0), None).kind == "plain"
-
-
 def test_a_message_is_as_large_as_the_server_takes() -> None:
     assert check_message(OutgoingMessage(bytes(MAX_MESSAGE_BYTES)), None).trace_id is None
     with pytest.raises(ConfigError, match=f"^a message of {MAX_MESSAGE_BYTES + 1} bytes, trace id and headers inc"):
@@ -119,15 +99,6 @@ def test_a_message_is_as_large_as_the_server_takes() -> None:
         "a message of 3000008 bytes, trace id and headers included, exceeds max_message_bytes=3000007: split it; or"
         " raise max_message_bytes if nsqd accepts more, as its --max-msg-size says"
     )
-
-
-@pytest.mark.parametrize("headers", [{1: 2}, {None: 1}, {"a": 1, b"b": 2}])
-async def test_names_of_headers_are_text(stage: Stage, headers: Any) -> None:  # noqa: ANN401
-    stage.lead({0: stage.nsqd}, extended=True)
-    async with stage.producer() as producer:
-        with pytest.raises(ConfigError, match="the name of a header must be a str"):
-            await producer.publish(TOPIC, b"x", headers=headers)
-    assert stage.nsqd.commands == []
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf"), 10**400, "5", True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha import OutgoingMessage, Producer, ProducerConfig
-from nsq_ha.engine.link import Link
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
-    ConnectionLostError,
     LookupUnavailableError,
     NoLeaderError,
     PublishError,
@@ -25,14 +22,14 @@ from nsq_ha.errors import (
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, STEP, BatchPlan, Part
+from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, BatchPlan, Part
 from nsq_ha.producer.requests import NO_KEY, PubRequest
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
-from tests.support.inside import pending_of, topics_of
-from tests.support.nsqd import Holding, Publish, Refusing
+from tests.support.inside import topics_of
+from tests.support.nsqd import Holding, Publish
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import dawdle, eventually, turn
+from tests.support.waiting import dawdle, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -208,13 +205,6 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
     assert case.choice.asked[1] == (None, 2, case.view)
 
 
-async def test_all_messages_are_traced_where_that_is_asked_for() -> None:
-    case = Planned([b"x", b"y"], trace_id=5)
-    (part,) = case.parts()
-    request: Any = part.request
-    assert [each.trace_id for each in request.messages] == [5, 5]
-
-
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -236,31 +226,6 @@ async def test_a_wrong_message_is_named_by_its_position(given: list[Any], text: 
         case.parts()
     assert str(caught.value) == text
     assert isinstance(caught.value.__cause__, ConfigError)
-
-
-async def test_traces_are_refused_by_plain_nsqds_in_a_batch_too() -> None:
-    with pytest.raises(ConfigError, match=r"^message 0: trace_id= and trace= need the partitioned server"):
-        Planned([OutgoingMessage(b"x", trace_id=7)], is_partitioned=False).parts()
-
-
-async def test_planning_lets_others_run_now_and_then() -> None:
-    case = Planned([OutgoingMessage(b"x", key="1")] * (2 * STEP + 1))
-    assert not case.plan.is_small
-    assert len(list(case.plan.check())) == 20
-    found = list(case.plan.parts(case.publisher, case.view))
-    assert [part is None for part in found] == [True] * 21 + [False]  # the last break is between encoding and queueing
-    assert case.plan.size == 2 * STEP + 1
-    assert Planned([OutgoingMessage(b"x", key="1")] * STEP).plan.is_small
-    assert list(Planned([b"x"] * (2 * STEP)).plan.check()) == []
-    compressed = Planned([b"x", b"y"], config=ProducerConfig(compress_body="gzip"))
-    assert len(list(compressed.plan.check())) == 2  # one body may take long
-    assert len(list(Planned([b"x"] * (2 * BATCH_COUNT)).plan.check())) == 2
-
-
-async def test_a_late_message_that_is_not_plain_changes_the_whole_plan() -> None:
-    case = Planned([*[b"x"] * BATCH_COUNT, OutgoingMessage(b"y", key="1")])
-    assert [(part.partition, len(part.positions)) for part in case.parts()] == [(None, BATCH_COUNT), (1, 1)]
-    assert case.plan.size == BATCH_COUNT + 1
 
 
 async def test_commands_are_cut_by_keys_and_by_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,19 +291,6 @@ async def test_a_wrong_time_limit_is_named(stage: Stage, timeout: Any) -> None: 
         await producer.publish(TOPIC, b"x", timeout=86_400)
 
 
-async def test_a_producer_says_why_it_cannot_publish(stage: Stage) -> None:
-    producer = stage.producer()
-    for call in (producer.publish(TOPIC, b"x"), producer.publish_many(TOPIC, [b"x"])):
-        with pytest.raises(ClosedError, match=r"^the producer is not open: use it with 'async with'$"):
-            await call
-    async with producer:
-        await producer.publish(TOPIC, b"x")
-    for call in (producer.publish(TOPIC, b"x"), producer.publish_many(TOPIC, [b"x"])):
-        with pytest.raises(ClosedError, match=r"^the producer is closed$") as caught:
-            await call
-        assert caught.value.__cause__ is None
-
-
 async def test_unanswered_publishes_fail_in_doubt_at_the_close(stage: Stage) -> None:
     holding = stage.nsqd.script = Holding()
     async with stage.producer(close_timeout=0.5) as producer:
@@ -370,51 +322,6 @@ async def test_a_trace_is_asked_for_by_topic_and_by_message(stage: Stage) -> Non
         assert (await producer.publish(TOPIC, b"x", trace_id=5)).trace_id == 5
     kinds = [type(command) for command in stage.nsqd.commands if isinstance(command, Publish)]
     assert kinds[:3] == [PubTrace, Pub, PubTrace]
-
-
-async def test_a_traced_publish_knows_when_its_call_began(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.producer.producer.time.time_ns", lambda: 99)
-    async with stage.producer() as producer:
-        message = OutgoingMessage(b"x", "k", None, 7)
-        request = producer._checked_request(pending_of(producer), TOPIC, message, None)
-        shown = (request.topic, request.size, request.body, request.key, request.partition, request.trace_id)
-        assert shown == (TOPIC, 1, b"x", "k", None, 7)
-        assert (request.ext, request.defer_ms, request.is_plain, request.began_ns) == (None, None, False, 99)
-        plain = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"xy", partition=2), None)
-        assert (plain.size, plain.partition, plain.is_plain, plain.began_ns) == (2, 2, True, 0)
-        deferred = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"x"), 1.5)
-        assert (deferred.defer_ms, deferred.is_plain) == (1500, False)
-        tagged = producer._checked_request(pending_of(producer), TOPIC, OutgoingMessage(b"x", tag="t"), None)
-        assert (tagged.ext is not None, tagged.is_plain) == (True, False)
-
-
-async def test_the_usual_message_is_not_checked_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[object] = []
-    slow = Producer._checked_request
-
-    def note(*given: Any) -> Any:  # noqa: ANN401 - a PubRequest
-        checked.append(given[3].body)
-        return slow(*given)
-
-    monkeypatch.setattr(Producer, "_checked_request", note)
-
-    class Body(bytes):
-        """A body of another type."""
-
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x")
-        await producer.publish(TOPIC, b"x", key="k")
-        await producer.publish(TOPIC, b"x" * (1 << 20))
-        assert checked == []
-        await producer.publish(TOPIC, Body(b"y"))
-        await producer.publish(TOPIC, b"p", partition=0)
-        await producer.publish(TOPIC, b"t", trace_id=1)
-        producer.trace = True
-        await producer.publish(TOPIC, b"all")
-        assert checked == [b"y", b"p", b"t", b"all"]
-        for wrong in (b"", b"x" * ((1 << 20) + 1)):
-            with pytest.raises(ConfigError):
-                await producer.publish(TOPIC, wrong)
 
 
 async def test_idle_topics_are_forgotten_each_by_itself(stage: Stage) -> None:
@@ -541,45 +448,6 @@ async def test_who_waits_behind_a_large_batch_is_told_so(stage: Stage) -> None:
 # ---------------------------------------------------------------- a sender
 
 
-async def test_a_partition_in_trouble_is_probed_once_a_second(stage: Stage) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x", partition=0)
-        sender = topics_of(producer)[TOPIC].senders[0]
-        assert [sender.may_probe(), sender.may_probe()] == [True, False]
-        await dawdle(0.9)
-        assert not sender.may_probe()
-        await dawdle(0.2)
-        assert sender.may_probe()
-        await dawdle(2.0)
-        holding = stage.nsqd.script = Holding()
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
-        await stage.nsqd.until(lambda: holding.held)
-        assert (sender.may_probe(), sender.load) == (False, 1)
-        holding.release()
-        await task
-        assert sender.load == 0
-
-
-async def test_an_answer_of_no_publish_is_the_reason_for_leaving_the_connection(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stage.nsqd.script = Refusing(Publish, "E_SOMETHING_NEW odd")
-    async with stage.producer() as producer:
-        with pytest.raises(PublishError):
-            await producer.publish(TOPIC, b"x", partition=0)
-        trouble: list[object] = []
-        sender = topics_of(producer)[TOPIC].senders[0]
-        in_trouble = sender.in_trouble
-
-        def note(reason: Any) -> None:  # noqa: ANN401 - an NsqError
-            trouble.append(str(reason))
-            in_trouble(reason)
-
-        monkeypatch.setattr(sender, "in_trouble", note)
-        assert (await producer.publish(TOPIC, b"y", partition=0)).attempts == 1
-    assert trouble == ["closed the connection after an error that answers no publish: E_SOMETHING_NEW odd"]
-
-
 async def test_a_publish_that_is_not_answered_in_time_names_the_leader(stage: Stage) -> None:
     stage.nsqd.script = Holding()
     async with stage.producer(close_timeout=0.01) as producer:
@@ -601,71 +469,4 @@ async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
             await first
 
 
-async def test_a_lost_connection_is_the_reason_that_callers_get(stage: Stage) -> None:
-    holding = stage.nsqd.script = Holding()
-    async with stage.producer(on_unreachable="fail") as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
-        await stage.nsqd.until(lambda: holding.held)
-        sender = topics_of(producer)[TOPIC].senders[0]
-        reason = ConnectionLostError("of a test")
-        sender.link.lost(reason)
-        with pytest.raises(PublishError) as caught:
-            await task
-        assert caught.value.__cause__ is reason
-        await turn()
-
-
 # ---------------------------------------------------------------- its connection
-
-
-async def test_each_connection_is_left_for_a_reason_that_is_named(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reasons: list[str] = []
-    leave = Link._leave
-
-    def note(link: Link[Any], reason: Any, **more: Any) -> None:  # noqa: ANN401 - as Link's
-        if link.connection is not None:
-            reasons.append(str(reason))
-        leave(link, reason, **more)
-
-    monkeypatch.setattr(Link, "_leave", note)
-    one, two = stage.nsqds[:2]
-    async with stage.producer(idle_timeout=5.0, lookup_interval=1.0) as producer:
-        await producer.publish(TOPIC, b"x")
-        sender = topics_of(producer)[TOPIC].senders[0]
-        link = sender.link
-
-        def opened() -> int:
-            return (link.connection is not None) + len(link._retired)
-
-        assert opened() == 1
-        for _ in range(2):
-            sender.recalled()
-            assert opened() == 0
-        await producer.publish(TOPIC, b"x")
-        stage.lead({0: two})
-        await one.until(lambda: not one.open_peers)
-        await producer.publish(TOPIC, b"x")
-        await dawdle(4.5)
-        assert opened() == 1
-        await dawdle(1.0)
-        assert opened() == 0
-        await producer.publish(TOPIC, b"x")
-    assert reasons == [
-        "closed the connection because another partition needs one",
-        f"closed the connection to {one.node.address}: another node leads now",
-        "closed the idle connection",
-        "the producer was closed",
-    ]
-
-
-async def test_a_bug_is_reported_and_publishing_goes_on(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x")
-        sender = topics_of(producer)[TOPIC].senders[0]
-        caplog.set_level(logging.DEBUG)
-        caplog.clear()
-        sender.link.survive(ZeroDivisionError("odd"))
-        assert caplog.messages[0].startswith("orders-0: unexpected error, continuing; ")
-        await producer.publish(TOPIC, b"x")

@@ -4,14 +4,11 @@ import asyncio
 
 import pytest
 
-from nsq_ha import Receipt
 from nsq_ha.errors import ClosedError, ConnectError, ConnectionLostError, PublishError, ResponseTimeoutError
-from nsq_ha.protocol import Command, Pub, Traced
-from nsq_ha.protocol.commands import PubTrace
-from nsq_ha.protocol.server.answers import encode_traced
-from tests.support.nsqd import LIMIT, Holding, Peer, Publish, instead, response
+from nsq_ha.protocol import Command, Pub
+from tests.support.nsqd import LIMIT, Holding, Peer, Publish, response
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import turn
 
 
 @pytest.fixture
@@ -207,13 +204,6 @@ async def test_an_answer_that_makes_no_sense_leaves_doubt_and_is_tried_again(sta
         assert (await producer.publish(TOPIC, b"x", key="k")).attempts == 2
 
 
-async def test_the_largest_numbers_of_a_receipt(stage: Stage) -> None:
-    stage.nsqd.script = instead(PubTrace, response(encode_traced(Traced(2**50 - 1, 2**64 - 1, 2**64 - 1, 31))))
-    async with stage.producer() as producer:
-        receipt = await producer.publish(TOPIC, b"x", key="k", trace_id=2**64 - 1)
-    assert receipt == Receipt(TOPIC, 0, stage.nsqd.node.address, 1, 2**50 - 1, 2**64 - 1, 2**64 - 1, 31)
-
-
 # ------------------------------------------------------------ closing
 
 
@@ -274,33 +264,3 @@ async def test_a_second_close_waits_for_the_first(stage: Stage, holding: Holding
     await asyncio.gather(*closing)
     assert (await task).attempts == 1
     await stage.nsqd.until(lambda: not stage.nsqd.open_peers)
-
-
-async def test_a_supervisor_that_is_cancelled_leaves_no_publish_waiting(stage: Stage) -> None:
-    stage.nsqd.script = holding = Holding()
-    async with stage.producer() as producer:
-        publishing = asyncio.create_task(producer.publish(TOPIC, b"x", key="k"))
-        await stage.nsqd.until(lambda: holding.held)
-        assert producer._supervisor is not None
-        producer._supervisor.cancel()
-        with pytest.raises(PublishError) as caught:
-            await asyncio.wait_for(publishing, LIMIT)
-        assert caught.value.maybe_stored
-        with pytest.raises(ClosedError):
-            await producer.publish(TOPIC, b"y", key="k")
-
-
-async def test_a_bug_in_the_supervisor_ends_the_producer_and_is_reported(stage: Stage) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x", key="k")
-
-        async def fail() -> None:
-            raise RuntimeError("a bug of ours")
-
-        assert producer._group is not None
-        producer._group.create_task(fail())
-        await eventually(producer._closing.is_set)
-        with pytest.raises(ClosedError) as later:
-            await producer.publish(TOPIC, b"z", key="k")
-        assert isinstance(later.value.__cause__, BaseExceptionGroup)
-        assert "a bug of ours" in repr(later.value.__cause__.exceptions)

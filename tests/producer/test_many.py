@@ -73,20 +73,6 @@ async def test_others_run_between_the_commands_of_a_batch(stage: Stage) -> None:
         assert pending(producer) == 0
 
 
-@pytest.mark.usefixtures("short_turns")
-async def test_others_run_while_messages_with_keys_are_looked_at(stage: Stage) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"first")
-        call: asyncio.Task[object] = asyncio.create_task(producer.publish_many(TOPIC, keyed(5 * STEP)))
-        turns_before = 0
-        async for bytes_pending in looks(producer, call):
-            if bytes_pending:
-                break
-            turns_before += 1
-        assert turns_before >= 10  # once to check them, once to find their partitions
-        await call
-
-
 async def test_a_large_batch_arrives_whole_and_in_order(stage: Stage) -> None:
     async with stage.producer() as producer:
         results = await producer.publish_many(TOPIC, bodies())

@@ -10,36 +10,29 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import Backoff, ProducerConfig, tracelog
+from nsq_ha import ProducerConfig
 from nsq_ha.engine.shared import Connections
 from nsq_ha.errors import (
     ConfigError,
     ConnectionLostError,
     LookupUnavailableError,
-    PublishError,
     RemoteProtocolError,
 )
-from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Lane
-from nsq_ha.policy.liveness import STALLED_AFTER
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.batch import as_list, at_position, single_mpub
 from nsq_ha.producer.choice import PartitionChoice, Repartition
 from nsq_ha.producer.limits import PendingPublish, PendingPublishes
 from nsq_ha.producer.outcomes import OutageLog, Outcomes
 from nsq_ha.producer.requests import (
     CheckedMessage,
-    MpubRequest,
     PubRequest,
     check_defer,
     check_kind,
-    check_message,
     encode_run,
-    lane_key,
     plain_mpub,
     rich_mpub,
 )
-from nsq_ha.producer.stall import LONGEST_PAUSE, RetryPause, Silence
 from nsq_ha.protocol import Traced
 from nsq_ha.protocol.encoding import GATHERED_BYTES
 from nsq_ha.protocol.server.answers import encode_traced
@@ -93,16 +86,6 @@ async def test_each_answer_becomes_a_receipt() -> None:
     assert receipt.raw_size == 39
 
 
-@pytest.mark.parametrize(
-    ("fields", "command"),
-    [({}, "PUB"), ({"ext": b"{}"}, "PUB_EXT without a trace id")],
-)
-async def test_an_answer_that_does_not_fit_is_named(fields: dict[str, Any], command: str) -> None:
-    with pytest.raises(RemoteProtocolError) as caught:
-        pub(**fields).receipts(b"KO", 3, "here:1")
-    assert str(caught.value) == f"the answer to {command} must be OK, not b'KO'"
-
-
 def checked(body: bytes, trace_id: int | None = None, ext: bytes | None = None) -> CheckedMessage:
     return CheckedMessage(body, trace_id, ext)
 
@@ -144,15 +127,6 @@ async def test_a_batch_with_headers_has_no_ids() -> None:
         batch.receipts(b"no", 3, "here:1")
 
 
-def test_kinds_of_messages() -> None:
-    assert [checked(b"x", *more).kind for more in ((), (7,), (7, b"{}"), (None, b"{}"))] == [
-        "plain",
-        "trace",
-        "ext",
-        "ext",
-    ]
-
-
 async def test_a_run_is_the_commands_one_after_the_other() -> None:
     plain, traced, batch = pub(), pub(trace_id=7, is_plain=False), plain_mpub(TOPIC, [b"a"], future, 9)
     for run in ([plain], [traced], [batch], [plain, plain], [plain, traced], [batch, plain]):
@@ -171,22 +145,6 @@ async def test_a_run_of_large_bodies_is_not_copied() -> None:
         assert b"".join(parts) == b"".join(each.encode(3) for each in run)  # type: ignore[arg-type]
     mixed: list[PendingPublish] = [batch, large, pub(trace_id=7, is_plain=False)]
     assert b"".join(encode_run(TOPIC, 3, mixed)) == b"".join(each.encode(3) for each in mixed)  # type: ignore[arg-type]
-
-
-async def test_a_request_that_is_given_up_tells_its_place_and_its_caller() -> None:
-    told: list[PendingPublish] = []
-    request = pub(holder=SimpleNamespace(give_up=told.append))
-    request.give_up()
-    assert told == [request]
-    assert request.future.cancelled()
-    request.fail(PublishError("x", topic=TOPIC, partition=0, attempts=1, maybe_stored=False))
-    assert request.future.cancelled()
-    other = pub()
-    other.give_up()
-    assert other.future.cancelled()
-    defaults = pub()
-    assert (defaults.count, defaults.is_plain, defaults.closes_when_refused) == (1, True, False)
-    assert (defaults.deadline, defaults.began_ns, defaults.timer, defaults.holder) == (0.0, 0, None, None)
 
 
 # ---------------------------------------------------------------- what is checked
@@ -257,56 +215,7 @@ def test_a_delay_in_milliseconds() -> None:
         assert check_defer(None, message) is None
 
 
-def test_all_forms_of_a_key_are_one_in_a_lane() -> None:
-    assert lane_key("ö") == lane_key("ö".encode())
-    assert lane_key(12) == lane_key("12") == b"12"
-    assert lane_key(None) is lane_key(None)
-    assert lane_key("\ud800") == b"\xed\xa0\x80"
-
-
-def test_the_headers_of_a_message() -> None:
-    message = check_message(OutgoingMessage(b"x", headers={"a": 1}, tag="t"), 7)
-    assert message == checked(b"x", 7, b'{"a":1,"##client_dispatch_tag":"t","##trace_id":"7"}')
-    assert check_message(OutgoingMessage(b"x", tag="t" * 100), None).ext is not None
-    assert check_message(OutgoingMessage(b"x", headers={}), None).ext == b"{}"
-    assert check_message(OutgoingMessage(b"x"), 0) == checked(b"x", 0)
-
-
 # ---------------------------------------------------------------- batches
-
-
-def test_a_list_of_messages() -> None:
-    assert as_list(iter([b"a", b"b"])) == [b"a", b"b"]
-    for wrong in (b"a", bytearray(b"a"), memoryview(b"a"), "a", {b"a": 1}, 5):
-        with pytest.raises(ConfigError) as caught:
-            as_list(wrong)
-        assert str(caught.value) == (
-            f"messages must be a list or another iterable of messages, not {type(wrong).__name__}"
-        )
-    assert str(at_position(3, ConfigError("no"))) == "message 3: no"
-
-
-async def test_a_small_plain_batch_is_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = single_mpub(TOPIC, [b"a", b"b"], future, CONFIG)
-    assert isinstance(request, MpubRequest)
-    assert (request.topic, request.count) == (TOPIC, 2)
-    assert single_mpub(TOPIC, [], future, CONFIG) is None
-    assert single_mpub(TOPIC, [b"a", "b"], future, CONFIG) is None
-    monkeypatch.setattr("nsq_ha.producer.batch.BATCH_COUNT", 3)
-    monkeypatch.setattr("nsq_ha.producer.batch.BATCH_BYTES", 30)
-    assert single_mpub(TOPIC, [b"a"] * 3, future, CONFIG) is not None
-    assert single_mpub(TOPIC, [b"a"] * 4, future, CONFIG) is None
-    assert single_mpub(TOPIC, [b"a", b"b" * 17], future, CONFIG) is not None
-    assert single_mpub(TOPIC, [b"a", b"b" * 18], future, CONFIG) is None
-    assert single_mpub(TOPIC, [b"a" * 16, b"a"], future, CONFIG) is None
-
-
-async def test_a_small_plain_batch_keeps_to_the_limits_of_the_server() -> None:
-    config = ProducerConfig(max_message_bytes=80, max_batch_bytes=150)
-    assert single_mpub(TOPIC, [b"a" * 67] * 2, future, config) is not None
-    assert single_mpub(TOPIC, [b"a" * 68] * 2, future, config) is None
-    assert single_mpub(TOPIC, [b"a" * 79], future, config) is not None
-    assert single_mpub(TOPIC, [b"a" * 80], future, config) is None, "an extended topic takes a byte less"
 
 
 # ---------------------------------------------------------------- the choice of a partition
@@ -472,69 +381,7 @@ async def test_a_change_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["orders: the number of partitions changed from 2 to 3, so keys move"]
 
 
-async def test_plain_nsqds_come_and_go_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    await changed(repartition_of(), is_partitioned=False)
-    assert caplog.messages == []
-
-
-async def test_a_topic_that_disappears_is_a_new_one_when_it_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    repartition = repartition_of()
-    repartition.view_changed(view_of(*NODES[:2]))
-    repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=True))
-    assert repartition.count.used == 2
-    repartition.view_changed(TopicView(TOPIC, None, {}, complete=False, exists=False))
-    assert repartition.count.used == 0
-    repartition.view_changed(view_of(*NODES))
-    repartition.take()
-    assert (repartition.count.used, caplog.messages) == (4, [])
-
-
 # ---------------------------------------------------------------- pauses and stalls
-
-
-async def test_pauses_grow_with_each_refusal_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("random.random", lambda: 0.0)
-    ended: list[float] = []
-    pause = RetryPause(Backoff(initial=0.06, maximum=10.0, factor=2.0), lambda: ended.append(now()))
-    for number, seconds in enumerate((0.06, 0.12, 0.24, LONGEST_PAUSE, LONGEST_PAUSE), 1):
-        began = now()
-        pause.begin()
-        pause.begin()
-        assert (pause.is_on, pause.refusals, len(ended)) == (True, number, number - 1)
-        await dawdle(1.0)
-        assert not pause.is_on
-        assert ended[-1] - began == pytest.approx(seconds, abs=0.005)
-    pause.begin()
-    pause.end()
-    assert (pause.is_on, len(ended)) == (False, 6)
-    pause.end()
-    await dawdle(1.0)
-    assert len(ended) == 6
-
-
-async def test_a_stall_is_reported_when_it_is_due_and_then_four_times_a_second() -> None:
-    stalls: list[float] = []
-    deadline: list[float | None] = [None]
-    detector = Silence(lambda: deadline[0], lambda: stalls.append(now()))
-    began = now()
-    detector.watch()
-    detector.watch()
-    assert detector.is_watching
-    deadline[0] = began + STALLED_AFTER + 2.0
-    await dawdle(STALLED_AFTER + 1.5)
-    assert stalls == []
-    await dawdle(1.1)
-    assert [round(at - began - STALLED_AFTER, 2) for at in stalls] == [2.0, 2.25, 2.5]
-    deadline[0] = None
-    await dawdle(1.0)
-    assert (len(stalls), detector.is_watching) == (3, False)
-    deadline[0] = 0.0
-    detector.watch()
-    detector.stop()
-    assert not detector.is_watching
-    await dawdle(10.0)
-    assert len(stalls) == 3
-    detector.stop()
 
 
 # ---------------------------------------------------------------- outages
@@ -606,84 +453,6 @@ async def part() -> Partition:
     return Partition(PendingPublishes(30.0))
 
 
-async def test_usual_publishes_share_a_receipt(part: Partition) -> None:
-    one, two, batch = pub(), pub(), plain_mpub(TOPIC, [b"a", b"b"], future, 9)
-    part.queue(one, two, batch)
-    assert part.pending.total_bytes == 10
-    part.write()
-    assert part.outcomes.all_stored(3) is batch
-    assert (await one.future)[0] is (await two.future)[0]
-    assert await batch.future == [Receipt(TOPIC, 3, "here:1")] * 2
-    assert (part.pending.total_bytes, part.pending.futures()) == (0, [])
-
-
-async def test_other_publishes_have_their_own(part: Partition) -> None:
-    late, gone, twice = pub(), pub(), pub()
-    part.queue(late, timeout=5.0)
-    part.queue(gone, twice)
-    part.write()
-    gone.future.cancel()
-    twice.attempts = 2
-    assert part.outcomes.all_stored(3) is twice
-    assert await late.future == [Receipt(TOPIC, 3, "here:1")]
-    assert await twice.future == [Receipt(TOPIC, 3, "here:1", 2)]
-    assert part.pending.total_bytes == 4
-    part.pending.let_go(gone)
-    assert part.pending.total_bytes == 0
-
-
-async def test_from_an_answer_that_does_not_fit_all_are_in_doubt(part: Partition) -> None:
-    one, traced, three = pub(), pub(trace_id=7, is_plain=False), pub()
-    part.queue(one, traced, three)
-    part.write()
-    with pytest.raises(RemoteProtocolError):
-        part.outcomes.all_stored(3)
-    assert await one.future == [Receipt(TOPIC, 3, "here:1")]
-    for request in (traced, three):
-        error = request.future.exception()
-        assert isinstance(error, PublishError)
-        assert (error.maybe_stored, error.attempts, error.topic, error.partition) == (True, 1, TOPIC, 3)
-        assert error.nsqd == "here:1"
-        assert isinstance(error.__cause__, RemoteProtocolError)
-        assert str(error) == f"publish to orders-3 at here:1 failed (may be stored, attempts: 1): {error.__cause__}"
-    for request in (one, traced, three):
-        part.pending.let_go(request)
-    assert part.pending.total_bytes == 0
-
-
-async def test_an_answer_of_its_own_ends_the_oldest(part: Partition, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[object] = []
-    monkeypatch.setattr(tracelog, "log_publish", lambda *line: lines.append(line))
-    monkeypatch.setattr(tracelog.TraceSwitch, "is_on", lambda _, topic: topic == TOPIC)
-    monkeypatch.setattr(tracelog.switch, "is_any", True)
-    traced, plain, wrong = pub(trace_id=7, is_plain=False, began_ns=99), pub(), pub()
-    part.queue(traced, plain, wrong)
-    part.write()
-    stored = encode_traced(Traced(3 << 50 | 9, 7, 100, 34))
-    assert part.outcomes.stored(stored) is traced
-    (receipt,) = await traced.future
-    assert lines == [(receipt, 99)]
-    assert part.outcomes.stored(b"OK") is plain
-    with pytest.raises(RemoteProtocolError):
-        part.outcomes.stored(b"no")
-    error = wrong.future.exception()
-    assert isinstance(error, PublishError)
-    assert error.maybe_stored
-    assert len(lines) == 1
-
-
-async def test_an_answer_to_a_ghost_ends_the_publish_that_went_elsewhere(part: Partition) -> None:
-    moved = pub()
-    part.queue(moved)
-    part.write()
-    assert part.lane.divert(now()) == [moved]
-    part.lane.submit(moved)
-    part.outcomes.all_stored(1)
-    assert await moved.future == [Receipt(TOPIC, 3, "here:1")]
-    assert part.lane.waiting == 0
-    assert part.pending.futures() == []
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 @pytest.mark.parametrize("first", ["ghost", "moved"])
 async def test_a_message_that_two_nsqds_acknowledge_is_counted_once(
@@ -712,28 +481,6 @@ async def test_a_batch_that_is_acknowledged_late_counts_as_its_messages(part: Pa
     counts = part.outcomes.counts
     assert (counts.failed, counts.uncertain, counts.published) == (3, 3, 3)
     assert all(request.future.exception() for request in requests)
-
-
-async def test_who_is_failed(part: Partition) -> None:
-    reason = ConnectionLostError("lost")
-    sent, queued = pub(), pub()
-    part.queue(sent)
-    part.write()
-    part.queue(queued)
-    part.outcomes.fail_all(reason, written=False)
-    assert (sent.future.done(), queued.future.done()) == (False, True)
-    part.outcomes.fail_all(reason, written=True)
-    error = sent.future.exception()
-    assert isinstance(error, PublishError)
-    assert (error.maybe_stored, error.__cause__) == (True, reason)
-    error = queued.future.exception()
-    assert isinstance(error, PublishError)
-    assert (error.maybe_stored, error.attempts) == (False, 0)
-    part.outcomes.fail_all(reason)
-    more = [pub(), pub()]
-    part.queue(*more)
-    part.outcomes.fail_all(reason)
-    assert all(isinstance(request.future.exception(), PublishError) for request in more)
 
 
 async def test_each_publish_expires_at_its_own_time_once(part: Partition) -> None:

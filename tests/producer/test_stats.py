@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from nsq_ha import OutgoingMessage
-from nsq_ha.engine.link import STATES
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -18,7 +17,6 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     TopicNotFoundError,
 )
-from nsq_ha.policy.link_life import LinkState
 from nsq_ha.producer import producer as producer_module
 from nsq_ha.producer.statistics import producer_troubles
 from nsq_ha.stats import ProducerPartition, ProducerStats
@@ -34,10 +32,6 @@ def one(stats: ProducerStats) -> ProducerPartition:
 
 def zero(stats: ProducerStats) -> bool:
     return not any(dataclasses.astuple(stats))
-
-
-def test_every_state_has_a_name() -> None:
-    assert STATES.keys() == set(LinkState)
 
 
 async def test_before_and_after(stage: Stage) -> None:

@@ -4,13 +4,11 @@ import asyncio
 
 import pytest
 
-from nsq_ha.engine.tcp import TcpStream
 from nsq_ha.errors import PublishError
 from nsq_ha.protocol import Command, Mpub, Pub
 from tests.support.inside import pending_of
 from tests.support.nsqd import OK, Holding, Peer, error
 from tests.support.stage import TOPIC, Stage
-from tests.support.waiting import turn
 
 
 async def test_publishes_of_one_turn_leave_in_one_write(stage: Stage) -> None:
@@ -46,26 +44,6 @@ async def test_what_callers_publish_when_they_are_answered_leaves_in_one_write(s
         assert len(peer.reads) - before <= 2
         peer.write(OK * 20)
         await asyncio.gather(*callers)
-
-
-async def test_a_caller_goes_on_in_the_turn_that_reads_its_answer(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order: list[str] = []
-    reads = TcpStream.buffer_updated
-
-    def read(stream: TcpStream, nbytes: int) -> None:
-        reads(stream, nbytes)
-        order.append("read")
-
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x")
-        monkeypatch.setattr(TcpStream, "buffer_updated", read)
-        for _ in range(3):
-            await producer.publish(TOPIC, b"x")
-            order.append("went on")
-        await turn()
-    assert order == ["went on", "read"] * 3
 
 
 async def test_a_batch_that_is_cancelled_leaves_nothing_and_its_answer_is_nobodys(stage: Stage) -> None:

@@ -44,20 +44,6 @@ async def test_it_ends_wherever_those_who_ask_are_cancelled() -> None:
         assert client.log[1:] == ["ends", "ended"]
 
 
-async def test_whoever_is_cancelled_twice_leaves_it_to_the_task() -> None:
-    client = Client()
-    asking = asyncio.create_task(client.closing.wait())
-    for _ in range(2):
-        await turn(3)
-        assert not asking.done()
-        asking.cancel()
-    await asyncio.wait({asking})
-    assert client.log == ["cut short", "ends"]
-    client.may_end.set()
-    await asyncio.wait_for(client.closing.wait(), LIMIT)
-    assert client.log == ["cut short", "ends", "ended"]
-
-
 async def test_a_task_that_was_cancelled_is_started_again() -> None:
     client = Client()
     client.drained.set()
