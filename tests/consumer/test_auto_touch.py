@@ -234,6 +234,23 @@ async def test_a_message_that_waited_is_touched_when_it_is_handed_out(stage: Sta
         await running
 
 
+async def test_handling_that_takes_longer_than_the_timeout_is_reported_once(
+    stage: Stage, touched: Touched, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handle(message: Message) -> None:
+        await dawdle(10.0)
+
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        running = asyncio.create_task(consumer.run(handle, concurrency=2))
+        for number in (2, 3):
+            peer.message(b"x", message_id(number))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == 2, 20.0)
+        await consumer.aclose()
+        await running
+    assert caplog.text.count("orders/ch: handling a message takes longer than msg_timeout=") == 1
+
+
 async def test_a_touched_message_is_not_reported_as_too_slow(
     stage: Stage, touched: Touched, caplog: pytest.LogCaptureFixture
 ) -> None:

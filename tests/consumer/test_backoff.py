@@ -7,21 +7,17 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import monotonic
 from typing import Any
 
 import pytest
 
 from nsq_ha import Backoff, Consumer, Message
-from nsq_ha.consumer.pace import ConsumerPace, Flow
 from nsq_ha.events import BackoffChanged, Event
 from nsq_ha.policy.consumer_backoff import PauseState
-from nsq_ha.policy.ready import FEW
 from nsq_ha.protocol import Finish, Identity, Layout, Ready, Requeue
 from tests.support.inside import inbox_of
 from tests.support.nsqd import Peer, message_id
 from tests.support.stage import Stage
-from tests.support.turns import TURN, turns
 from tests.support.waiting import dawdle, eventually, turn
 
 pytestmark = pytest.mark.usefixtures("any_may_wait")
@@ -96,21 +92,6 @@ def state_of(consumer: Consumer) -> PauseState:
 
 
 # ------------------------------------------------------------ one consumer
-
-
-async def test_a_pause_of_thousands_of_messages_is_short_work(stage: Stage) -> None:
-    """Each that was kept looked at all that were: 2,500 took 0.3 s in one turn, after a failure."""
-    handler, consumer = Handler(is_broken=False), stage.consumer(handler_backoff=SECOND, max_in_flight=2500)
-    async with running(consumer, handler):
-        peer = await stage.nsqd.subscriber()
-        await always_full(peer, 2500)
-        await eventually(lambda: peer.ready == 2500 and len(handler.calls) == 2500)
-        handler.is_broken = True
-        with turns() as measured:
-            deliver(peer, range(2500, 5000))
-            await eventually(lambda: len(handler.calls) == 2503)
-        assert len(inbox_of(consumer).pace.backoff.parked) > 2000
-    assert measured.longest < TURN, measured.what
 
 
 async def test_a_failing_handler_is_called_once_after_each_pause(stage: Stage) -> None:
@@ -671,55 +652,6 @@ async def test_on_an_ordered_topic_a_failed_message_waits_no_longer_than_a_pause
             waits.append(round(loop.time() - began, 1))
     assert waits == ([0.5] * 6 if backoff.initial < 1.0 else [1.0, 2.0, 4.0, 8.0, 8.0, 8.0])
     assert all(command.delay_ms == 0 for command in peers[0].of(Requeue))  # type: ignore[attr-defined]
-
-
-async def test_the_doubts_of_many_partitions_share_together(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A poison for each of 1,024 partitions took 6 s of CPU: each change looked at each partition."""
-    shares, many = 0, FEW + 36
-    share = Flow.share
-
-    def counted(flow: Flow) -> None:
-        nonlocal shares
-        shares += 1
-        share(flow)
-
-    calls = itertools.count()
-
-    async def handle(message: Message) -> None:
-        if next(calls) % 2 == 0:
-            raise ValueError
-
-    monkeypatch.setattr(Flow, "share", counted)
-    nsqd = stage.nsqds[0]
-    stage.lead(dict.fromkeys(range(many), nsqd), ordered=True)
-    async with running(stage.consumer(max_in_flight=10 * many, handler_backoff=SECOND), handle):
-        await nsqd.until(lambda: sum(peer.ready > 0 for peer in nsqd.peers) == many)
-        shares = 0
-        for number, peer in enumerate(nsqd.peers):
-            peer.message(b"x", message_id(number + 2))
-        await nsqd.until(lambda: sum(len(peer.of(Requeue)) for peer in nsqd.peers) == many // 2)
-        assert shares < many / 4
-
-
-async def test_asking_for_care_again_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lost connection asks for each of a thousand messages: 515 ms in one turn with 1,024 partitions."""
-    reviews = 0
-    review = ConsumerPace.review
-
-    def counted(pace: ConsumerPace) -> None:
-        nonlocal reviews
-        reviews += 1
-        review(pace)
-
-    async with stage.consumer() as consumer:
-        pace = inbox_of(consumer).pace
-        pace.be_careful(monotonic() + 60.0)
-        monkeypatch.setattr(ConsumerPace, "review", counted)
-        for _ in range(100):
-            pace.be_careful(monotonic() + 60.0)
-        assert (reviews, pace.is_careful) == (0, True)
-        pace.be_careful(0.0)
-        assert reviews == 1
 
 
 # ------------------------------------------------------------ the log, the events

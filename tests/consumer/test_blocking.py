@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from nsq_ha import Consumer, Message, Producer
-from nsq_ha.consumer.clock import TICK, Heartbeats, LoopClock
+from nsq_ha.consumer.clock import TICK, LoopClock
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Layout, Requeue
 from nsq_ha.protocol.commands import Identify
@@ -140,20 +140,6 @@ async def test_the_next_connection_asks_for_a_longer_interval_and_the_old_one_if
         assert again.is_open
     assert asked == [2000, 6000, 2000]
     assert "asking for 2 s again" in caplog.text
-
-
-def test_a_longer_block_is_noted(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    heartbeats = Heartbeats("orders/ch", 2.0)
-    heartbeats.blocked(1.0, "handle")
-    assert heartbeats.interval == 2.0
-    for seconds in (8.0, 8.0, 20.0):
-        heartbeats.blocked(seconds, "handle")
-    assert heartbeats.interval == 15.0
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    heartbeats = Heartbeats("orders/ch", 2.0)
-    heartbeats.refused()
-    assert heartbeats.interval == 2.0
 
 
 async def test_what_is_read_after_a_block_may_be_as_old_as_the_block() -> None:

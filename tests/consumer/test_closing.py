@@ -7,12 +7,13 @@ import weakref
 
 import pytest
 
-from nsq_ha import ClosedError
+from nsq_ha import ClosedError, Message
 from nsq_ha.engine.lookups import TopicWatch
 from nsq_ha.protocol import Close, Requeue
+from tests.support.inside import inbox_of
 from tests.support.nsqd import message_id
 from tests.support.stage import Stage
-from tests.support.waiting import eventually
+from tests.support.waiting import dawdle, eventually
 
 
 async def test_messages_that_nobody_saw_are_left_to_the_server_which_counts_no_attempt(stage: Stage) -> None:
@@ -84,3 +85,21 @@ async def test_a_dead_task_of_the_consumer_is_reported_once_and_is_never_unretri
         gc.collect()
     assert "never retrieved" not in caplog.text
     assert "a bug of ours" in caplog.text
+
+
+async def test_a_close_with_messages_unanswered_is_a_warning(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    async with stage.consumer(close_timeout=0.5) as consumer:
+        peer = await stage.nsqd.subscriber()
+        peer.message(b"x")
+
+        async def never(_: Message) -> None:
+            await dawdle(1000.0)
+
+        running = asyncio.create_task(consumer.run(never))
+        await eventually(lambda: inbox_of(consumer).pace.flow.in_flight == 1)
+        await eventually(lambda: not inbox_of(consumer).waiting)
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began == pytest.approx(0.5, abs=0.3)
+    await running
+    assert "orders/ch: closed with messages unanswered: 1 of 127.0.0.1:" in caplog.text

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from nsq_ha import Backoff, Consumer, Message
+from nsq_ha import Backoff, ConfigError, Consumer, Message
 from nsq_ha.consumer.giving_up import EXTRA_DELIVERIES
 from nsq_ha.protocol import Close, Command, Finish, Identity, Layout, Ready, Requeue, Touch
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, message_id
@@ -41,6 +41,14 @@ async def test_max_in_flight_is_shared_exactly(stage: Stage, most: int, shared: 
     async with stage.consumer(max_in_flight=most):
         await subscribers(*stage.nsqds)
         await eventually(lambda: sorted(shares(stage)) == shared)
+
+
+@pytest.mark.parametrize("count", [-1, 1_000_001, True, None])
+async def test_a_wrong_limit_is_refused_while_running(stage: Stage, count: object) -> None:
+    async with stage.consumer(max_in_flight=10) as consumer:
+        with pytest.raises(ConfigError) as caught:
+            consumer.set_max_in_flight(count)  # type: ignore[arg-type]
+    assert str(caught.value) == f"max_in_flight must be a whole number, 0..1000000, not {count!r}"
 
 
 async def test_the_sum_never_exceeds_max_in_flight_while_partitions_join(

@@ -9,6 +9,7 @@ import pytest
 
 from nsq_ha import Message
 from nsq_ha.protocol import Finish, Requeue
+from nsq_ha.threads import HandlerThreads
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import turn
@@ -109,3 +110,57 @@ async def test_fewer_messages_in_flight_than_handlers_is_warned_about(
     assert [record.message for record in caplog.records if record.name == "nsq_ha.consumer"] == [
         "orders/ch: only 3 of 4 handlers can run at once: raise max_in_flight=3 to concurrency or more"
     ]
+
+
+# ------------------------------------------------------------ the threads alone
+
+
+@pytest.mark.real_time
+async def test_a_function_whose_caller_has_gone_before_it_began_is_not_called() -> None:
+    """on_give_up was called for a message that had gone back to nsqd, if all threads were busy until then."""
+    threads, may_end = HandlerThreads(1), threading.Event()
+    called: list[object] = []
+    first = asyncio.create_task(threads.call(lambda _: may_end.wait(10.0), None))
+    gone, last = (asyncio.create_task(threads.call(called.append, name)) for name in ("gone", "last"))
+    await turn()
+    gone.cancel()
+    await asyncio.wait({gone})
+    may_end.set()
+    await asyncio.gather(first, last)
+    assert (called, threads._busy) == (["last"], 0)
+    threads.close()
+
+
+@pytest.mark.real_time
+async def test_a_thread_has_the_callers_context_and_returns_its_error() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    variable.set("mine")
+    threads = HandlerThreads(1)
+    assert await threads.call(lambda _: variable.get(), None) == "mine"
+    error = KeyError("no")
+
+    def fail(given: object) -> None:
+        raise error if given is None else StopIteration(given)
+
+    with pytest.raises(KeyError) as caught:
+        await threads.call(fail, None)
+    assert caught.value is error
+    with pytest.raises(RuntimeError, match=r"^handler raised StopIteration\(5\)$") as stopped_error:
+        await threads.call(fail, 5)
+    assert isinstance(stopped_error.value.__cause__, StopIteration)
+    threads.close()
+
+
+@pytest.mark.real_time
+async def test_a_thread_that_cannot_start_is_not_waited_for_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = HandlerThreads(1)
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await threads.call(lambda number: number, 1)
+    assert await asyncio.wait_for(threads.call(lambda number: number, 2), 10.0) == 2
+    threads.close()

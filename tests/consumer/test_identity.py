@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -354,33 +353,3 @@ MAY_COMPARE = {
     "spark/ack/planner.py": "the id of a spool",
 }
 """Modules in which an id may be compared, and why; the embedded nsqds have ids of their own making."""
-
-
-def bare_comparisons(tree: ast.AST) -> list[int]:
-    """Return the lines that compare a message's id, or look it up in a collection."""
-    lines = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-            by_value = any(isinstance(op, ast.Eq | ast.NotEq | ast.In | ast.NotIn) for op in node.ops)
-        elif isinstance(node, ast.Subscript):
-            parts, by_value = [node.slice], True
-        else:
-            continue
-        if by_value and any(isinstance(part, ast.Attribute) and part.attr in IDS for part in parts):
-            lines.append(node.lineno)
-    return lines
-
-
-def test_the_check_sees_comparisons_and_keys() -> None:
-    source = "a.id == b\nb in {c.internal_id}\nc.id in known\nknown[d.message_id] = 1\nid(a) == 1\na.identity == b"
-    assert bare_comparisons(ast.parse(source)) == [1, 3, 4]
-
-
-def test_nothing_compares_bare_ids() -> None:
-    found = {
-        path.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if "devcluster" not in path.parts and bare_comparisons(ast.parse(path.read_text(encoding="utf-8")))
-    }
-    assert found == set(MAY_COMPARE)

@@ -1,18 +1,24 @@
-"""A start position that the server never accepts is reported, not retried without end."""
+"""Where a channel starts to read: set over HTTP or by SUB, or refused."""
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
-from nsq_ha import Consumer, Producer, StartFrom, TlsConfig
+from nsq_ha import Consumer, ConsumerConfig, Producer, StartFrom, TlsConfig
+from nsq_ha.admin import nsqd_http
+from nsq_ha.consumer.starting import Start
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
+from nsq_ha.observe import SILENT
+from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.inside import subscriptions_of
 from tests.support.nsqd import LIMIT, Peer, message_id
 from tests.support.stage import Stage
+from tests.support.waiting import turn
 
 TOO_LATE = 253402214400
 """Its nanoseconds have no 64 bits."""
@@ -32,6 +38,68 @@ async def test_it_is_raised_by_entering(ordered: bool) -> None:
         with pytest.raises(InvalidCommandError, match=f"E_INVALID Invalid timestamp {TOO_LATE}"):
             async with Consumer("history", "audit", lookupd=cluster.lookupd, start_from=beyond_the_bound()):
                 pytest.fail("entered")
+
+
+# ------------------------------------------------------------ what nsqd's HTTP is asked for
+
+
+class Http:
+    """Stands for nsqd's HTTP."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(nsqd_http, "NsqdHttp", self.open)
+
+    def open(self, node: Node, *, timeout: float, local_addr: str | None) -> "Http":
+        assert local_addr is None
+        self.calls.append(("open", node, timeout))
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of NsqdHttp
+        async def call(*arguments: object, **more: object) -> None:
+            await turn()
+            self.calls.append((name, *arguments, *more.items()))
+
+        return call
+
+
+@pytest.fixture
+def http(monkeypatch: pytest.MonkeyPatch) -> Http:
+    return Http(monkeypatch)
+
+
+def start_of(position: StartFrom | dict[int, StartFrom]) -> Start:
+    watch: Any = SimpleNamespace(topic="orders", lookupds=("http://a:1",), observer=SILENT, siblings=None)
+    return Start(watch, "ch", 3, ConsumerConfig(lookupd=("http://a:1",), lookup_timeout=0.75, start_from=position))
+
+
+NODE = Node("10.0.0.1", 4150, 4151)
+WHERE = ("orders", 3, "ch")
+
+
+@pytest.mark.parametrize("by_partition", [False, True])
+async def test_a_position_is_set_once_over_http(http: Http, *, by_partition: bool) -> None:
+    position = StartFrom.beginning()
+    start = start_of({3: position} if by_partition else position)
+    assert (start.is_checked, start.is_set) == (False, False)
+    assert await start.prepare(NODE, is_ordered=False) is None
+    assert http.calls == [("open", NODE, 0.75), ("start_channel_from", *WHERE, str(position))]
+    assert (start.is_checked, start.is_set) == (False, True)
+    start.done()
+    assert await start.prepare(NODE, is_ordered=False) is None
+    assert (len(http.calls), start.is_set) == (2, False)
+
+
+async def test_a_new_ordered_channel_is_made_ordered_before_its_position_is_set(http: Http) -> None:
+    start = start_of(StartFrom.beginning())
+    await start.prepare(NODE, is_ordered=True)
+    assert [call[0] for call in http.calls] == ["open", "create_channel", "set_order", "start_channel_from"]
+    assert http.calls[1:3] == [("create_channel", *WHERE), ("set_order", *WHERE, ("ordered", True))]
 
 
 # ------------------------------------------------------------ nsqds that take nothing but TLS

@@ -1,11 +1,9 @@
 """The background event loop: calls from threads, and everything that may go wrong with them."""
 
 import asyncio
-import contextvars
 import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
 from concurrent.futures import wait as wait_for
 
 import pytest
@@ -13,7 +11,7 @@ import pytest
 from nsq_ha import ClosedError
 from nsq_ha._portal import CallFuture, Portal
 from tests.support.nsqd import LIMIT
-from tests.support.threads import at_once, in_thread, signal_when, until
+from tests.support.threads import in_thread, signal_when, until
 from tests.support.waiting import turn
 
 
@@ -28,10 +26,6 @@ def portal() -> Iterator[Portal]:
 async def double(number: int) -> int:
     await turn()
     return 2 * number
-
-
-async def fail() -> None:
-    raise LookupError("as told")
 
 
 class Endless:
@@ -49,64 +43,12 @@ class Endless:
             self.cancelled.set()
 
 
-def test_calls_of_many_threads_get_their_own_results(portal: Portal) -> None:
-    results = at_once(8, lambda index: [portal.wait(double(1000 * index + number)) for number in range(200)])
-    assert results == [[2 * (1000 * index + number) for number in range(200)] for index in range(8)]
-
-
 def test_what_a_function_leaves_to_the_next_turn_is_done_when_its_call_returns(portal: Portal) -> None:
     """As a cluster's sockets are closed when ``kill`` returns."""
     for _ in range(50):
         done: list[int] = []
         assert portal.call(lambda done=done: portal.loop.call_soon(done.append, 1)) is not None  # type: ignore[misc]
         assert done == [1]
-
-
-def test_errors_reach_the_caller(portal: Portal) -> None:
-    with pytest.raises(LookupError, match="as told"):
-        portal.wait(fail())
-    assert isinstance(portal.submit(fail()).exception(LIMIT), LookupError)
-
-
-def test_posted_functions_run_in_their_order_and_wake_the_loop_once(portal: Portal) -> None:
-    ran: list[int] = []
-    free = threading.Event()
-    portal.post(lambda: free.wait(LIMIT))
-    wakes = 0
-    wake = portal.loop.call_soon_threadsafe
-
-    def count(*arguments: object, **keywords: object) -> object:
-        nonlocal wakes
-        wakes += 1
-        return wake(*arguments, **keywords)  # type: ignore[arg-type]
-
-    portal.loop.call_soon_threadsafe = count  # type: ignore[method-assign, assignment]
-    for number in range(1000):
-        portal.post(lambda number=number: ran.append(number))  # type: ignore[misc]
-    free.set()
-    portal.call(lambda: None)
-    assert ran == list(range(1000))
-    assert wakes <= 2
-
-
-def test_a_time_limit_cancels_the_call(portal: Portal) -> None:
-    endless = Endless()
-    with pytest.raises(TimeoutError, match=r"0\.01 s"):
-        portal.wait(endless(), timeout=0.01)
-    until(lambda: endless.cancelled.is_set() or not endless.began.is_set())
-    assert portal.wait(double(2)) == 4
-
-
-def test_a_cancelled_future_cancels_the_call(portal: Portal) -> None:
-    endless = Endless()
-    future = portal.submit(endless())
-    assert endless.began.wait(LIMIT)
-    assert future.cancel()
-    assert endless.cancelled.wait(LIMIT)
-    with pytest.raises(CancelledError):
-        future.result(LIMIT)
-    assert wait_for([future], LIMIT).done == {future}
-    assert future.cancel()
 
 
 def test_a_future_that_is_cancelled_before_the_loop_sees_it_never_starts(portal: Portal) -> None:
@@ -145,16 +87,6 @@ def test_what_ends_a_program_ends_one_call_only(portal: Portal) -> None:
     with pytest.raises(SystemExit):
         portal.wait(leave())
     assert portal.wait(double(4)) == 8
-
-
-def test_context_variables_reach_the_call(portal: Portal) -> None:
-    word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
-
-    async def read() -> str:
-        return word.get()
-
-    word.set("given")
-    assert portal.wait(read()) == "given"
 
 
 def test_an_exception_of_a_signal_handler_ends_the_wait_and_cancels_the_call(portal: Portal) -> None:
