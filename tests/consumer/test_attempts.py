@@ -14,7 +14,6 @@ from nsq_ha.dead_letters import DeadLetter
 from nsq_ha.dead_letters.provenance import Failure
 from nsq_ha.errors import ConfigError, MessageRefusedError, NotLeaderError, PublishError
 from nsq_ha.message import TAG_KEY, Message
-from nsq_ha.policy.topology import Node
 from nsq_ha.producer.requests import check_message
 from tests.consumer import parts
 from tests.support.nsqd import message_id
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEAD: Any = {"on_give_up": "dead_letter", "dead_letter_topic": "dead"}
-A, B = "http://10.0.0.1:4161", "http://10.0.0.2:4161"
+A = "http://10.0.0.1:4161"
 
 
 class Letters:
@@ -32,12 +31,9 @@ class Letters:
 
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes, Mapping[str, object]]] = []
-        self.error: BaseException | None = None
 
     async def publish(self, topic: str, body: bytes, **options: Any) -> object:  # noqa: ANN401 - Producer.publish's
         await turn()
-        if self.error is not None:
-            raise self.error
         self.published.append((topic, body, options))
         return None
 
@@ -259,6 +255,3 @@ async def test_a_requeue_tells_the_exception_that_is_being_handled() -> None:
     found = {letter_in(letters, number).provenance.error for number in (0, 1)}
     assert found == {"invalid literal for int() with base 10: 'none'", None}
     assert {letter_in(letters, number).provenance.reason for number in (0, 1)} == {"requeued"}
-
-
-ONE, TWO = Node("10.0.1.1", 4150, 4151), Node("10.0.1.2", 4150, 4151)

@@ -482,10 +482,6 @@ async def test_a_touch_goes_through(stage: Stage) -> None:
         peer.write(OK[:0])
 
 
-def test_every_error_has_the_root() -> None:
-    assert issubclass(ClosedError, NsqError)
-
-
 # ------------------------------------------------------------ nsqds named by address
 
 

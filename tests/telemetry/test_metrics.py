@@ -213,29 +213,6 @@ def test_the_page_is_served_on_the_loopback(server: prometheus.MetricsServer) ->
         assert (error.code, error.read()) == (404, b"the metrics are at /metrics\n")
 
 
-def test_one_text_serves_requests_that_come_together(
-    server: prometheus.MetricsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each made its own, in a thread of its own: 32 viewers held up an event loop for 0.8 s."""
-    now, made = 100.0, 0
-
-    def text() -> str:
-        nonlocal made
-        made += 1
-        return f"{made}\n"
-
-    def page() -> bytes:
-        with urllib.request.urlopen(server.url, timeout=LIMIT) as answer:  # noqa: S310
-            found: bytes = answer.read()
-            return found
-
-    monkeypatch.setattr(prometheus, "text", text)
-    monkeypatch.setattr(prometheus, "monotonic", lambda: now)
-    assert [page() for _ in range(3)] == [b"1\n"] * 3
-    now += 0.2
-    assert page() == b"2\n"
-
-
 def test_dns_is_not_asked_for_the_name_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is often a program's event loop that calls this, and DNS may take seconds."""
     monkeypatch.setattr(socket, "getfqdn", lambda _: pytest.fail("DNS was asked"))
