@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
@@ -11,18 +9,6 @@ from nsq_ha.policy.lane import PROMPT_REFUSAL, Entry, Lane, Stage
 
 class Item(Entry, eq=False, kw_only=True):
     item: str
-
-
-class Compared(Entry, eq=False, kw_only=True):
-    """Counts how often the lane looks for one of them."""
-
-    comparisons: list[object]
-
-    def __eq__(self, other: object) -> bool:
-        self.comparisons.append(other)
-        return self is other
-
-    __hash__ = object.__hash__
 
 
 def entries(*specs: tuple[str, tuple[str, ...]]) -> list[Item]:
@@ -63,22 +49,6 @@ def test_a_batch_waits_for_all_of_its_keys() -> None:
     assert names(lane.take(0.0, 10)) == ["ab"]
     lane.answered()
     assert names(lane.take(0.0, 10)) == ["b2"]
-
-
-def test_a_batch_of_many_keys_waits_for_all_of_them_and_frees_all() -> None:
-    many = tuple(f"{number}" for number in range(100))
-    lane, made = submitted(("7", ("7",)), ("many", many), ("8", ("8",)), ("again", many), ("9", ("9",)))
-    assert names(lane.take(0.0, 10)) == ["7"]
-    assert made[1].blocked_by == 1
-    assert made[3].blocked_by == 100
-    for ended, following in (("7", ["many"]), ("many", ["8"]), ("8", ["again"]), ("again", ["9"]), ("9", [])):
-        assert lane.answered().item == ended
-        assert names(lane.take(0.0, 10)) == following
-    assert lane.pending() == []
-    lane.submit(entries(("alone", many))[0])
-    assert names(lane.take(0.0, 10)) == ["alone"]
-    assert lane.answered().item == "alone"
-    assert lane.pending() == []
 
 
 def test_a_run_of_answers_ends_the_oldest_and_frees_what_waited_for_them() -> None:
@@ -153,31 +123,6 @@ def test_giving_up_what_was_never_written_leaves_no_doubt_and_nothing_behind() -
     assert lane.take(0.0, 10) == [first, third]
 
 
-@pytest.mark.parametrize("keys", [(), ("k",), ("a", "b")], ids=["no key", "one key", "two keys"])
-def test_giving_up_many_in_any_order_looks_for_none_of_them(keys: tuple[str, ...]) -> None:
-    lane: Lane[Compared] = Lane()
-    comparisons: list[object] = []
-    entries = [Compared(comparisons=comparisons, keys=keys) for _ in range(400)]
-    for entry in entries:
-        lane.submit(entry)
-    kept = entries[:100:10] + entries[-3:]
-    given_up = [entry for entry in entries if entry not in kept]
-    comparisons.clear()
-    random.Random(1).shuffle(given_up)
-    for entry in given_up:
-        lane.give_up(entry)
-    assert comparisons == []
-    assert lane.waiting == len(kept)
-    found = []
-    while lane.waiting:
-        taken = lane.take(0.0, 2)
-        found += taken
-        for _ in taken:
-            lane.answered()
-    assert list(map(id, found)) == list(map(id, kept))
-    assert lane.pending() == []
-
-
 def test_what_was_given_up_is_neither_written_nor_taken_back() -> None:
     lane, made = submitted(*((f"{number}", ()) for number in range(10)))
     lane.give_up(made[0])
@@ -188,14 +133,6 @@ def test_what_was_given_up_is_neither_written_nor_taken_back() -> None:
     assert names(lane.pending()) == ["1", "3", "5", "6", "7", "8", "9"]
     assert names(lane.take(1.0, 100)) == ["1", "3", "5", "6", "7", "8", "9"]
     assert lane.waiting == 0
-
-
-def test_withdraw_takes_only_what_has_no_key_and_is_not_written() -> None:
-    lane, (first, second, third) = submitted(("1", ()), ("2", ("k",)), ("3", ()))
-    assert lane.take(0.0, 1) == [first]
-    assert lane.withdraw() == [third]
-    assert lane.withdraw() == []
-    assert (lane.waiting, lane.take(0.0, 5)) == (1, [second])
 
 
 def test_what_waits_long_goes_elsewhere_in_doubt_and_its_answer_is_the_ghosts() -> None:
@@ -244,15 +181,3 @@ def test_a_silent_leader_is_asked_with_each_unanswered_publish_in_turn() -> None
     for entry in made:
         lane.give_up(entry)
     assert (lane.is_awaited, lane.ask_again()) == (False, None)
-
-
-def test_pending_lists_each_publish_once() -> None:
-    lane, made = submitted(("1", ("a",)), ("2", ("a",)), ("3", ()), ("4", ("b", "c")))
-    lane.take(0.0, 1)
-    assert sorted(names(lane.pending())) == sorted(names(made))
-
-
-def test_a_publish_with_a_key_does_not_keep_others_from_being_diverted() -> None:
-    lane, (_, other) = submitted(("1", ("a",)), ("2", ()))
-    lane.take(0.0, 2)
-    assert lane.divert(0.0) == [other]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from nsq_ha.options.types import Backoff
-from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Life, LinkEvent, LinkState, Step, settle_time
+from nsq_ha.policy.link_life import READABLE, TRANSITIONS, WRITABLE, Act, Life, LinkEvent, LinkState, Step
 from nsq_ha.policy.timing import delay_after
 
 NODES = (0, 1, 2)
@@ -188,12 +188,6 @@ def test_ended_is_final_and_can_always_be_reached() -> None:
     }
     assert all(TRANSITIONS[state, LinkEvent.CLOSE].state is LinkState.ENDED for state in LinkState)
     assert {event for _, event in TRANSITIONS} == set(LinkEvent)
-
-
-def test_it_begins_without_a_connection() -> None:
-    life: Life[int] = Life()
-    assert (life.state, life.act, life.node, life.failures) == (LinkState.IDLE, Act.WAIT, None, 0)
-    assert life.may_write is False
 
 
 # ---------------------------------------------------------------- attempts
@@ -385,7 +379,3 @@ def test_a_loss_while_it_moves_waits_for_nothing() -> None:
     life.aim(1)
     life.lost(0.1)
     assert (life.act, life.target, life.failures) == (Act.CONNECT, 1, 0)
-
-
-def test_a_subscription_settles_after_two_heartbeats_and_after_ten_seconds_at_most() -> None:
-    assert [settle_time(interval) for interval in (1.0, 2.0, 60.0)] == [2.0, 4.0, 10.0]

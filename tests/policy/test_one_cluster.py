@@ -18,14 +18,6 @@ def names(*sights: Sight) -> list[str]:
     return [found.lookupd for found in separate_clusters(sights)]
 
 
-def test_two_clusters_are_named_by_the_first_nsqlookupd_of_each() -> None:
-    a, b = sight("a", "ab", "xy"), sight("b", "ab", "xy")
-    c, d = sight("c", "cd", "uv"), sight("d", "cd", "uv")
-    assert names(a, b, c, d) == ["a", "c"]
-    assert names(a, c, b) == names(a, c, d) == names(a, c, b, d) == ["a", "c"]
-    assert names(a, b) == names(c, d) == names(a) == names() == []
-
-
 def test_a_partitioned_and_a_plain_cluster_are_two() -> None:
     assert names(sight("a", "ab", "xy"), sight("p", nsqds="uv"), sight("q")) == ["a", "p"]
 

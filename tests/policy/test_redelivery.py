@@ -43,11 +43,6 @@ def test_a_long_one_is_touched_each_half_of_the_timeout() -> None:
     assert [look.is_over for look in looks] == [False, False, False, True]
 
 
-def test_an_nsqd_that_keeps_messages_for_a_millisecond_makes_no_hurry() -> None:
-    waiting = OrderedRequeue(100.0, 60.0, 100.0, msg_timeout=0.001, max_msg_timeout=MAX_MSG_TIMEOUT)
-    assert waiting.look(100.0) == (False, True, 100.05)
-
-
 def test_touching_helps_only_so_long() -> None:
     waiting = held(900.0, now=140.0)
     assert waiting.until == 100.0 + MAX_MSG_TIMEOUT - MSG_TIMEOUT / 2

@@ -10,8 +10,6 @@ from nsq_ha.errors import (
     NotInFlightError,
     NotLeaderError,
     RemoteProtocolError,
-    TopicNotExistError,
-    server_error,
 )
 from nsq_ha.protocol import (
     ClientProtocol,
@@ -32,7 +30,6 @@ from nsq_ha.protocol import (
 from nsq_ha.protocol.commands import Auth, Identify, Nop, PubTrace
 from nsq_ha.protocol.compression import DeflateCodec
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.protocol.server.command_lines import InternalCreateTopic
 from nsq_ha.protocol.state import Request, State
 from tests.protocol.fakes import (
     HEARTBEAT_FRAME,
@@ -91,11 +88,6 @@ def test_a_command_that_cannot_be_encoded_is_not_noted() -> None:
     with pytest.raises(ConfigError):
         protocol.send(Pub("a b", 0, b"a"))
     assert (protocol.state, protocol.awaiting) == (State.READY, 0)
-
-
-def test_a_command_of_the_server_alone_is_not_sent() -> None:
-    with pytest.raises(LocalProtocolError, match="InternalCreateTopic is not a command of a client"):
-        identified().send(InternalCreateTopic("t", 0))
 
 
 def test_a_subscription_wants_its_source_first() -> None:
@@ -186,15 +178,6 @@ def test_bytes_after_the_identify_answer_belong_to_the_next_layer() -> None:
     assert protocol.receive(HEARTBEAT_FRAME).heartbeats == 1
 
 
-def test_without_a_layer_what_follows_is_read_as_it_is() -> None:
-    protocol = ClientProtocol(max_frame_bytes=LARGEST)
-    protocol.send(Identify(b"{}"))
-    protocol.receive(OK_FRAME + HEARTBEAT_FRAME + OK_FRAME[:3])
-    assert protocol.receive(protocol.take_trailing()).heartbeats == 1
-    protocol.send(Pub("t", 0, b"a"))
-    assert answers(protocol.receive(OK_FRAME[3:])) == ["OK"]
-
-
 def test_each_upgrade_is_confirmed_inside_its_layer() -> None:
     protocol = identifying()
     assert protocol.expect_upgrade("tls") == b""
@@ -232,11 +215,6 @@ def test_nothing_that_came_before_tls_is_read_as_if_it_had_come_inside(injected:
 def test_an_upgrade_comes_right_behind_the_end_of_a_layer() -> None:
     with pytest.raises(LocalProtocolError, match="neither to IDENTIFY nor to an upgrade"):
         identified().expect_upgrade("snappy")
-
-
-def test_nothing_is_held_back_while_no_layer_ends() -> None:
-    with pytest.raises(LocalProtocolError, match="neither to IDENTIFY nor to an upgrade"):
-        identified().take_trailing()
 
 
 def test_what_is_held_back_has_a_bound() -> None:
@@ -319,14 +297,6 @@ def test_an_error_without_a_request_on_a_consumer_is_a_refusal() -> None:
     received = protocol.receive(NOT_LEADER)
     assert (answers(received), refusals(received)) == ([], ["E_FAILED_ON_NOT_LEADER"])
     assert protocol.state is State.SUBSCRIBED
-
-
-def test_an_error_to_a_publish_leaves_the_rest_in_order() -> None:
-    protocol = identified()
-    protocol.expect_publish(3)
-    received = protocol.receive(OK_FRAME + error(b"E_TOPIC_NOT_EXIST ") + OK_FRAME)
-    assert answers(received) == ["OK", str(server_error(b"E_TOPIC_NOT_EXIST ")), "OK"]
-    assert isinstance(received.answers[1], TopicNotExistError)
 
 
 def test_publishing_while_a_subscription_is_outstanding() -> None:

@@ -53,17 +53,6 @@ def test_large_messages_do_not_depend_on_how_the_stream_was_cut(
     assert len(at_once[0]) == len(sizes) + 1
 
 
-def test_a_large_frame_that_began_behind_another_is_gathered_once() -> None:
-    protocol = bulky()
-    frame = delivery(b"g" * 100_000)
-    assert len(protocol.receive(delivery(b"f" * LARGE) + frame[:6]).messages) == 1
-    for start in range(6, len(frame) - 1500, 1448):
-        assert not protocol.receive(frame[start : start + 1448]).messages
-        assert protocol.unfinished_bytes == len(frame)
-    rest = frame[start + 1448 :]
-    assert [len(message.body) for message in protocol.receive(rest).messages] == [100_000]
-
-
 def test_bodies_are_bytes_of_their_own() -> None:
     protocol = bulky()
     buffer = bytearray(delivery(b"y" * LARGE) + delivery(b"z" * LARGE)[:100])

@@ -103,11 +103,6 @@ def test_what_a_producer_never_gets(data: bytes, text: str) -> None:
         identified().receive(data)
 
 
-def test_a_closed_wait_that_was_not_asked_for() -> None:
-    with pytest.raises(RemoteProtocolError, match="answers no request"):
-        subscribed().receive(response(b"CLOSE_WAIT"))
-
-
 @pytest.mark.parametrize("size", [0, 1, 2, 3, -1, -(2**31), LARGEST + 1, 2**28, 2**31 - 1])
 @pytest.mark.parametrize("make", [identified, subscribed])
 def test_a_size_is_judged_before_anything_is_reserved(make: Callable[[], ClientProtocol], size: int) -> None:
@@ -163,10 +158,6 @@ def test_a_large_error_text_is_cut_and_need_not_be_text() -> None:
     assert not isinstance(answer, bytes)
     assert answer.code == "E_INVALID"
     assert 4000 < len(answer.detail) < 4100
-
-
-def test_thousands_of_heartbeats() -> None:
-    assert identified().receive(HEARTBEAT_FRAME * 10_000).heartbeats == 10_000
 
 
 def test_a_false_size_swallows_heartbeats_and_they_are_counted() -> None:

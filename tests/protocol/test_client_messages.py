@@ -121,14 +121,6 @@ def test_a_tail_that_waits_is_a_copy() -> None:
     assert [got.body for got in protocol.receive(rest).messages] == [b"first"]
 
 
-def test_a_huge_frame_in_small_pieces_is_put_together_once() -> None:
-    frame = delivery(bytes(900_000))
-    protocol = subscribed()
-    found = [protocol.receive(frame[at : at + 1000]) for at in range(0, len(frame), 1000)]
-    assert [len(received.messages) for received in found] == [0] * (len(found) - 1) + [1]
-    assert len(protocol._tail) == 0
-
-
 # ---------------------------------------------------------------- any chunking, and garbage
 
 pieces_of = {

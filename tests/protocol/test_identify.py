@@ -97,11 +97,6 @@ def test_a_filter_is_passed_on() -> None:
     assert "ext_filter" not in fields(offered(ConsumerConfig()))
 
 
-def test_a_host_name_of_other_bytes_can_be_sent() -> None:
-    found = fields(Offer.of(ClientConfig(), hostname="h\udcff", user_agent="nsq_ha/1"))
-    assert (found["hostname"], found["client_id"], found["extend_support"]) == ("h?", "h?", False)
-
-
 def test_a_tag_has_at_most_100_bytes() -> None:
     assert offered(ConsumerConfig(tag="é" * 50)).desired_tag == "é" * 50
     with pytest.raises(ConfigError, match="at most 100 bytes"):
