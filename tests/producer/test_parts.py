@@ -39,8 +39,6 @@ from nsq_ha.protocol.server.answers import encode_traced
 from tests.support.waiting import dawdle
 
 TOPIC = "orders"
-CONFIG = ProducerConfig()
-NODE = Node("10.0.0.1", 4150, 4151)
 
 
 def now() -> float:

@@ -17,9 +17,6 @@ from unittest import mock
 TURN: Final = 0.05
 """Seconds of CPU that an input from outside may cost in one turn."""
 
-LARGE_TURN: Final = 0.1
-"""The same for one message of 1 MiB."""
-
 
 class Turns:
     """The turns of one block.

@@ -49,14 +49,6 @@ async def cluster(serve: Serve, port: int, number: int = 2) -> list[Fake]:
     return fakes
 
 
-async def plain(serve: Serve, port: int) -> Fake:
-    fake = await serve()
-    node = {**peer(port), "hostname": "h", "version": "1.3.0", "topics": ["orders"], "tombstones": [False]}
-    fake.answer("/nodes", {"producers": [node]})
-    fake.answer("/lookup", {"channels": [], "producers": [node]})
-    return fake
-
-
 async def test_two_clusters_are_told_apart(serve: Serve, known: Known) -> None:
     (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
     servers = known(a, b)
