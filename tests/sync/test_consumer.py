@@ -273,10 +273,12 @@ def interrupt() -> Iterator[Interrupt]:
     """Return a function that calls another one, which a signal handler's exception ends after so many seconds."""
 
     def ring(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
         raise AlarmError
 
     def interrupted(seconds: float, call: Callable[[], object]) -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
+        # Again and again: Python misses a signal that comes just before its thread blocks.
+        signal.setitimer(signal.ITIMER_REAL, seconds, 0.1)
         call()
 
     def interrupt(seconds: float, call: Callable[[], object]) -> None:
