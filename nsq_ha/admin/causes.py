@@ -48,7 +48,7 @@ _TIMES_SLOWER: Final = 10
 _MOST_NAMED: Final = 100
 """Nsqds that are missing only because others name them as replicas; one may name any number."""
 
-_CHECK_NAME: Final = "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD, --context), and this machine's DNS"
+_CHECK_NAME: Final = "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"
 
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
 """Parts of what an nsqd says that cannot write."""

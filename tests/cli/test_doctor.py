@@ -498,7 +498,7 @@ def test_a_name_that_does_not_resolve_is_what_is_to_be_checked(invoke: Invoke, m
     result = invoke("doctor", "-o", "json", lookupd="http://lokup.example:4161")
     findings = [json.loads(line) for line in result.stdout.splitlines()]
     assert [each["remedy"] for each in findings] == [
-        "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD, --context), and this machine's DNS"
+        "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"
     ] * 2
     assert "its name cannot be resolved (Name or service not known)" in findings[1]["text"]
 
