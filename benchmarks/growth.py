@@ -130,7 +130,7 @@ def many_partitions() -> list[Point]:
 def _publish_many_topics(pipe: Any, lookupd: str, number: int) -> None:  # noqa: ANN401 - one end of a pipe
     async def publish() -> tuple[float, float]:
         names = [f"bench{at}" for at in range(number)]
-        async with Producer(lookupd=lookupd, max_connections=number, publish_timeout=_START_LIMIT) as producer:
+        async with Producer(lookupd=lookupd, connections_per_nsqd=number, publish_timeout=_START_LIMIT) as producer:
             opened = time.perf_counter()
             await asyncio.gather(*(producer.publish(name, _BODY) for name in names))
             start = time.perf_counter() - opened

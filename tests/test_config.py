@@ -102,7 +102,7 @@ PRODUCER: dict[str, tuple[object, ...]] = {
     "on_unreachable": ("wait", None),
     "window": (0, 100_001, 1.5),
     "idle_timeout": (0.5, 86401),
-    "max_connections": (0, 1.5),
+    "connections_per_nsqd": (-1, 1.5),
     "max_message_bytes": (0, 2**31, 1e6, "1m"),
     "max_batch_bytes": (63, 2**31, None),
 }
@@ -143,7 +143,7 @@ def test_a_wrong_option_of_both(kind: type[ClientConfig], own: dict[str, tuple[o
     [
         (ClientConfig, {"connect_timeout": 0.001, "heartbeat_interval": 1}),
         (ClientConfig, {"heartbeat_interval": 300, "output_buffer_bytes": 2**20, "deflate_level": 9}),
-        (ProducerConfig, {"window": 1, "max_connections": 1, "max_message_bytes": 5_000_000}),
+        (ProducerConfig, {"window": 1, "connections_per_nsqd": 1, "max_message_bytes": 5_000_000}),
         (ProducerConfig, {"sharding": len, "strategy": "least_loaded", "trace": ["a", "b"]}),
         (ConsumerConfig, {"max_in_flight": 0, "sample_rate": 99, "max_attempts": 1}),
         (ConsumerConfig, {"start_from": {0: StartFrom.end()}, "msg_timeout": 7200}),

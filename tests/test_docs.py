@@ -245,7 +245,7 @@ def test_every_option_is_in_the_table_with_its_meaning() -> None:
         "publish_timeout": "30 s",
         "msg_timeout": "``None``",
         "backoff": "0.05 s, then × 2 up to 1 s, jitter 0.3",
-        "max_connections": "1,024",
+        "connections_per_nsqd": "64",
         "max_frame_bytes": "16 MiB",
         "max_message_bytes": "1 MiB",
     }

@@ -68,7 +68,7 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "new_partition_delay": ("0", 0.0),
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
-    "max_connections": ("3", 3),
+    "connections_per_nsqd": ("3", 3),
     "compress_body": ("lz4", "lz4"),
     "max_message_bytes": ("5000000", 5_000_000),
     "max_batch_bytes": ("6000000", 6_000_000),

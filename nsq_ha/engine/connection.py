@@ -100,7 +100,6 @@ class Connection:
 
     Attributes:
         name: A short id, unique in the process, and the nsqd's address; for log lines.
-        is_recalled: Whether to leave it once its requests are answered, since another nsqd needs its place.
         reads_no_more: Whether nsqd refused a publish so that it reads nothing that follows.
         lifetime: How long nsqd can write to the connection. None if there is no limit.
     """
@@ -111,7 +110,6 @@ class Connection:
         self.name: str = f"c{next(_numbers)} {node.address}"
         self.identity: Identity = Identity()
         self.is_open: bool = False
-        self.is_recalled: bool = False
         self.reads_no_more: bool = False
         self._is_logged = wire.is_on()
         self._has_asked = self._has_answers = self._has_refused = False

@@ -139,10 +139,6 @@ class Role(ABC, Generic[C]):
         """Return whether to close the connection in use, since nobody has needed it for long."""
         return False
 
-    def has_room(self) -> bool:
-        """Return whether one more connection may be opened."""
-        return True
-
     @abstractmethod
     def look_in(self) -> float | None:
         """Return the seconds until to call :meth:`looked` again. None if only news matters."""
@@ -473,17 +469,16 @@ class Link(Generic[C]):
         life, role, lifetime = self.life, self._role, connection.lifetime
         phase = Phase.FRESH if lifetime is None else lifetime.phase(self._clock())
         is_old = phase is not Phase.FRESH
-        is_moved = self.is_moved(connection.node)
         life.look(
-            is_moved=is_moved or connection.is_recalled,
+            is_moved=self.is_moved(connection.node),
             # The next publish opens another one: an idle producer needs no handshake every three seconds.
             is_unused=role.is_unused() or (is_old and not role.was_used(self.used_since)),
-            is_due=phase is Phase.DUE and role.has_room(),
+            is_due=phase is Phase.DUE,
             is_expiring=is_old,
         )
         if life.state is LinkState.IDLE:
             self._leave(ConnectionLostError("closed the idle connection"))
-        elif life.state in (LinkState.LEAVING, LinkState.MOVING) and is_moved:
+        elif life.state in (LinkState.LEAVING, LinkState.MOVING):
             role.log.info("%s: the leader moved from %s", self.name, connection.name)
         elif life.state is LinkState.IN_USE:
             await role.looked(connection)
@@ -500,15 +495,13 @@ class Link(Generic[C]):
         connection, life = self.connection, self.life
         is_leaving = life.state is LinkState.LEAVING
         if connection is not None:
-            lifetime, is_recalled = connection.lifetime, connection.is_recalled and not self.is_moved(connection.node)
+            lifetime = connection.lifetime
             until = None if lifetime is None else lifetime.stale_at
-            if is_leaving and not is_recalled:
+            if is_leaving:
                 until = self._clock() + MOVE_GRACE
             await self._role.settle(connection, until)
             if self.connection is connection and life.act is Act.SETTLE:
-                text = "nsqd can no longer write to this connection"
-                if is_leaving:
-                    text = "another nsqd needs its place (max_connections)" if is_recalled else "another node leads now"
+                text = "another node leads now" if is_leaving else "nsqd can no longer write to this connection"
                 if lifetime is not None and self._role.is_outstanding(connection, self._clock()):
                     self._retire(connection)
                 reason = ConnectionLostError(f"closed the connection to {connection.node.address}: {text}")

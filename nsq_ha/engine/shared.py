@@ -1,9 +1,9 @@
-"""The connections of one producer: no more than ``max_connections``, some of them shared by many senders.
+"""The connections of one producer, some of them shared by many senders.
 
 Connections to one nsqd can be shared, since the n-th answer belongs to the n-th request, whoever asked. A producer of a
-plain cluster needs one for each nsqd, for all topics. Partitions have one each, and share above the limit. The
-invariant: an answer goes to the sender that wrote the request. If a sender gives up a request that is unanswered, the
-connection ends for all: later answers would be taken for its own.
+plain cluster needs one for each nsqd, for all topics. At other nsqds, ``connections_per_nsqd`` partitions have one
+each, and the others share one. The invariant: an answer goes to the sender that wrote the request. If a sender gives up
+a request that is unanswered, the connection ends for all: later answers would be taken for its own.
 
 Source: server protocol, publishing: requests on one connection are answered in order.
 """
@@ -11,13 +11,13 @@ Source: server protocol, publishing: requests on one connection are answered in 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Final
+from collections import Counter, deque
+from typing import TYPE_CHECKING
 
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.waiting import abort_opened, open_while
-from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError, ServerError
+from nsq_ha.errors import ConnectionLostError, NsqError, ServerError
 from nsq_ha.policy.suspects import Suspects
 from nsq_ha.policy.tls_renewal import Lifetime, Phase
 
@@ -26,14 +26,6 @@ if TYPE_CHECKING:
 
     from nsq_ha.options.config import ProducerConfig
     from nsq_ha.policy.topology import Node
-
-TURN: Final = 0.25
-"""Seconds that a connection may be used while an attempt waits for a place: long beside a handshake, short beside the
-time limit of a publish."""
-
-
-class WaitedForPlaceError(ConnectError):
-    """No connection was opened, since ``max_connections`` of them were in use."""
 
 
 class Share:
@@ -63,11 +55,6 @@ class Share:
     def is_open(self) -> bool:
         """Whether it can be written to."""
         return not self._ended.done() and self.connection.is_open
-
-    @property
-    def is_recalled(self) -> bool:
-        """Whether to leave the connection once its requests are answered."""
-        return self.connection.is_recalled
 
     @property
     def lifetime(self) -> Lifetime | None:
@@ -117,16 +104,15 @@ class Trunk:
     """One connection that senders share.
 
     Args:
-        opening: Opens the connection with the given callbacks, for this trunk.
+        opening: Opens the connection with the given callbacks.
         over: Called when no sender may join any more.
 
     Attributes:
         answered_at: When nsqd last answered a request, in the loop's time.
         ask_at: When a sender may next ask over another connection whether nsqd still answers, in the loop's time.
-        placed_at: When connecting began, in the loop's time. None while it waits for a place.
     """
 
-    def __init__(self, opening: Callable[[Callbacks, Trunk], Awaitable[Connection]], over: Callable[[], None]) -> None:
+    def __init__(self, opening: Callable[[Callbacks], Awaitable[Connection]], over: Callable[[], None]) -> None:
         self._shares: dict[Share, None] = {}
         self._unanswered: deque[tuple[Share, int]] = deque()  # two in a row are never of the same share
         self.answered_at: float = 0.0
@@ -135,9 +121,8 @@ class Trunk:
         self._over = over
         self._connection: Connection | None = None
         self._waiting = 0
-        self.placed_at: float | None = None
         callbacks = Callbacks(self._lost, answers=self._answers, stored=self._stored)
-        self._opened = asyncio.ensure_future(opening(callbacks, self))
+        self._opened = asyncio.ensure_future(opening(callbacks))
         self._opened.add_done_callback(self._has_opened)
 
     async def join(self, callbacks: Callbacks) -> Share:
@@ -194,7 +179,7 @@ class Trunk:
         if connection is None:
             return True
         lifetime = connection.lifetime
-        return not connection.is_recalled and (lifetime is None or lifetime.phase(self._clock()) is Phase.FRESH)
+        return lifetime is None or lifetime.phase(self._clock()) is Phase.FRESH
 
     def _has_opened(self, opened: asyncio.Future[Connection]) -> None:
         if opened.cancelled() or opened.exception() is not None:
@@ -249,148 +234,86 @@ class Trunk:
 class Connections:
     """The connections of one producer.
 
-    A connection has its place from the beginning of the attempt until its socket has closed. If none is free, attempts
-    wait in their order, and connections are recalled for them: unused ones at once, others after a turn. A recalled
-    connection gets the rest of its answers and closes, so that every nsqd has its turn.
-
     Args:
         config: The producer's options.
-        recall: Recalls up to the given number of connections: unused ones, or ones in use since a time of the loop.
 
     Attributes:
-        count: Number of places in use.
         suspects: The nsqds of a plain cluster that failed.
     """
 
-    def __init__(self, config: ProducerConfig, recall: Callable[[int, float], object]) -> None:
-        self.count: int = 0
+    def __init__(self, config: ProducerConfig) -> None:
         self.suspects: Suspects = Suspects()
         self._approach = Approach()
         self._config = config
-        self._most = config.max_connections
-        self._recall = recall
-        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        self._turn: asyncio.TimerHandle | None = None
+        self._unshared: Counter[str] = Counter()  # by address, from the beginning of an attempt to the end
         self._trunks: dict[str, Trunk] = {}
 
-    @property
-    def has_room(self) -> bool:
-        """Whether a place is free."""
-        return self.count < self._most
-
-    @property
-    def is_waited_for(self) -> bool:
-        """Whether an attempt waits for a place."""
-        return bool(self._waiting)
-
-    def has(self, node: Node) -> bool:
-        """Return whether a sender may join a connection to ``node``."""
-        trunk = self._trunks.get(node.address)
-        return trunk is not None and trunk.may_be_joined
-
-    def placed_at(self, node: Node) -> float | None:
-        """Return when connecting to ``node`` began, for a connection that may be joined. None if there is none."""
-        trunk = self._trunks.get(node.address)
-        return trunk.placed_at if trunk is not None and trunk.may_be_joined else None
-
-    def wait_for(self, node: Node) -> WaitedForPlaceError | None:
-        """Return why connecting to ``node`` must wait. None if it need not."""
-        if self.has_room or self.placed_at(node) is not None:
-            return None
-        return WaitedForPlaceError(
-            f"waited for a connection to {node.address}, since max_connections={self._most} of them were in use. Raise"
-            " max_connections"
-        )
-
     async def open(
-        self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
+        self,
+        node: Node,
+        callbacks: Callbacks,
+        *,
+        replaced: Connection | Share | None,
+        news: asyncio.Event,
+        is_wanted: Callable[[], bool],
     ) -> Connection | Share:
-        """Open a connection to ``node``, or join one: always if it is plain, else if no place is free.
+        """Open a connection to ``node``, or join a shared one: always if it is plain, else above the limit.
 
-        Args and errors are those of :func:`nsq_ha.engine.waiting.open_while`.
+        Args:
+            node: The nsqd.
+            callbacks: Those of the sender.
+            replaced: The sender's connection that this one replaces; if it is not shared, this one is not, either.
+            news: As for :func:`nsq_ha.engine.waiting.open_while`.
+            is_wanted: The same.
+
+        Errors are those of :func:`nsq_ha.engine.waiting.open_while`.
         """
-        if not node.is_plain and self.has_room:
-            return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
+        is_free = self._unshared[node.address] < self._config.connections_per_nsqd
+        if not node.is_plain and (is_free or isinstance(replaced, Connection)):
+            return await self.open_own(node, callbacks, news=news, is_wanted=is_wanted)
         trunk = self._trunks.get(node.address)
         if trunk is None or not trunk.may_be_joined:
             trunk = self._trunks[node.address] = Trunk(
-                lambda answers, own: self._open(node, answers, own), lambda: self._forget(node.address, trunk)
+                lambda answers: self._open(node, answers), lambda: self._forget(node.address, trunk)
             )
         return await open_while(trunk.join(callbacks), node, news=news, is_wanted=is_wanted)
 
     async def open_own(
         self, node: Node, callbacks: Callbacks, *, news: asyncio.Event, is_wanted: Callable[[], bool]
     ) -> Connection:
-        """Open a connection that nobody shares, if a place is free.
+        """Open a connection that nobody shares."""
+        address, unshared = node.address, self._unshared
+        unshared[address] += 1
 
-        Raises:
-            WaitedForPlaceError: None is.
-        """
-        if not self.has_room:
-            raise WaitedForPlaceError(f"max_connections={self._most} connections are in use")
-        return await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
+        def ended() -> None:
+            unshared[address] -= 1
+            if not unshared[address]:
+                del unshared[address]
 
-    async def _open(self, node: Node, callbacks: Callbacks, trunk: Trunk | None = None) -> Connection:
-        return await self._approach.open(node, lambda: self._open_now(node, callbacks, trunk))
+        try:
+            connection = await open_while(self._open(node, callbacks), node, news=news, is_wanted=is_wanted)
+        except BaseException:
+            ended()
+            raise
+        connection.when_ended(ended)
+        return connection
 
-    async def _open_now(self, node: Node, callbacks: Callbacks, trunk: Trunk | None) -> Connection:
-        await self.take()
-        clock = asyncio.get_running_loop().time
-        if trunk is not None:
-            trunk.placed_at = clock()
+    async def _open(self, node: Node, callbacks: Callbacks) -> Connection:
+        return await self._approach.open(node, lambda: self._open_now(node, callbacks))
+
+    async def _open_now(self, node: Node, callbacks: Callbacks) -> Connection:
         try:
             connection = await Connection.open(self._config, node, callbacks)
-        except BaseException as error:
-            self.give_back()
-            if node.is_plain and isinstance(error, NsqError):
-                self.suspects.failed(node.address, clock())
+        except NsqError:
+            if node.is_plain:
+                self.suspects.failed(node.address, asyncio.get_running_loop().time())
             raise
         self.suspects.works(node.address)
-        connection.when_ended(self.give_back)
         return connection
 
     def _forget(self, address: str, trunk: Trunk | None) -> None:
         if self._trunks.get(address) is trunk:
             del self._trunks[address]
-
-    async def take(self) -> None:
-        """Take a place; if none is free, have a connection recalled and wait.
-
-        Call :meth:`give_back` when the connection has ended, or could not be opened. If cancelled, no place is taken.
-        """
-        if self.has_room:
-            self.count += 1
-            return
-        loop = asyncio.get_running_loop()
-        place: asyncio.Future[None] = loop.create_future()
-        self._waiting[place] = None
-        self._recall(1, loop.time() - TURN)
-        if self._turn is None:
-            self._turn = loop.call_later(TURN, self._next_turn)
-        try:
-            await place
-        except asyncio.CancelledError:
-            self._waiting.pop(place, None)
-            if place.done() and not place.cancelled():  # it was given the place at the same moment
-                self.give_back()
-            raise
-
-    def _next_turn(self) -> None:
-        """Recall connections for those who still wait."""
-        self._turn = None
-        if self._waiting:
-            loop = asyncio.get_running_loop()
-            self._recall(len(self._waiting), loop.time() - TURN)
-            self._turn = loop.call_later(TURN, self._next_turn)
-
-    def give_back(self) -> None:
-        """Free a place; the attempt that has waited the longest takes it."""
-        while self._waiting:
-            place, _ = self._waiting.popitem(last=False)
-            if not place.done():
-                place.set_result(None)
-                return
-        self.count -= 1
 
 
 def _nothing() -> None:

@@ -216,10 +216,9 @@ class ProducerConfig(ClientConfig):
     idle_timeout: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 600.0
     """Time without publishes after which a connection is closed, and a topic is no longer looked up until the next
     publish. A topic that does not exist is forgotten after 10 s."""
-    max_connections: Annotated[int, Meta(ge=1, le=100_000)] = 1024
-    """Maximum number of connections, so that many topics do not use up descriptors. Those being opened or closed count,
-    too. Above it, partitions share connections by nsqd. A TLS connection that is being replaced counts twice, so at the
-    limit publishes wait for its replacement."""
+    connections_per_nsqd: Annotated[int, Meta(ge=0, le=100_000)] = 64
+    """Number of partitions of one nsqd that have a connection each, so that many topics do not use up descriptors. All
+    further ones share one more. Topics of plain nsqds always share one connection to each."""
     max_message_bytes: Annotated[Bytes, Meta(ge=1, le=_MOST)] = 1024 * 1024
     """Largest message that nsqd accepts, with trace id and headers: the value of nsqd's ``--max-msg-size``, which nsqd
     does not report. A larger message is refused before it is sent."""

@@ -58,7 +58,7 @@ class ProducerOptions(ClientOptions, total=False):
     new_partition_delay: float | None
     window: int
     idle_timeout: float
-    max_connections: int
+    connections_per_nsqd: int
     compress_body: BodyCodec | Mapping[str, BodyCodec] | None
     max_message_bytes: int
     max_batch_bytes: int

@@ -137,7 +137,7 @@ class PartitionChoice:
         sender = self._senders.get(chosen)
         if sender is not None and sender.trouble is None and sender.link.connection is not None:
             return chosen
-        if self.is_healthy(chosen) and (self._connections.has_room or self.is_near(chosen)):
+        if self.is_healthy(chosen):
             return chosen  # it is one of the best: while a thousand connect, looking at all for each publish takes long
         best = self._best(routes)
         return chosen if chosen in best or self._is_worth_a_try(chosen) else self._pick(best)
@@ -149,9 +149,8 @@ class PartitionChoice:
         return self._pick(self._best(others) or range(self._used))
 
     def _best(self, routes: Sequence[int]) -> Sequence[int]:
-        """Return the healthy ones; those of them that are connected if no more connections are allowed; all if none."""
-        healthy = [each for each in routes if self.is_healthy(each)] or routes
-        return healthy if self._connections.has_room else [each for each in healthy if self.is_near(each)] or healthy
+        """Return the healthy ones; all if none is."""
+        return [each for each in routes if self.is_healthy(each)] or routes
 
     def _is_worth_a_try(self, partition: int) -> bool:
         """Return whether a publish may try a partition that others are preferred to.
@@ -162,7 +161,7 @@ class PartitionChoice:
         if self._meta.is_partitioned:
             return sender is not None and not self.is_healthy(partition) and sender.may_probe()
         node, connections = self._node(partition), self._connections
-        if node is None or self.is_healthy(partition) or not connections.has_room:
+        if node is None or self.is_healthy(partition):
             return False
         if not connections.suspects.may_try(node.address, asyncio.get_running_loop().time()):
             return False
@@ -173,12 +172,6 @@ class PartitionChoice:
 
     def _node(self, partition: int) -> Node | None:
         return None if self._view is None else self._view.leaders.get(partition)
-
-    def is_near(self, partition: int) -> bool:
-        """Return whether a connection to the nsqd of a partition is open, or being opened."""
-        sender, node = self._senders.get(partition), self._node(partition)
-        is_connected = sender is not None and sender.link.connection is not None
-        return is_connected or (node is not None and self._connections.placed_at(node) is not None)
 
     def _pick(self, candidates: Sequence[int]) -> int:
         """Return the one whose turn it is; by load, the next one if that is less loaded.

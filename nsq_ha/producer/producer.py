@@ -18,7 +18,6 @@ from typing import Final, Self, Unpack
 from nsq_ha import observe
 from nsq_ha.checks import check_timeout, check_topic
 from nsq_ha.clients import clients
-from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
@@ -83,7 +82,7 @@ class Producer(SingleUseClient):
         self._sender_tasks: dict[Sender, asyncio.Task[None]] = {}
         self._pending: PendingPublishes | None = None
         self._past = PublishCounts()  # of forgotten topics
-        self._connections = Connections(self.config, self._recall)
+        self._connections = Connections(self.config)
 
     @classmethod
     def from_env(cls, **overrides: Unpack[ProducerOptions]) -> Self:
@@ -230,7 +229,7 @@ class Producer(SingleUseClient):
             ResponseTimeoutError: Not all partitions had a leader that can be connected to in time; the text says
                 which. It is a TimeoutError, too.
             TopicNotFoundError: No nsqlookupd of a partitioned cluster knows a topic.
-            ConfigError: A name or ``timeout`` is not valid, no topic is given, or ``max_connections`` is too small.
+            ConfigError: A name or ``timeout`` is not valid, or no topic is given.
             ClosedError: The producer is closed.
 
         If cancelled, connecting goes on in the background.
@@ -242,7 +241,7 @@ class Producer(SingleUseClient):
         limit = None if timeout is None else check_timeout(timeout)
         try:
             async with asyncio.timeout(limit):
-                await connect_all(publishers, self.config)
+                await connect_all(publishers)
         except TimeoutError as error:
             if isinstance(error, NsqError):
                 raise
@@ -475,30 +474,3 @@ class Producer(SingleUseClient):
                 self._past.add(sender.counts)
                 if sender in self._sender_tasks:
                     self._sender_tasks[sender].cancel()
-
-    def _recall(self, count: int, used_since: float) -> None:
-        """Recall up to ``count`` connections: the longest unused ones first, then those that are used the longest.
-
-        Args:
-            count: How many.
-            used_since: A connection in use is recalled if it has been since this time of the loop.
-        """
-        users: dict[Connection, list[Sender]] = {}
-        for sender in self._senders():
-            if (connection := sender.link.connection) is not None:
-                users.setdefault(connection.connection, []).append(sender)
-            elif not sender.is_needed:
-                sender.link.news.set()  # an attempt that nobody needs makes room, too
-
-        def order(senders: list[Sender]) -> tuple[bool, float]:
-            if all(sender.is_idle for sender in senders):
-                return False, max(sender.last_used for sender in senders)
-            return True, min(sender.link.used_since for sender in senders)
-
-        ordered = sorted((*order(senders), connection.name, connection) for connection, senders in users.items())
-        for is_used, since, _, connection in ordered[:count]:
-            if is_used and since > used_since:
-                break
-            connection.is_recalled = True
-            for sender in users[connection]:
-                sender.recalled()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.fixed import explained
 from nsq_ha.engine.link import Link, Role
-from nsq_ha.engine.shared import Connections, Share, WaitedForPlaceError
+from nsq_ha.engine.shared import Connections, Share
 from nsq_ha.errors import (
     ClosedError,
     ConnectError,
@@ -69,8 +69,7 @@ class Sender(Role["Connection | Share"]):
         partition: The partition.
         config: The producer's options.
         connections: The producer's connections.
-        on_trouble: Called when publishes without a key should move to another partition. The second argument says
-            whether only to one that is connected already.
+        on_trouble: Called when publishes without a key should move to another partition.
         pending: Holds the pending publishes.
 
     Attributes:
@@ -94,7 +93,7 @@ class Sender(Role["Connection | Share"]):
         config: ProducerConfig,
         *,
         connections: Connections,
-        on_trouble: Callable[[Sender, bool], None],
+        on_trouble: Callable[[Sender], None],
         pending: PendingPublishes,
     ) -> None:
         self.lane: Lane[PendingPublish] = Lane()
@@ -122,7 +121,6 @@ class Sender(Role["Connection | Share"]):
         self._callers = 0  # of connect()
         self._is_trying = False
         self._slow: asyncio.TimerHandle | None = None
-        self._waited: NsqError | None = None  # set while the limit of connections delays connecting
         self._connected = asyncio.Event()
         self.link: Link[Connection | Share] = Link(self, watch, partition, config.backoff, life=Life(), reports=reports)
 
@@ -350,7 +348,7 @@ class Sender(Role["Connection | Share"]):
         if self._config.on_unreachable == "fail" or not error.retriable:
             self._outcomes.fail_all(error, written=False)
         else:
-            self._on_trouble(self, False)
+            self._on_trouble(self)
 
     def _stalled_at(self) -> float | None:
         oldest = self.lane.oldest
@@ -391,7 +389,7 @@ class Sender(Role["Connection | Share"]):
             self._silence.refresh_at = now + _REFRESHED_EVERY
             self._watch.refresh_soon()
         if self._config.on_unreachable == "retry":
-            self._on_trouble(self, False)
+            self._on_trouble(self)
         if state is Answering.DOUBTED:
             self._doubt(reason)
 
@@ -498,53 +496,29 @@ class Sender(Role["Connection | Share"]):
     async def open(
         self, node: Node, lost: Callable[[NsqError], None], is_wanted: Callable[[], bool]
     ) -> Connection | Share:
-        """Open a connection, or join a shared one; if it must wait, move what may be published elsewhere now."""
-        connections = self._connections
-        self._waited = connections.wait_for(node)
-        if self._waited is not None:
-            self._on_trouble(self, True)
-            if not self.is_needed:
-                raise self._waited
-        callbacks = Callbacks(lost, answers=self._answers, stored=self._all_stored)
+        """Open a connection, or join a shared one; if that takes long, move what may be published elsewhere."""
         if self._config.on_unreachable == "retry":
-            slowly = self._connects_slowly if node.is_plain else self._waits_for_turn
-            self._slow = self._loop.call_later(STALLED_AFTER, slowly, node)
+            self._slow = self._loop.call_later(STALLED_AFTER, self._connects_slowly, node)
         try:
-            return await connections.open(
+            return await self._connections.open(
                 node,
-                callbacks,
+                Callbacks(lost, answers=self._answers, stored=self._all_stored),
+                replaced=self.link.connection,
                 news=self.link.news,
-                is_wanted=lambda: is_wanted() and (self.is_needed or not connections.is_waited_for),
+                is_wanted=is_wanted,
             )
         finally:
-            self._waited = None
             if self._slow is not None:
                 self._slow.cancel()
 
     def _connects_slowly(self, node: Node) -> None:
-        """Move what may be published elsewhere if nsqd has been silent for too long since connecting began."""
-        now, placed_at = self._clock(), self._connections.placed_at(node)
-        late_at = (now if placed_at is None else placed_at) + STALLED_AFTER
-        if now < late_at:
-            self._slow = self._loop.call_at(late_at, self._connects_slowly, node)
-            return
-        self._waited = None
-        self._connections.suspects.failed(node.address, now)
-        self.in_trouble(ConnectError(f"{node.address} has not completed the handshake for {STALLED_AFTER} s or more"))
-        self.link.news.set()
-
-    def _waits_for_turn(self, node: Node) -> None:
-        """Move what may be published elsewhere: an nsqd that failed is connected to once a second, for all of them."""
-        self._slow = self._loop.call_later(STALLED_AFTER, self._waits_for_turn, node)
-        waited = self._waited
-        if self.load or (waited is None and self.trouble is None):  # as in failed()
+        """Move what may be published elsewhere: nsqd has been silent for too long, or an earlier failure delays it."""
+        self._slow = self._loop.call_later(STALLED_AFTER, self._connects_slowly, node)
+        if node.is_plain:
+            self._connections.suspects.failed(node.address, self._clock())
+        if self.load or self.trouble is None:
             text = f"{node.address} could not be connected to for {STALLED_AFTER} s or more"
-            self.in_trouble(ConnectError(text) if waited is None else waited)
-
-    def has_room(self) -> bool:
-        """Return whether the limit of connections permits one more to the leader."""
-        node = self.link.life.node
-        return self._connections.has_room or (node is not None and self._connections.has(node))
+            self.in_trouble(ConnectError(text))
 
     def connected(self, connection: Connection | Share, *, again: bool) -> None:
         """Record that the leader is connected."""
@@ -559,8 +533,6 @@ class Sender(Role["Connection | Share"]):
         if self._callers or self._is_trying:
             self.last_used = self._clock()  # or it would be closed at once as unused
         self._is_trying = False
-        if connection.is_recalled:
-            self.link.news.set()
         self._used, self._cut = connection.connection, None
         connection.on_resume(self._resumed)
         self._connected.set()
@@ -609,20 +581,7 @@ class Sender(Role["Connection | Share"]):
     def failed(self, error: NsqError, node: Node | None) -> None:
         """Record a failure."""
         self._is_trying = False
-        if not isinstance(error, WaitedForPlaceError) or self.load:
-            self.in_trouble(error)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is a connection, and no publish is queued or unanswered."""
-        return self.link.connection is not None and not self.load
-
-    def recalled(self) -> None:
-        """Leave the connection, because another partition or nsqd needs one: at once if it is unused."""
-        if self.is_idle:
-            self.link.give_up(ConnectionLostError("closed the connection because another partition needs one"))
-        else:
-            self.link.news.set()
+        self.in_trouble(error)
 
     def _take_back(self, reason: NsqError) -> None:
         is_read = self._used is None or not self._used.reads_no_more
@@ -649,7 +608,7 @@ class Sender(Role["Connection | Share"]):
     def expire(self, request: PendingPublish) -> None:
         """Fail a publish whose time limit has passed."""
         self.counts.timed_out += request.count
-        self._outcomes.give_up(request, self._waited or self.trouble or ResponseTimeoutError(self._late(request)))
+        self._outcomes.give_up(request, self.trouble or ResponseTimeoutError(self._late(request)))
         self.kick()
 
     def _late(self, request: PendingPublish) -> str:

@@ -339,7 +339,7 @@ class TopicPublisher:
         if self._config.on_unreachable == "retry":
             for sender in tuple(self.senders.values()):
                 if sender.trouble is not None:
-                    self._move_elsewhere(sender, False)
+                    self._move_elsewhere(sender)
 
     # ------------------------------------------------------------ the senders
 
@@ -359,21 +359,15 @@ class TopicPublisher:
             self._start(sender)
         return sender
 
-    def _move_elsewhere(self, sender: Sender, is_near: bool) -> None:
-        """Move publishes that may go to any partition to a healthy one.
-
-        Args:
-            sender: The sender that has them.
-            is_near: Only to a partition that is connected already.
-        """
+    def _move_elsewhere(self, sender: Sender) -> None:
+        """Move publishes that may go to any partition from a sender to a healthy partition."""
         view, choice = self.watch.view, self.choice
         if view is None or view.meta is None:
             return
         if not self.queued:  # else the publish at the front of the queue may have chosen by the number in use
             self._repartition.take()
         choice.follow(view)
-        others = (p for p in choice.routes if p != sender.partition and choice.is_healthy(p))
-        if not any(choice.is_near(p) or not is_near for p in others):
+        if not any(p != sender.partition and choice.is_healthy(p) for p in choice.routes):
             return
         for request in sender.take_movable():
             self.sender(self.choice.other_partition(sender.partition)).submit(request)
@@ -438,12 +432,11 @@ class _Ticket:
 # ---------------------------------------------------------------- ready
 
 
-async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConfig) -> None:
+async def connect_all(publishers: Sequence[TopicPublisher]) -> None:
     """Look the topics up, connect to the leaders of all their partitions, and wait until this is done.
 
     Raises:
         TopicNotFoundError: No nsqlookupd of a partitioned cluster knows a topic.
-        ConfigError: More connections are needed than are allowed.
         ClosedError: The producer was closed.
     """
     with contextlib.ExitStack() as stack:
@@ -458,12 +451,6 @@ async def connect_all(publishers: Sequence[TopicPublisher], config: ProducerConf
         publishers[0].check_alive()
         each = zip(publishers, views, strict=True)
         senders = [publisher.sender(partition) for publisher, view in each for partition in _partitions(view)]
-        nodes = {node.address for view in views for node in view.publishable.values()}
-        if len(nodes) > config.max_connections:
-            raise ConfigError(
-                f"wait_ready() needs {len(nodes)} connections, one for each nsqd, but"
-                f" max_connections={config.max_connections}: raise it, or name fewer topics"
-            )
         await asyncio.gather(*(sender.connect() for sender in senders))
 
 

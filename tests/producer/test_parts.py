@@ -251,7 +251,7 @@ def choice_of(
         config,
         count or Count(),  # type: ignore[arg-type]
         senders,
-        connections=Connections(config, lambda *_: None),
+        connections=Connections(config),
         try_to_connect=lambda _: None,
     )
     choice._turn = 0

@@ -251,33 +251,6 @@ async def test_a_connection_with_an_unanswered_publish_is_not_idle(stage: Stage)
         assert (await task).attempts == 1
 
 
-async def test_the_longest_idle_connection_makes_room(stage: Stage) -> None:
-    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1], 2: stage.nsqds[2]})
-    async with stage.producer(max_connections=2) as producer:
-        for partition in (0, 1, 2, 1, 0):
-            await producer.publish(TOPIC, b"x", partition=partition)
-            assert sum(len(nsqd.open_peers) for nsqd in stage.nsqds) <= 3
-        for nsqd in stage.nsqds:
-            await nsqd.until(lambda: sum(len(n.open_peers) for n in stage.nsqds) <= 2)
-    assert [len(nsqd.peers) for nsqd in stage.nsqds] == [2, 1, 1]
-
-
-async def test_no_connection_is_idle(stage: Stage) -> None:
-    holding = Holding()
-    stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
-    stage.nsqds[0].script = holding
-    async with stage.producer(max_connections=1) as producer:
-        busy = asyncio.create_task(producer.publish(TOPIC, b"x", partition=0))
-        await stage.nsqd.until(lambda: holding.held)
-        with pytest.raises(PublishError, match="max_connections=1") as caught:
-            await producer.publish(TOPIC, b"x", partition=1, timeout=0.3)
-        assert (caught.value.attempts, caught.value.maybe_stored) == (0, False)
-        waiting = asyncio.create_task(producer.publish(TOPIC, b"x", partition=1))
-        holding.release()
-        await busy
-        assert (await waiting).partition == 1
-
-
 async def test_a_batch_keeps_the_order_of_single_publishes_of_its_keys(stage: Stage) -> None:
     bodies: list[bytes] = []
 

@@ -10,7 +10,7 @@ from nsq_ha import Producer, Receipt
 from nsq_ha.errors import PublishError
 from nsq_ha.policy.liveness import DOUBTED_AFTER
 from nsq_ha.protocol import Command, Pub
-from tests.support.nsqd import LIMIT, Holding, Peer, Publish, error
+from tests.support.nsqd import Holding, Peer, Publish, error
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import dawdle, eventually
 
@@ -180,17 +180,6 @@ async def test_set_to_fail_nothing_is_written_twice(stage: Stage, ill: Ill) -> N
         assert ill.written == {b"x": 1}
         ill.recover()
         assert (await producer.publish(TOPIC, b"y", timeout=SOON)).attempts == 1
-
-
-async def test_without_a_place_for_a_connection_it_is_left_at_last(stage: Stage, ill: Ill) -> None:
-    async with stage.producer(max_connections=1) as producer:
-        task = asyncio.create_task(producer.publish(TOPIC, b"x"))
-        with pytest.raises(PublishError, match="answered no publish for") as caught:
-            await task
-        assert caught.value.maybe_stored
-        assert ill.written == {b"x": 1}
-        ill.recover()
-        assert (await producer.publish(TOPIC, b"y", timeout=LIMIT)).attempts == 1
 
 
 async def test_one_that_refuses_what_asks_it_is_not_well(stage: Stage, ill: Ill) -> None:

@@ -10,11 +10,11 @@ import pytest
 from nsq_ha import ProducerConfig
 from nsq_ha.engine import shared as module
 from nsq_ha.engine.connection import Callbacks
-from nsq_ha.engine.shared import Connections, Share
+from nsq_ha.engine.shared import Connections, Share, Trunk
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Identity
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import turn
 
 NODE = Node("10.0.0.1", 4150, 4151, is_plain=True)
 
@@ -26,7 +26,7 @@ class FakeConnection:
         self.callbacks = callbacks
         self.node, self.name = NODE, "c1 10.0.0.1:4150"
         self.is_open = self.takes_more = True
-        self.is_recalled = self.is_unanswered = False
+        self.is_unanswered = False
         self.heartbeat_age = 0.5
         self.lifetime, self.identity = None, Identity()
         self.written: list[object] = []
@@ -73,12 +73,12 @@ class User:
 class Case:
     """Shared connections whose connections are fake ones."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int = 8) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[FakeConnection] = []
         self.may_open = asyncio.Event()
         self.may_open.set()
         self.error: NsqError | None = None
-        self.shared = self.limit = Connections(ProducerConfig(max_connections=most), lambda *_: None)
+        self.shared = Connections(ProducerConfig())
         case = self
 
         class Opens:
@@ -93,7 +93,9 @@ class Case:
         monkeypatch.setattr(module, "Connection", Opens)
 
     async def open(self, user: User, *, is_wanted: bool = True) -> Share:
-        share = await self.shared.open(NODE, user.callbacks, news=asyncio.Event(), is_wanted=lambda: is_wanted)
+        share = await self.shared.open(
+            NODE, user.callbacks, replaced=None, news=asyncio.Event(), is_wanted=lambda: is_wanted
+        )
         assert isinstance(share, Share)
         return share
 
@@ -108,7 +110,6 @@ async def test_answers_go_to_those_who_asked(case: Case) -> None:
     first, second = await asyncio.gather(case.open(one), case.open(other))
     (connection,) = case.opened
     assert (first.name, first.node, first.lifetime, first.heartbeat_age) == (connection.name, NODE, None, 0.5)
-    assert case.limit.count == 1
     first.write_publishes(b"a", 2)
     second.write_publishes(b"b", 3)
     first.write_publishes([b"c"], 1)
@@ -148,7 +149,6 @@ async def test_a_loss_ends_all_shares(case: Case) -> None:
     again = await case.open(one)
     assert again.is_open
     assert len(case.opened) == 2
-    assert case.limit.count == 1
 
 
 async def test_who_leaves_an_unanswered_request_ends_the_connection(case: Case) -> None:
@@ -172,8 +172,6 @@ async def test_who_leaves_without_one_leaves_alone(case: Case) -> None:
     assert (other.notes, second.is_open, case.opened[0].reasons) == ([], True, [])
     second.abort(ConnectionLostError("unused"))
     assert [str(reason) for reason in case.opened[0].reasons] == ["unused"]
-    assert case.limit.count == 0
-    assert not case.shared.has(NODE)
 
 
 async def test_all_are_woken_when_the_socket_has_space(case: Case) -> None:
@@ -184,11 +182,10 @@ async def test_all_are_woken_when_the_socket_has_space(case: Case) -> None:
     assert woken == [0, 1]
 
 
-async def test_an_attempt_that_fails_fails_all_and_frees_its_place(case: Case) -> None:
+async def test_an_attempt_that_fails_fails_all(case: Case) -> None:
     case.error = ConnectError("refused")
     outcomes = await asyncio.gather(case.open(User()), case.open(User()), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["refused", "refused"]
-    assert case.limit.count == 0
     case.error = None
     assert (await case.open(User())).is_open
 
@@ -199,46 +196,52 @@ async def test_an_attempt_that_nobody_waits_for_ends(case: Case) -> None:
     await turn(3)
     tasks[0].cancel()
     await turn(3)
-    assert case.limit.count == 1
     tasks[1].cancel()
     await asyncio.wait(tasks)
-    await eventually(lambda: case.limit.count == 0)
-    assert not case.opened
-    assert not case.shared.has(NODE)
-
-
-async def test_a_recalled_connection_is_not_joined(case: Case) -> None:
-    share = await case.open(User())
-    assert case.shared.has(NODE)
-    case.opened[0].is_recalled = True
-    assert share.is_recalled
-    assert not case.shared.has(NODE)
-    assert case.shared.placed_at(NODE) is None
-    await case.open(User())
-    assert len(case.opened) == 2
-
-
-async def test_whether_to_wait_for_a_place_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, most=1)
-    assert case.shared.wait_for(NODE) is None
-    await case.limit.take()
-    assert case.shared.placed_at(NODE) is None
-    waited = case.shared.wait_for(NODE)
-    assert isinstance(waited, ConnectError)
-    assert str(waited) == (
-        "waited for a connection to 10.0.0.1:4150, since max_connections=1 of them were in use. Raise max_connections"
-    )
-    opening = asyncio.ensure_future(case.open(User()))
     await turn(3)
-    assert case.shared.placed_at(NODE) is None
-    case.limit.give_back()
-    await opening
-    assert case.shared.placed_at(NODE) is not None
-    assert case.shared.wait_for(NODE) is None
+    case.may_open.set()
+    await turn(3)
+    assert not case.opened
+    await case.open(User())
+    assert len(case.opened) == 1
 
 
-async def test_a_question_does_not_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case(monkeypatch, most=1)
-    await case.limit.take()
-    with pytest.raises(ConnectError, match="max_connections=1 connections are in use"):
-        await case.shared.open_own(NODE, User().callbacks, news=asyncio.Event(), is_wanted=lambda: True)
+class Opened:
+    """A connection that notes its end."""
+
+    is_open, node, name, lifetime = True, None, "c1", None
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def on_resume(self, _: object) -> None: ...
+
+    def when_ended(self, _: object) -> None: ...
+
+    def abort(self, _: object) -> None:
+        self.has_ended = True
+
+    def close(self) -> None:
+        self.has_ended = True
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_shared_connection_that_opens_as_its_last_user_is_cancelled_does_not_stay(turns: int) -> None:
+    opened: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    connection, over = Opened(), []
+
+    async def opening(*_: object) -> Any:  # noqa: ANN401 - a double
+        return await opened
+
+    trunk = Trunk(opening, lambda: over.append(True))
+    joining = asyncio.create_task(trunk.join(Callbacks(lambda _: None)))
+    await turn(3)
+    opened.set_result(connection)
+    await turn(turns)
+    joining.cancel()
+    await asyncio.wait({joining})
+    if not joining.cancelled():
+        (await joining).abort(ConnectionLostError("done"))
+    await turn(3)
+    assert connection.has_ended
+    assert over
