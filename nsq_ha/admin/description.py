@@ -18,6 +18,7 @@ from nsq_ha.admin.words import partly
 from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.engine.body import MAX_TEXT, Int64
 from nsq_ha.policy.topology import Node, TopicView
+from nsq_ha.shapes import decoder
 
 MAX_PERCENTILES: Final = 16
 """Percentiles of a latency that are kept; an operator gives nsqd a few."""
@@ -565,6 +566,7 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
     named = [channel for channel in entry.channels or [] if is_valid_name(channel.name)]
     for client in (client for channel in named for client in channel.connections):
         client.cut()
+    decoder(ChannelStats)  # so that msgspec knows its fields
     channels = msgspec.convert(named, list[ChannelStats], from_attributes=True)
     if not is_plain:  # the others have all messages on disk, and count those with a short delay as in flight
         channels = [

@@ -28,6 +28,7 @@ import msgspec
 import pyarrow as pa
 
 from nsq_ha.errors import ConfigError, DataLossError
+from nsq_ha.shapes import decoder
 from nsq_ha.spark.options import wrong
 from nsq_ha.spark.read.columns import COLUMNS, built
 
@@ -222,7 +223,8 @@ class Spool:
 
 def _state(path: Path) -> _State:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_State)
+        state: _State = decoder(_State).decode(path.read_bytes())
+        return state
     except msgspec.MsgspecError as error:
         raise wrong("spool", f"{path} is not a state file of a spool: {error}") from error
 
