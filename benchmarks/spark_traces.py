@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from benchmarks.processes import Usage, used
-from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.spark.trace.events import events, read_lines
 from nsq_ha.spark.trace.lifecycle import lifecycle
 

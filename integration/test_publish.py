@@ -9,8 +9,8 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import LIMIT, Consumers, next_of, read
 from nsq_ha import ConfigError, LookupClient, OutgoingMessage, Producer, Receipt
+from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import MessageRefusedError, PublishError
-from nsq_ha.identity import partition_of
 
 LARGEST: Final = 1024 * 1024
 

@@ -5,8 +5,8 @@ import pytest
 from integration.cluster import ClusterUnderTest
 from integration.reading import Consumers, bodies, is_multiset, numbers_by_key, read
 from nsq_ha import ConfigError, OutgoingMessage, Producer, Receipt
+from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import PublishError, TopicNotFoundError
-from nsq_ha.identity import partition_of
 from nsq_ha.policy.sharding import partition_for
 
 

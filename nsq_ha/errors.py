@@ -41,7 +41,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from nsq_ha.redaction import MOST_READ, beginning, redact
+from nsq_ha.base.redaction import MOST_READ, beginning, redact
 
 
 class NsqError(Exception):

@@ -19,10 +19,10 @@ from typing import Any, Final, Protocol, Self, TypeVar, overload
 
 import msgspec
 
-from nsq_ha.checks import MAX_SECONDS, is_number, shown
+from nsq_ha.base.identity import MessageIdentity, is_upstream_id
+from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.identity import MessageIdentity, is_upstream_id
-from nsq_ha.shapes import decoder
+from nsq_ha.options.checks import MAX_SECONDS, is_number, shown
 
 _FIELD: Final = r" - at (?:`key` in )?`(\$[^`]*)`$"
 """The path of the wrong field, at the end of msgspec's errors."""

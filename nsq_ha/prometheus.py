@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, ClassVar, Final, Self
 
-from nsq_ha import metrics
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ConfigError
+from nsq_ha.process import metrics
 
 __all__ = ["CONTENT_TYPE", "MetricsServer", "serve", "text"]
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from nsq_ha.forks import Mutex
+from nsq_ha.base.forks import Mutex
 from nsq_ha.message import Message, Receipt
 
 __all__ = ["TraceSwitch", "switch", "write_to"]

@@ -14,20 +14,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, Unpack
 
+from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.consumer import Consumer
 from nsq_ha.consumer.consumer import begin_stop, stop_at_once
 from nsq_ha.consumer.handlers import check_concurrency, check_handler
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, WorkerError
-from nsq_ha.forks import OfOneProcess
 from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import health_of_parts
 from nsq_ha.policy.timing import FIRST_WARNING
-from nsq_ha.signals import StopSignals
+from nsq_ha.process.signals import StopSignals
 from nsq_ha.stats import Health, WorkerStats
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

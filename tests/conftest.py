@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from nsq_ha import redaction, unexpected
+from nsq_ha.base import redaction, unexpected
 from tests.spark_host import SparkHost
 from tests.support import programs
 from tests.support.chance import examples_of_the_tree_alone

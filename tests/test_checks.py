@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nsq_ha import ConfigError
 from nsq_ha.admin import AdminClient
-from nsq_ha.checks import (
+from nsq_ha.options.checks import (
     MAX_PARTITION_ID,
     check_channel,
     check_partition,

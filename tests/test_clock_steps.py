@@ -25,7 +25,7 @@ SHOWS = {
     "admin/looking.py",  # for how long a node has been gone, also since another program's look
     "consumer/giving_up.py",  # when a message was given up
     "consumer/receiving.py",  # the lag
-    "observe.py",  # when an event happened
+    "engine/observe.py",  # when an event happened
     "producer/batch.py",  # when a publish began, for the trace log
     "producer/producer.py",
     "tracelog.py",

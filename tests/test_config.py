@@ -28,7 +28,7 @@ from nsq_ha import (
     sync,
 )
 from nsq_ha.admin import AdminClient
-from nsq_ha.tls import ssl_context
+from nsq_ha.engine.tls import ssl_context
 
 CERTIFICATE = Path(__file__).parent / "certificates" / "server.pem"
 

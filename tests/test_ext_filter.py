@@ -85,7 +85,7 @@ def test_a_plain_nsqd_has_no_filters() -> None:
 
 
 def test_only_patterns_need_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "nsq_ha.patterns", raising=False)
+    monkeypatch.delitem(sys.modules, "nsq_ha.options.patterns", raising=False)
     monkeypatch.setitem(sys.modules, "re2", None)
     ExtFilter.equals("k", "v")
     for make in (ExtFilter.regexp, ExtFilter.glob):

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from nsq_ha import Message, OutgoingMessage, Receipt
+from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import BodyError, ConfigError, LocalProtocolError, RemoteProtocolError
-from nsq_ha.identity import partition_of
 from tests.support.nsqd import NoSource
 
 

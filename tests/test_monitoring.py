@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from nsq_ha.metrics import METRICS
+from nsq_ha.process.metrics import METRICS
 
 MONITORING: Final = Path(__file__).parents[1] / "monitoring"
 NAME: Final = re.compile(r"\bnsq_ha_[a-z_]+")

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from nsq_ha import events
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import Event, LookupdRecovered, Repartitioned
-from nsq_ha.observe import SILENT, Observer
 
 A = LookupdRecovered(lookupd="http://a:1")
 B = LookupdRecovered(lookupd="http://b:1")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nsq_ha.patterns import compile_glob, compile_regexp, compile_wildcards
+from nsq_ha.options.patterns import compile_glob, compile_regexp, compile_wildcards
 
 REGEXPS = [
     ("b", "abc", "ac"),

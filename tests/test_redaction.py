@@ -26,10 +26,9 @@ from nsq_ha import (
     ProducerConfig,
     PublishError,
     TlsConfig,
-    redaction,
     sync,
-    unexpected,
 )
+from nsq_ha.base import redaction, unexpected
 from nsq_ha.consumer.closing import supervisor_ended
 from nsq_ha.engine.answers import decode_lookup
 from nsq_ha.engine.body import Body
@@ -49,14 +48,14 @@ from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import ClientProtocol, Command, Identity, SubAdvanced
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.pull import Answers, PullRefused
 from nsq_ha.protocol.refusals import read_error
 from nsq_ha.protocol.server.answers import encode_identity
-from nsq_ha.protocol.server.pull import AnswerWriter
 from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.options import ConnectionOptions, ReadOptions
+from nsq_ha.spark.pull.calls import Answers, PullRefused
+from nsq_ha.spark.pull.serving import AnswerWriter
 from tests.engine.lookups.loopback import Fake
-from tests.protocol.test_pull import source
+from tests.spark.test_pull import source
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Publish, Subscribe, error, message_data, response
 from tests.support.recorder import Recorder
 from tests.support.stage import TOPIC, Stage

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsq_ha.resuming import complete, detached, may_resume, resume
+from nsq_ha.base.resuming import complete, detached, may_resume, resume
 from tests.support.waiting import turn
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from nsq_ha import ConfigError, Consumer, Producer, sync
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.signals import StopSignals
+from nsq_ha.process.signals import StopSignals
 from tests.support.programs import STRICT, Program
 from tests.support.threads import in_thread
 from tests.support.waiting import eventually, turn

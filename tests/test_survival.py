@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from nsq_ha import Backoff, Producer, unexpected
+from nsq_ha import Backoff, Producer
+from nsq_ha.base import unexpected
 from nsq_ha.consumer.delivery import Delivery
 from nsq_ha.consumer.inbox import ConsumerInbox
 from nsq_ha.engine import connection, link, lookups, servers

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from nsq_ha.time_limits import time_limit
+from nsq_ha.base.time_limits import time_limit
 from tests.support.nsqd import LIMIT
 from tests.support.stage import Stage
 from tests.support.waiting import block, dawdle, turn

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsq_ha import unexpected
+from nsq_ha.base import unexpected
 
 log = logging.getLogger("nsq_ha.test")
 

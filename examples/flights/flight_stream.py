@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from examples.flights.delays import ByCarrier, Delays, differing, total
 from examples.flights.spark_step import SESSION_CONFIG, delay_sums, delays_of, flights_of
+from nsq_ha.base.threads import in_thread
 from nsq_ha.spark.session import local_session
-from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,6 +24,7 @@ from examples.flights.flight_stream import FlightStream, StreamReport, StreamSta
 from examples.flights.job import Job, JobOptions
 from nsq_ha import tracelog
 from nsq_ha.admin import AdminClient
+from nsq_ha.base.threads import in_thread
 from nsq_ha.errors import (
     ConfigError,
     DiscoveryError,
@@ -32,7 +33,6 @@ from nsq_ha.errors import (
     SparkUnavailableError,
     TopicNotFoundError,
 )
-from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

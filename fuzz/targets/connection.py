@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from fuzz import seeds
 from fuzz.target import Target, pieces
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.errors import AuthError, ConnectError, NotInFlightError, RemoteProtocolError, ServerError
-from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol import ClientProtocol, Close, Handshake, Layout, Offer, Send, StartCodec, Sub, decode_traced

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from fuzz.target import Target, pieces
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.identity import PARTITION_SHIFT
-from nsq_ha.protocol.gob import Decoder, decode_uint, encode_message
-from nsq_ha.protocol.pull import ANSWER, Answers, Pull, Pulled, Requests, encode_stored, entries_of
-from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests, encode_stored, entries_of
+from nsq_ha.spark.pull.gob import Decoder, decode_uint, encode_message
+from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 from nsq_ha.spark.read.bulk.cutting import Cut, cut
 
 _PARTITION: Final = 1

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from fuzz import seeds
 from fuzz.target import Target
 from nsq_ha.admin.description import Stats
-from nsq_ha.checks import MAX_PARTITION_ID, is_port, is_valid_name
 from nsq_ha.engine import answers
 from nsq_ha.engine.body import Body, decode_json, unwrap
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.options.checks import MAX_PARTITION_ID, is_port, is_valid_name
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import LookupAnswer, Node

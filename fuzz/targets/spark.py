@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from fuzz.target import Target
-from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID
 from nsq_ha.spark import checkpoint
 
 

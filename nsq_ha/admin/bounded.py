@@ -12,7 +12,6 @@ import asyncio
 from types import TracebackType
 from typing import Final, Self
 
-from nsq_ha.checks import is_number, shown
 from nsq_ha.errors import (
     MAY_STILL_HAPPEN,
     ChangeIncompleteError,
@@ -22,6 +21,7 @@ from nsq_ha.errors import (
     NsqError,
     TopicNotFoundError,
 )
+from nsq_ha.options.checks import is_number, shown
 
 MAX_TIMEOUT: Final = 86400.0
 """Seconds in a day, the longest time limit."""

@@ -17,8 +17,8 @@ from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.nsqd_http import EMPTY_LOG, ChannelAction, NsqdHttp
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
-from nsq_ha.checks import check_channel, check_topic
 from nsq_ha.errors import ChannelNotFoundError, ConfigError, LookupUnavailableError, ServerError, TopicNotFoundError
+from nsq_ha.options.checks import check_channel, check_topic
 from nsq_ha.options.language import option
 from nsq_ha.options.start_from import Start, StartFrom
 

@@ -19,7 +19,6 @@ from nsq_ha.admin import plain
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
 from nsq_ha.admin.opened import AdminBase
-from nsq_ha.checks import check_partition, check_topic, shown
 from nsq_ha.engine.answers import NodeInfo
 from nsq_ha.engine.body import decode_json
 from nsq_ha.engine.http import ask
@@ -32,6 +31,7 @@ from nsq_ha.errors import (
     TopicNotFoundError,
     TransportError,
 )
+from nsq_ha.options.checks import check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node, tcp_address
 
 _MOVED: Final = "not the topic leader"

@@ -15,10 +15,10 @@ from typing import Any, Final
 import msgspec
 
 from nsq_ha.admin.words import partly
-from nsq_ha.checks import MAX_PARTITION_ID, is_valid_name
+from nsq_ha.base.shapes import decoder
 from nsq_ha.engine.body import MAX_TEXT, Int64
+from nsq_ha.options.checks import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.policy.topology import Node, TopicView
-from nsq_ha.shapes import decoder
 
 MAX_PERCENTILES: Final = 16
 """Percentiles of a latency that are kept; an operator gives nsqd a few."""

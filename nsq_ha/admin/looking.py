@@ -18,7 +18,7 @@ from nsq_ha.admin.memory import TopicPartition
 from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.admin.statistics import ANSWERED, StatsAdmin
 from nsq_ha.admin.topics import TopicAdmin
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import NsqError
 from nsq_ha.policy.topology import tcp_address
 

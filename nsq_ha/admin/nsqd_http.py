@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
-from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, is_port
+from nsq_ha.base.unexpected import without_frames
 from nsq_ha.engine.body import MAX_TEXT, NO_TURN, Body, Int64, decode_json, decoded, weight
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
@@ -36,8 +36,8 @@ from nsq_ha.errors import (
     TransportError,
     server_error,
 )
+from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, is_port
 from nsq_ha.policy.topology import Node
-from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
     import ssl

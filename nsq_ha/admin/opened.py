@@ -11,15 +11,15 @@ from typing import Self, Unpack
 
 from nsq_ha.admin.bounded import MAX_TIMEOUT
 from nsq_ha.admin.leading import Leading
-from nsq_ha.checks import is_number, lookupd_urls, shown
+from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.engine.http import load
+from nsq_ha.engine.tls import ssl_context
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.forks import OfOneProcess
+from nsq_ha.options.checks import is_number, lookupd_urls, shown
 from nsq_ha.options.environment import admin_from_env
 from nsq_ha.options.keywords import AdminOptions
 from nsq_ha.options.language import option
 from nsq_ha.options.types import Tls, TlsConfig, check_lookupd_tls
-from nsq_ha.tls import ssl_context
 
 
 class AdminBase(OfOneProcess):

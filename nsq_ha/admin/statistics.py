@@ -18,8 +18,8 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.admin.opened import AdminBase
-from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
+from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node
 
 _TOO_LONG: Final = "its statistics are left out, since those of all nsqds are too long: ask for one topic"

@@ -20,10 +20,10 @@ from nsq_ha.admin.leading import PAUSE, until_usable
 from nsq_ha.admin.nsqd_http import TopicAction
 from nsq_ha.admin.opened import AdminBase
 from nsq_ha.admin.spread import Spread
-from nsq_ha.checks import MAX_PARTITIONS, check_topic, shown
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.errors import ConfigError, NsqError, ServerError, TopicNotFoundError
+from nsq_ha.options.checks import MAX_PARTITIONS, check_topic, shown
 from nsq_ha.policy.topology import TopicMeta, TopicView
 
 _logger = logging.getLogger("nsq_ha.admin")

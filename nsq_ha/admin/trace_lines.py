@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from nsq_ha.checks import MAX_INT64
+from nsq_ha.options.checks import MAX_INT64
 
 _EVENTS: Final = ("publish", "delivery", "finish", "requeue")
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
 
-from nsq_ha.checks import DEFAULT_LOOKUPD
+from nsq_ha.engine.tls import ssl_context
 from nsq_ha.errors import ConfigError, TopicNotFoundError
+from nsq_ha.options.checks import DEFAULT_LOOKUPD
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig, checked_secret
 from nsq_ha.options.environment import OF_ADMIN, admin_from_env, config_from_env, settings_from_env
 from nsq_ha.options.types import TlsConfig
-from nsq_ha.tls import ssl_context
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

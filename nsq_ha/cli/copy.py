@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from nsq_ha.checks import lookupd_urls
 from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, Number, cluster_options, metrics_option
@@ -21,6 +20,7 @@ from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolError
 from nsq_ha.message import OutgoingMessage
+from nsq_ha.options.checks import lookupd_urls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

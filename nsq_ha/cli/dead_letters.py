@@ -13,6 +13,7 @@ import msgspec
 
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
+from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.kept import KeptMessage
 from nsq_ha.cli.options import (
@@ -42,7 +43,6 @@ from nsq_ha.cli.tail import letter_as_dict
 from nsq_ha.cli.views import describe_topic, require_topic
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.errors import ConfigError, DeadLetterError, NsqError, PublishError
-from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from nsq_ha.checks import DEFAULT_PORT, MAX_PARTITIONS, check_topic
 from nsq_ha.cli.options import Number, json_option
 from nsq_ha.cli.output import print_json, print_table, wants_json
 from nsq_ha.cli.running import failures, run
 from nsq_ha.errors import NsqError
+from nsq_ha.options.checks import DEFAULT_PORT, MAX_PARTITIONS, check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from nsq_ha.checks import is_whole
 from nsq_ha.cli.lines import Line
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import OutgoingMessage
+from nsq_ha.options.checks import is_whole
 
 _SAID_BY_TAIL: Final = frozenset(
     {"topic", "offset", "internal_id", "attempts", "timestamp_ns", "nsqd", "dead_letter", "ext_base64"}

@@ -13,7 +13,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import BinaryIO, Final, NamedTuple
 
-from nsq_ha.threads import HandlerThreads
+from nsq_ha.base.threads import HandlerThreads
 
 READ_BYTES: Final = 512 * 1024
 

@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from nsq_ha.checks import DEFAULT_LOOKUPD, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 from nsq_ha.cli import INTERRUPTED
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.options import FILE_VARIABLE, LOOKUPD_VARIABLE
+from nsq_ha.options.checks import DEFAULT_LOOKUPD, MAX_PARTITION_ID, check_channel, check_topic, lookupd_urls
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.checks import MAX_PARTITION_ID, MAX_SECONDS
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_PARTITION_ID, MAX_SECONDS
 from nsq_ha.options.language import option
 from nsq_ha.options.start_from import Start, StartFrom
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin.words import counted
+from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
 from nsq_ha.cli.output import clean, print_json, wants_json
 from nsq_ha.cli.reading import (
@@ -27,7 +28,6 @@ from nsq_ha.cli.running import run
 from nsq_ha.dead_letters import DeadLetter, Provenance
 from nsq_ha.dead_letters.provenance import fields_of
 from nsq_ha.errors import ConfigError, DeadLetterError, RemoteProtocolError
-from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,6 @@ from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
 from nsq_ha.admin.words import counted, partly, some
-from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
@@ -19,6 +18,7 @@ from nsq_ha.cli.progress import waiting
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD, describe_topic, tell_silence
 from nsq_ha.errors import ConfigError, ServerError
+from nsq_ha.options.checks import MAX_PARTITIONS
 from nsq_ha.policy.topology import TopicMeta, TopicView, tcp_address
 
 if TYPE_CHECKING:

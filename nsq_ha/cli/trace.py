@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nsq_ha.admin.trace_lines import trace_lines
+from nsq_ha.base.identity import partition_of
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
@@ -21,7 +22,6 @@ from nsq_ha.cli.running import failures, run
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, SparkUnavailableError
-from nsq_ha.identity import partition_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

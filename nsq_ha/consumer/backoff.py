@@ -22,10 +22,10 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.delivery import give_back, source_of
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import BackoffChanged, BackoffState
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import WELL_WITHIN
 from nsq_ha.policy.consumer_backoff import ConsumerBackoff, PauseState
 from nsq_ha.policy.redelivery import MOST_REMEMBERED
@@ -34,8 +34,8 @@ from nsq_ha.policy.timing import Rarely
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.queue import MessageQueue
-    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message
     from nsq_ha.options.config import ConsumerConfig
 

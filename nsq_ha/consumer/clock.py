@@ -15,10 +15,10 @@ from pathlib import Path
 from time import thread_time
 from typing import Final
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.engine.loops import TO_READ, PerLoop
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import LoopBlocked
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.liveness import Blocks
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

@@ -10,9 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from nsq_ha.base.unexpected import log_traceback
 from nsq_ha.consumer.delivery import CLOSED, give_back, leave_to_end, source_of
 from nsq_ha.consumer.ledger import is_returned_at_end
-from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Final, Self, Unpack
 
-from nsq_ha.checks import check_channel, check_timeout, check_topic
-from nsq_ha.clients import clients
 from nsq_ha.consumer.closing import drain, supervisor_ended
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.giving_up import GiveUpPublisher
@@ -28,18 +26,20 @@ from nsq_ha.consumer.subscription import CUT_OFF_TIMEOUT
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import TopicWatch
+from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
 from nsq_ha.message import Message
-from nsq_ha.observe import Observer
+from nsq_ha.options.checks import check_channel, check_timeout, check_topic
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.topology import TopicView
-from nsq_ha.signals import StopSignals
+from nsq_ha.process.clients import clients
+from nsq_ha.process.signals import StopSignals
 from nsq_ha.stats import ConsumerStats
 
 _QUICK: Final = 1.0

@@ -18,8 +18,8 @@ from copy import copy as copied
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from nsq_ha import observe
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
+from nsq_ha.engine import observe
 from nsq_ha.policy.overrun import Granted
 from nsq_ha.policy.redelivery import OrderedRequeue, Unsettled, requeue_delay
 from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, encode_req, encode_touch
@@ -27,9 +27,9 @@ from nsq_ha.protocol.encoding import encode_fin, encode_fins, encode_ready, enco
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.engine.connection import Connection
     from nsq_ha.errors import NsqError
-    from nsq_ha.identity import MessageIdentity
     from nsq_ha.message import Message, Watch
     from nsq_ha.options.config import ConsumerConfig
 

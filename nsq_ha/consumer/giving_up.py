@@ -13,29 +13,29 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.delivery import delivery_of, facts, give_back, reopened, source_of, take_cause
 from nsq_ha.consumer.failures import FailureLog
 from nsq_ha.dead_letters.provenance import Failure, Provenance
 from nsq_ha.dead_letters.writing import forms
 from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.single_use import SingleUseClient, check_entered
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import BodyError, ConfigError, MessageRefusedError, PublishError, TopicNotFoundError
 from nsq_ha.events import GaveUp
 from nsq_ha.message import Message, as_stored
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.policy.redelivery import MOST_REMEMBERED, requeue_delay
 from nsq_ha.policy.timing import FewLines
-from nsq_ha.threads import HandlerThreads, is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
+    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.backoff import HandlerBackoff
     from nsq_ha.dead_letters.letter import Publishes
-    from nsq_ha.identity import MessageIdentity
     from nsq_ha.policy.topology import TopicView
 
 WARN_ATTEMPTS: Final = 10

@@ -15,16 +15,16 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Self, overload
 
-from nsq_ha import observe
-from nsq_ha.checks import is_number, is_whole, shown
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.threads import HandlerThreads, is_async
 from nsq_ha.consumer.delivery import give_back, source_of
 from nsq_ha.consumer.inbox import ConsumerInbox, Messages
+from nsq_ha.engine import observe
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ConfigError, LocalProtocolError, NsqError
 from nsq_ha.message import Message
+from nsq_ha.options.checks import is_number, is_whole, shown
 from nsq_ha.options.values import check_takes_one
-from nsq_ha.threads import HandlerThreads, is_async
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")
 

@@ -13,17 +13,17 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
+from nsq_ha.base.threads import in_thread
 from nsq_ha.consumer.clock import Heartbeats, LoopClock
 from nsq_ha.consumer.delivery import CLOSED, Delivery, delivery_of, give_back, is_open
 from nsq_ha.consumer.giving_up import GiveUpPublisher, GivingUp, checked_from
 from nsq_ha.consumer.ledger import AutoTouch, Ledger
 from nsq_ha.consumer.pace import ConsumerPace
 from nsq_ha.consumer.queue import MessageQueue
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import BodyError, ClosedError, ConfigError, NsqError
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.consumer_backoff import PauseState
 from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, MARK, PackedBody, packed_body
-from nsq_ha.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

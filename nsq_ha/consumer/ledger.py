@@ -19,7 +19,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.delivery import (
     CLOSED,
     Returned,
@@ -32,9 +32,9 @@ from nsq_ha.consumer.delivery import (
     source_of,
     warn_of_no_effect,
 )
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.events import FinishedAgain
 from nsq_ha.message import Message, Watch
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.backlog import QUICK
 from nsq_ha.policy.redelivery import MOST_REMEMBERED, Finished
 from nsq_ha.policy.timing import FewLines
@@ -43,12 +43,12 @@ from nsq_ha.policy.touching import Held, Touches, gap
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.consumer.clock import LoopClock
     from nsq_ha.consumer.delivery import Delivery
     from nsq_ha.consumer.giving_up import GivingUp
     from nsq_ha.consumer.pace import ConsumerPace
     from nsq_ha.consumer.queue import MessageQueue
-    from nsq_ha.identity import MessageIdentity
     from nsq_ha.options.config import ConsumerConfig
 
 log: logging.Logger = logging.getLogger("nsq_ha.consumer")

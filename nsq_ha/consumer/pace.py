@@ -15,11 +15,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.consumer.backoff import HandlerBackoff
 from nsq_ha.consumer.delivery import give_back
 from nsq_ha.consumer.giving_up import checked_from
-from nsq_ha.observe import SILENT, Observer
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.language import declared
 from nsq_ha.policy import ready

@@ -9,13 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.consumer.delivery import DeliveryCounts
 from nsq_ha.consumer.subscription import Inbox, Subscription
 from nsq_ha.engine.approach import Approach
 from nsq_ha.engine.lookup_log import numbered
+from nsq_ha.engine.observe import PartitionReports
 from nsq_ha.errors import ConfigError, TopicNotFoundError
-from nsq_ha.observe import PartitionReports
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.config import ConsumerConfig, check_plain
 from nsq_ha.policy.timing import Outage
 

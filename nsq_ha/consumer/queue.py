@@ -1,6 +1,6 @@
 """Messages that arrived and wait, and the tasks that wait for messages.
 
-A single waiting task is resumed inside the call that brings messages (``nsq_ha.resuming``).
+A single waiting task is resumed inside the call that brings messages (``nsq_ha.base.resuming``).
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
+from nsq_ha.base.resuming import complete
 from nsq_ha.policy.backlog import Ages
-from nsq_ha.resuming import complete
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,14 +8,14 @@ import math
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from nsq_ha import observe
+from nsq_ha.base.redaction import redact
 from nsq_ha.consumer.delivery import Delivery
+from nsq_ha.engine import observe
 from nsq_ha.engine.connection import Callbacks
 from nsq_ha.errors import NotInFlightError, NsqError, RemoteProtocolError, ServerError
 from nsq_ha.policy.redelivery import is_damaged_for_good
 from nsq_ha.policy.timing import FewLines
 from nsq_ha.protocol.refusals import longest_delay
-from nsq_ha.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ServerError, TlsRequiredError
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 
 if TYPE_CHECKING:
     from nsq_ha.admin.nsqd_http import NsqdHttp

@@ -24,9 +24,9 @@ from nsq_ha.consumer.starting import Start
 from nsq_ha.consumer.trouble import PartitionTrouble
 from nsq_ha.engine.connection import Connection
 from nsq_ha.engine.link import Link, Role
+from nsq_ha.engine.observe import PartitionReports
 from nsq_ha.engine.waiting import open_while, uninterrupted
 from nsq_ha.errors import ConnectError, LocalProtocolError, NoLeaderError, NsqError, ServerError
-from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.link_life import Life, settle_time
 from nsq_ha.policy.ready import Seen
 from nsq_ha.policy.skipping import skipping_of

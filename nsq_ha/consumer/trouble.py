@@ -22,7 +22,7 @@ from nsq_ha.policy.permission import RENEWABLE
 from nsq_ha.policy.timing import Outage
 
 if TYPE_CHECKING:
-    from nsq_ha.observe import PartitionReports
+    from nsq_ha.engine.observe import PartitionReports
     from nsq_ha.options.config import ConsumerConfig
     from nsq_ha.policy.topology import Node
 

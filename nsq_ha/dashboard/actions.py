@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.admin.words import counted
-from nsq_ha.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, shown
 
 if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient

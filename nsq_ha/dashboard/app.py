@@ -27,6 +27,7 @@ from starlette.types import ASGIApp
 from nsq_ha.admin import AdminClient
 from nsq_ha.admin.browsing import browse, with_plugin
 from nsq_ha.admin.findings import is_loopback
+from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.changing import Changing
 from nsq_ha.dashboard.connections import MAX_CONNECTIONS, BrowserConnection
 from nsq_ha.dashboard.guard import MAX_ADDRESS, Checked, Guard, address, arguments, segments, session_of
@@ -43,7 +44,6 @@ from nsq_ha.dashboard.pages.ui import Board, Extra, Page
 from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.threads import in_thread
 
 MAX_STREAMS: Final = 100
 """Tabs that are refreshed at the same time."""

@@ -19,9 +19,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.redaction import conceal
 from nsq_ha.errors import ConfigError
-from nsq_ha.redaction import conceal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

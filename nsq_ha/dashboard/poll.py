@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from nsq_ha.admin.causes import prepare
 from nsq_ha.admin.reading import Reading
-from nsq_ha.threads import in_thread
-from nsq_ha.unexpected import log_traceback
+from nsq_ha.base.threads import in_thread
+from nsq_ha.base.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
-from nsq_ha.checks import check_topic
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.threads import in_thread
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.threads import in_thread
+from nsq_ha.options.checks import check_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
+from nsq_ha.base.identity import is_upstream_id
+from nsq_ha.base.redaction import redact
 from nsq_ha.errors import DeadLetterError
-from nsq_ha.identity import is_upstream_id
 from nsq_ha.message import Message
-from nsq_ha.redaction import redact
 
 Reason = Literal["failed", "requeued", "redelivered"]
 """Why a message was given up.

@@ -7,9 +7,9 @@ import functools
 import json
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.checks import MAX_TAG_BYTES
 from nsq_ha.dead_letters.provenance import Provenance, fields_of
 from nsq_ha.message import TAG_KEY, TRACE_KEY, Message
+from nsq_ha.options.checks import MAX_TAG_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from nsq_ha.patterns import compile_regexp
+from nsq_ha.options.patterns import compile_regexp
 from nsq_ha.protocol.server.gotext import quote
 
 ANYTHING: Final = ".*"

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Self, TypeVar
 
-from nsq_ha._portal import Portal
 from nsq_ha.devcluster.auth import AuthGrant, AuthTable
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.control.coordinator import Coordinator
@@ -32,6 +31,7 @@ from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
 from nsq_ha.devcluster.security import App, Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
+from nsq_ha.process.loop_thread import Portal
 from nsq_ha.protocol.server.identify import HA_LIMITS, PLAIN_LIMITS
 from nsq_ha.protocol.server.stream import Limits
 

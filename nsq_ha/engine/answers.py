@@ -22,11 +22,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from nsq_ha.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
+from nsq_ha.base.redaction import beginning
 from nsq_ha.engine.body import MAX_TEXT, Body, decode_json, try_json
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.options.checks import MAX_PARTITION_ID, is_host_name, is_port, is_valid_name
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
-from nsq_ha.redaction import beginning
 
 MAX_LISTED_LOOKUPDS: Final = 64
 """Maximum number of nsqlookupds that are read from one list."""

@@ -17,11 +17,11 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from nsq_ha.checks import MAX_INT64
+from nsq_ha.base.redaction import beginning, harmless
+from nsq_ha.base.shapes import decoder
+from nsq_ha.base.threads import in_thread
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.redaction import beginning, harmless
-from nsq_ha.shapes import decoder
-from nsq_ha.threads import in_thread
+from nsq_ha.options.checks import MAX_INT64
 
 MOST_VALUES: Final = 400_000
 """Maximum number of values in an answer."""

@@ -25,10 +25,13 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from nsq_ha._version import __version__
+from nsq_ha.base.time_limits import time_limit
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine import wire
 from nsq_ha.engine.loops import looks
 from nsq_ha.engine.secret import secret_of
 from nsq_ha.engine.tcp import REACHABLE, Receiver, TcpStream
+from nsq_ha.engine.tls import server_name, ssl_context
 from nsq_ha.errors import (
     ConnectError,
     ConnectionLostError,
@@ -47,9 +50,6 @@ from nsq_ha.protocol.encoding import NOP
 from nsq_ha.protocol.handshake import GetSecret, Handshake, Send, StartCodec, StartTls, Step
 from nsq_ha.protocol.identify import DEFAULTS
 from nsq_ha.protocol.refusals import FINAL, refused_option
-from nsq_ha.time_limits import time_limit
-from nsq_ha.tls import server_name, ssl_context
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.options.config import ClientConfig, Secret

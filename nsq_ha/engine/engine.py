@@ -13,16 +13,16 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.checks import check_topic
+from nsq_ha.base.unexpected import log_traceback
 from nsq_ha.engine.fixed import FixedNodes
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
 from nsq_ha.engine.loops import PerLoop
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.servers import LookupdOutage, Servers
 from nsq_ha.errors import ClosedError
-from nsq_ha.observe import SILENT, Observer
+from nsq_ha.options.checks import check_topic
 from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE, calm_rate
-from nsq_ha.unexpected import log_traceback
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Hashable

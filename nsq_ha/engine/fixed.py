@@ -22,7 +22,7 @@ class FixedNodes:
     """Answers every lookup with the same nodes, as :class:`~nsq_ha.engine.servers.Servers` does with those it finds.
 
     Args:
-        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.checks.nsqd_addresses` returns them.
+        addresses: ``host:port`` of each nsqd's TCP, as :func:`nsq_ha.options.checks.nsqd_addresses` returns them.
     """
 
     urls: Final[tuple[str, ...]] = ()

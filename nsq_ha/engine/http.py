@@ -18,7 +18,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
+from nsq_ha.base.forks import OfOneProcess
+from nsq_ha.base.redaction import beginning, harmless
+from nsq_ha.base.time_limits import time_limit
 from nsq_ha.engine.body import Body, unwrap
+from nsq_ha.engine.tls import broken_cert_file, server_name, ssl_context, trusting
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
@@ -28,11 +32,7 @@ from nsq_ha.errors import (
     RemoteProtocolError,
     ResponseTimeoutError,
 )
-from nsq_ha.forks import OfOneProcess
 from nsq_ha.options.types import TlsConfig, check_lookupd_tls
-from nsq_ha.redaction import beginning, harmless
-from nsq_ha.time_limits import time_limit
-from nsq_ha.tls import broken_cert_file, server_name, ssl_context, trusting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

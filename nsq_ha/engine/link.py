@@ -22,6 +22,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.retired import Retired
 from nsq_ha.engine.waiting import is_foreign, pause
 from nsq_ha.errors import (
@@ -35,15 +36,14 @@ from nsq_ha.errors import (
 from nsq_ha.policy.link_life import Act, Life, LinkEvent, LinkState
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.policy.tls_renewal import Phase
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     import logging
 
     from nsq_ha.engine.connection import Connection
     from nsq_ha.engine.lookups import TopicWatch
+    from nsq_ha.engine.observe import PartitionReports
     from nsq_ha.engine.shared import Share
-    from nsq_ha.observe import PartitionReports
     from nsq_ha.options.types import Backoff
     from nsq_ha.policy.topology import Node
     from nsq_ha.stats import PartitionState

@@ -14,15 +14,15 @@ import ssl
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from nsq_ha.checks import check_topic, lookupd_urls
+from nsq_ha.base.unexpected import without_frames
 from nsq_ha.engine import answers
 from nsq_ha.engine.answers import LookupdList, NodeInfo, TopicInfo
 from nsq_ha.engine.body import Body, decoded
 from nsq_ha.engine.http import HttpPeer
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError, NsqError
+from nsq_ha.options.checks import check_topic, lookupd_urls
 from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer
-from nsq_ha.unexpected import without_frames
 
 if TYPE_CHECKING:
     import httpx

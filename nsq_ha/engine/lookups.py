@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.lookup_log import log_changes
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import Siblings
 from nsq_ha.engine.waiting import is_foreign
 from nsq_ha.errors import ClosedError, DiscoveryError, LookupUnavailableError
 from nsq_ha.events import LeaderChanged, Repartitioned
-from nsq_ha.observe import SILENT, Observer
 from nsq_ha.policy.lookup_pace import interval_after
 from nsq_ha.policy.plain_topology import PlainTopic, merge_round
 from nsq_ha.policy.timing import gap_after
 from nsq_ha.policy.topology import TopicView, changed_leaders
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from nsq_ha.engine.fixed import FixedNodes

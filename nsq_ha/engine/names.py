@@ -14,9 +14,9 @@ import socket
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
-from nsq_ha.checks import is_ip
+from nsq_ha.base.threads import in_thread
 from nsq_ha.engine.loops import PerLoop
-from nsq_ha.threads import in_thread
+from nsq_ha.options.checks import is_ip
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

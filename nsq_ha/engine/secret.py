@@ -9,9 +9,9 @@ import asyncio
 import inspect
 from typing import TYPE_CHECKING
 
+from nsq_ha.base.threads import in_thread, is_async
 from nsq_ha.errors import ConfigError, ConnectError
 from nsq_ha.options.config import checked_secret
-from nsq_ha.threads import in_thread, is_async
 
 if TYPE_CHECKING:
     from nsq_ha.options.values import SecretFunction

@@ -15,13 +15,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
 
+from nsq_ha.base.redaction import redact
+from nsq_ha.base.threads import in_thread
+from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.answers import LookupdList, NodeInfo, plain_answer
 from nsq_ha.errors import LookupUnavailableError, NsqError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import Rarely, delay_after
-from nsq_ha.redaction import redact
-from nsq_ha.threads import in_thread
-from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable

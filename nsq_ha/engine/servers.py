@@ -24,16 +24,16 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.checks import is_ip
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
 from nsq_ha.errors import ConfigError, LookupUnavailableError
 from nsq_ha.events import Event, LookupdFailed, LookupdRecovered
+from nsq_ha.options.checks import is_ip
 from nsq_ha.policy.lookup_pace import JITTER
 from nsq_ha.policy.one_cluster import Sight, may_differ, separate_clusters
 from nsq_ha.policy.topology import LookupAnswer, Round
-from nsq_ha.unexpected import report_unexpected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -89,7 +89,7 @@ class Servers:
     """The known nsqlookupds. Create it inside a running loop; close it with :meth:`aclose`.
 
     Args:
-        configured: Base URLs, as :func:`nsq_ha.checks.lookupd_urls` returns them.
+        configured: Base URLs, as :func:`nsq_ha.options.checks.lookupd_urls` returns them.
         timeout: Seconds for one request.
         client: The HTTP client, which the caller closes.
         on_event: Called when a server fails or recovers.

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.checks import is_valid_name
+from nsq_ha.base.threads import in_thread
+from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.body import Body, decode_json, decoded
 from nsq_ha.engine.http import ask
+from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.errors import (
     ConnectError,
     NoLeaderError,
@@ -37,10 +39,8 @@ from nsq_ha.errors import (
     server_error,
 )
 from nsq_ha.events import ChannelsMissing
-from nsq_ha.observe import SILENT, Observer
+from nsq_ha.options.checks import is_valid_name
 from nsq_ha.policy.growth import LedPartition, is_new, lacking, lasting
-from nsq_ha.threads import in_thread
-from nsq_ha.unexpected import report_unexpected, without_frames
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping

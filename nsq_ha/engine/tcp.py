@@ -17,12 +17,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
-from nsq_ha.checks import is_port
+from nsq_ha.base.redaction import harmless
+from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.names import addresses, first_open, places_of
+from nsq_ha.engine.tls import trust_hint
 from nsq_ha.errors import ConnectError, ConnectionLostError, NsqError
-from nsq_ha.redaction import harmless
-from nsq_ha.tls import trust_hint
-from nsq_ha.unexpected import report_unexpected, without_frames
+from nsq_ha.options.checks import is_port
 
 if TYPE_CHECKING:
     import ssl

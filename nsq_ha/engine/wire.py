@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.redaction import excerpt, redact
 from nsq_ha.protocol.encoding import MAGIC
-from nsq_ha.redaction import excerpt, redact
 
 if TYPE_CHECKING:
     from nsq_ha.protocol.client import ClientProtocol, Received

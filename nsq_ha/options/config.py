@@ -11,8 +11,9 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta
 
-from nsq_ha.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
+from nsq_ha.base.redaction import conceal
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_TAG_BYTES, check_topic, lookupd_urls, nsqd_addresses, shown
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.hidden import HiddenText, hides_secrets
 from nsq_ha.options.language import Bytes, Seconds, check_all, declared, option
@@ -32,7 +33,6 @@ from nsq_ha.options.values import (
     traced_topics,
     utf8,
 )
-from nsq_ha.redaction import conceal
 
 _DAY: Final = 86400.0
 

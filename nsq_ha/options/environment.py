@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
-from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.options import FILE_VARIABLE, LOOKUPD_VARIABLE, PREFIX
+from nsq_ha.options.checks import shown
 from nsq_ha.options.config import ClientConfig, ConsumerConfig, ProducerConfig
 from nsq_ha.options.language import FLAGS, Option, declared
 from nsq_ha.options.suggestions import did_you_mean

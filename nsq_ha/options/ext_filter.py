@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal, Self
 
-from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import shown
 from nsq_ha.options.language import check_all, declared, option
 from nsq_ha.options.values import utf8
 
@@ -156,7 +156,7 @@ class ExtFilter:
 
 def _check_pattern(kind: str, pattern: str) -> None:
     try:
-        from nsq_ha.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
+        from nsq_ha.options.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
     except ModuleNotFoundError as error:
         raise ConfigError(str(error)) from error
     try:

@@ -10,7 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
-from nsq_ha.redaction import REDACTED
+from nsq_ha.base.redaction import REDACTED
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from nsq_ha.checks import MAX_INT64, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_INT64, shown
 from nsq_ha.options.suggestions import did_you_mean
 
 Seconds = Annotated[float, Meta(extra={"unit": "seconds"})]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, Self
 
-from nsq_ha.checks import MAX_INT64, MAX_SECONDS, check_partition, is_number, is_whole, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_INT64, MAX_SECONDS, check_partition, is_number, is_whole, shown
 from nsq_ha.options.language import FromText
 
 _WORDS: Final = {

@@ -11,9 +11,9 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, cast
 
-from nsq_ha.checks import check_partition, check_topic, is_host_name, is_ip, is_whole, shown
 from nsq_ha.errors import ConfigError
 from nsq_ha.events import Event
+from nsq_ha.options.checks import check_partition, check_topic, is_host_name, is_ip, is_whole, shown
 
 MAX_LABEL_BYTES: Final = 255
 """Maximum length of a name that nsqd only shows in its statistics."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 
 
 class LedPartition(msgspec.Struct, frozen=True):

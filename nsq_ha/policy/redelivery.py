@@ -27,7 +27,7 @@ from nsq_ha.policy.touching import LEAST_GAP
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nsq_ha.identity import MessageIdentity
+    from nsq_ha.base.identity import MessageIdentity
     from nsq_ha.options.config import ConsumerConfig
 
 TOUCH_SHARE: Final = 0.5

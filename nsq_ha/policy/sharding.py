@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import mmh3
 
-from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable

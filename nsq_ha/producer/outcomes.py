@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nsq_ha import observe
+from nsq_ha.base.resuming import detached, may_resume, resume
+from nsq_ha.engine import observe
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError
 from nsq_ha.message import Receipt
 from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.timing import Outage
 from nsq_ha.protocol.frames import OK
-from nsq_ha.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
-    from nsq_ha.observe import PartitionReports
+    from nsq_ha.base.resuming import Waiting
+    from nsq_ha.engine.observe import PartitionReports
     from nsq_ha.producer.limits import PendingPublish, PendingPublishes
-    from nsq_ha.resuming import Waiting
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")
 

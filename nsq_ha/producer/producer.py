@@ -15,21 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Self, Unpack
 
-from nsq_ha import observe
-from nsq_ha.checks import check_timeout, check_topic
-from nsq_ha.clients import clients
+from nsq_ha.engine import observe
 from nsq_ha.engine.engine import Lookups
+from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.shared import Connections
 from nsq_ha.engine.single_use import Closing, SingleUseClient, options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, PublishError, ResponseTimeoutError
 from nsq_ha.message import OutgoingMessage, Receipt
-from nsq_ha.observe import Observer
+from nsq_ha.options.checks import check_timeout, check_topic
 from nsq_ha.options.config import ProducerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.options.language import declared
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key
+from nsq_ha.process.clients import clients
 from nsq_ha.producer.batch import BatchCall, BatchPlan, as_list, at_position, single_mpub
 from nsq_ha.producer.limits import PendingPublishes
 from nsq_ha.producer.outcomes import PublishCounts

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.checks import check_partition, shown
+from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import ConfigError, RemoteProtocolError
 from nsq_ha.message import TAG_KEY, TRACE_KEY, OutgoingMessage, Receipt
+from nsq_ha.options.checks import check_partition, shown
 from nsq_ha.policy.sharding import Key, printable
 from nsq_ha.producer.limits import PendingPublish
 from nsq_ha.protocol import decode_traced
@@ -35,7 +36,6 @@ from nsq_ha.protocol.encoding import (
     gather_pubs,
 )
 from nsq_ha.protocol.messages import check_traced, traced_size
-from nsq_ha.redaction import excerpt
 
 if TYPE_CHECKING:
     import asyncio

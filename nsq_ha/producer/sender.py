@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from nsq_ha.engine.connection import Callbacks, Connection
 from nsq_ha.engine.fixed import explained
 from nsq_ha.engine.link import Link, Role
+from nsq_ha.engine.observe import PartitionReports
 from nsq_ha.engine.shared import Connections, Share
 from nsq_ha.errors import (
     ClosedError,
@@ -29,7 +30,6 @@ from nsq_ha.errors import (
     ResponseTimeoutError,
     ServerError,
 )
-from nsq_ha.observe import PartitionReports
 from nsq_ha.policy.lane import Lane, Stage
 from nsq_ha.policy.link_life import Life, LinkState
 from nsq_ha.policy.liveness import ASKED_EVERY, STALLED_AFTER, Answering, stalled_at, state_at

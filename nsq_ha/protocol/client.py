@@ -18,6 +18,7 @@ from typing import Final, cast
 
 import msgspec
 
+from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import LocalProtocolError, RemoteProtocolError, ServerError
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol import commands
@@ -36,7 +37,6 @@ from nsq_ha.protocol.identify import Upgrade
 from nsq_ha.protocol.messages import DamagedMessage, Layout, Reader, damage_of, reader_for
 from nsq_ha.protocol.refusals import NEVER_ANSWERS, read_error
 from nsq_ha.protocol.state import ANSWERED, PUBLISHING, SENDS, Input, Request, State, advance, is_answer
-from nsq_ha.redaction import excerpt
 
 _PUBLISH: Final = Request.PUBLISH  # reading a member from its enum is not free
 _OK_FRAME: Final = encode_frame(FrameType.RESPONSE, OK)

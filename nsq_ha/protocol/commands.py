@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from nsq_ha.checks import check_channel, check_partition, check_topic
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import check_channel, check_partition, check_topic
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.protocol.encoding import (
     MAX_BODY_BYTES,

@@ -3,7 +3,7 @@
 Owns the layout of publishes and of answers to messages. ``protocol.commands`` has
 all commands as values; a function costs a third of a dataclass.
 
-The invariant: each result is exactly one command. ``nsq_ha.checks`` checks
+The invariant: each result is exactly one command. ``nsq_ha.options.checks`` checks
 names, ids have 16 bytes, and bodies are bytes that a size word can describe, so
 it always matches the data that follows it.
 
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from nsq_ha.checks import check_partition, check_topic, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import check_partition, check_topic, shown
 
 MAGIC: Final = b"  V2"
 """First bytes of a connection; they have no answer."""

@@ -16,7 +16,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from nsq_ha.options.ext_filter import ExtFilter
-    from nsq_ha.patterns import Pattern
+    from nsq_ha.options.patterns import Pattern
 
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -101,7 +101,7 @@ def _pattern(kind: int | None, value: str) -> Pattern | None:
     """Return the compiled pattern of a rule. None if it has none."""
     if kind not in (_REGEXP, _GLOB):
         return None
-    from nsq_ha.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
+    from nsq_ha.options.patterns import compile_glob, compile_regexp  # noqa: PLC0415 # an extra
 
     return (compile_regexp if kind == _REGEXP else compile_glob)(value)
 
@@ -189,6 +189,6 @@ def _split(path: str) -> tuple[str, str | None, bool]:
 
 
 def _wildcards(part: str) -> Pattern:
-    from nsq_ha.patterns import compile_wildcards  # noqa: PLC0415 # an extra
+    from nsq_ha.options.patterns import compile_wildcards  # noqa: PLC0415 # an extra
 
     return compile_wildcards(part)

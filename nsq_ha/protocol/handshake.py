@@ -44,6 +44,7 @@ from typing import Any, Final
 
 import msgspec
 
+from nsq_ha.base.redaction import conceal
 from nsq_ha.errors import AuthError, ConnectError, RemoteProtocolError, ServerError
 from nsq_ha.protocol.client import ClientProtocol
 from nsq_ha.protocol.commands import Auth, Command
@@ -59,7 +60,6 @@ from nsq_ha.protocol.identify import (
     upgrades,
     without_secret,
 )
-from nsq_ha.redaction import conceal
 
 MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
 """Maximum number of bytes read during a handshake; usual answers take less than a thousandth of it."""

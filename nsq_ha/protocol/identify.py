@@ -19,13 +19,13 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
+from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import SERVER_ERRORS, RemoteProtocolError, ServerError
 from nsq_ha.options.config import ClientConfig, ConsumerConfig
 from nsq_ha.options.types import Compression
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.ext_filter import FilterRule, rule_of
 from nsq_ha.protocol.frames import OK
-from nsq_ha.shapes import decoder
 
 LEAST_GATHER_MS: Final = 10
 """Shortest time for which the HA server gathers messages; it treats a lower number as this one."""

@@ -27,10 +27,10 @@ from typing import Final
 
 import msgspec
 
+from nsq_ha.base.identity import PARTITION_SHIFT
+from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import Message, MessageSource
-from nsq_ha.redaction import excerpt
 
 _MESSAGE: Final = 2
 _FRAME: Final = struct.Struct(">iiqH16s")

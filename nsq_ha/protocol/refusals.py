@@ -30,9 +30,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import OverloadedError, RemoteProtocolError, ServerError, server_error
 from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
-from nsq_ha.redaction import excerpt
 
 NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 """Codes of errors that answer no request."""

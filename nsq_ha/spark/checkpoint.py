@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
-from nsq_ha.checks import MAX_INT64, MAX_PARTITION_ID, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, shown
 
 OffsetJson = dict[str, dict[str, int]]
 """Offsets alone."""

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from nsq_ha.admin.nsqd_http import NsqdHttp, Search, StoredMessage
-from nsq_ha.checks import EPHEMERAL_SUFFIX
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.lookupd import LookupClient
 from nsq_ha.engine.servers import INCOMPLETE_GRACE, Servers
 from nsq_ha.errors import ConfigError, LookupUnavailableError, NoLeaderError, NsqError, ServerError
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node, TopicView, merge
 

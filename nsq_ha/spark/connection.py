@@ -21,6 +21,7 @@ import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsq_ha._version import __version__
+from nsq_ha.engine.tls import ssl_context, trust_hint
 from nsq_ha.errors import (
     ConfigError,
     ConnectError,
@@ -37,7 +38,6 @@ from nsq_ha.protocol import ClientProtocol, Offer, Ready
 from nsq_ha.protocol.encoding import NOP, encode_fins
 from nsq_ha.protocol.handshake import Advice, Handshake, Send, StartCodec, StartTls
 from nsq_ha.spark.options.names import in_tls_options
-from nsq_ha.tls import ssl_context, trust_hint
 
 if TYPE_CHECKING:
     import ssl

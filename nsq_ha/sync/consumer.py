@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Self, Unpack
 
 import nsq_ha.sync.producer
-from nsq_ha import _portal
-from nsq_ha._portal import Portal
-from nsq_ha.checks import check_timeout
 from nsq_ha.consumer.handlers import Batch
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError, ConfigError, NsqError
 from nsq_ha.message import Message
+from nsq_ha.options.checks import check_timeout
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
-from nsq_ha.signals import check_main_thread, wait_for_signals
+from nsq_ha.process import loop_thread
+from nsq_ha.process.loop_thread import Portal
+from nsq_ha.process.signals import check_main_thread, wait_for_signals
 from nsq_ha.sync.facade import Facade, client_of, described, does, reads, waits
 from nsq_ha.sync.producer import Producer
 from nsq_ha.sync.taking import Handle, Taker
@@ -218,7 +218,7 @@ class Consumer(Facade[ThreadedConsumer]):
         """Start the producer for what is given up."""
         if self._producer is not None:
             self._producer.start()
-            with _portal.mutex:
+            with loop_thread.mutex:
                 # One that has failed to start has another client now.
                 if self._begun is None and client_of(self._producer) is not self._publisher:
                     self._client = self._make()

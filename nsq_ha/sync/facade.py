@@ -28,12 +28,13 @@ from typing import (
     get_type_hints,
 )
 
-from nsq_ha import _portal, aside
+from nsq_ha.base import aside
+from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.errors import ClosedError, ConfigError, NsqError, ResponseTimeoutError
-from nsq_ha.forks import OfOneProcess
+from nsq_ha.process import loop_thread
 
 if TYPE_CHECKING:
-    from nsq_ha._portal import Portal
+    from nsq_ha.process.loop_thread import Portal
 
 START_LIMIT: Final = 10.0
 """Seconds within which the background event loop must start a client that waits for nothing itself, or close it."""
@@ -147,12 +148,12 @@ class Facade(OfOneProcess, Generic[_Client_co]):
 
     def _start(self, call: str, limit: float | None = None) -> Portal:
         name = type(self).__name__
-        with _portal.mutex:
+        with loop_thread.mutex:
             if self._is_stopped:
                 raise ClosedError(f"the {name} was stopped: create a new one")
             begun = self._begun
             if begun is None:
-                portal = _portal.shared()
+                portal = loop_thread.shared()
                 check_thread(portal, name, call)
                 begun = self._begun = Begun(portal, portal.submit(self._open(self._client, portal)))
         check_thread(begun.portal, name, call)
@@ -168,7 +169,7 @@ class Facade(OfOneProcess, Generic[_Client_co]):
                 ) from None
             future = begun.future  # it may have started meanwhile
             has_failed = future.cancel() or not future.done() or future.exception() is not None
-            with _portal.mutex:
+            with loop_thread.mutex:
                 if has_failed and self._begun is begun and not self._is_stopped:
                     self._client = self._make()
                     self._begun = None  # last, for a fork in between
@@ -184,16 +185,16 @@ class Facade(OfOneProcess, Generic[_Client_co]):
         portal.close_at_exit(self, lambda: self._close(None), self._close_limit)
 
     def _stop(self, error: BaseException | None) -> None:
-        with _portal.mutex:  # or a start that has begun in the loop might not be noted yet
+        with loop_thread.mutex:  # or a start that has begun in the loop might not be noted yet
             begun = self._begun
         if begun is None or begun.portal.is_inherited or begun.portal.is_closing:
             return
         check_thread(begun.portal, type(self).__name__, "stop")
-        with _portal.mutex:
+        with loop_thread.mutex:
             self._is_stopped = True
         begun.future.cancel()  # does nothing if it has started
         self._wait(begun.portal, self._close(error), self._close_limit + START_LIMIT, "stop")
-        aside.wait_handled(_portal.GRACE)
+        aside.wait_handled(loop_thread.GRACE)
         begun.portal.forget(self)
 
     def _wait(

@@ -16,10 +16,10 @@ from concurrent.futures import wait
 from threading import RLock, get_ident
 from typing import Any, Final
 
-from nsq_ha._portal import CallFuture, Portal
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ResponseTimeoutError
 from nsq_ha.message import Receipt
+from nsq_ha.process.loop_thread import CallFuture, Portal
 from nsq_ha.sync.facade import MOMENT
 
 log: logging.Logger = logging.getLogger("nsq_ha.producer")

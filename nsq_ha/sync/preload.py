@@ -17,7 +17,7 @@ OURS: Final = (
     "nsq_ha.admin.nsqd_http",
     "nsq_ha.engine.quiet",
     "nsq_ha.options.environment",
-    "nsq_ha.signals",
+    "nsq_ha.process.signals",
 )
 """Modules that ours import inside of functions."""
 

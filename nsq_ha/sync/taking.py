@@ -21,15 +21,15 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.clock import monotonic
+from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nsq_ha._portal import Portal
     from nsq_ha.consumer.handlers import Batch
     from nsq_ha.message import Message
+    from nsq_ha.process.loop_thread import Portal
     from nsq_ha.sync.threaded import ThreadedConsumer
 
 MOST: Final = 64

@@ -8,9 +8,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 import nsq_ha
+from nsq_ha.base.threads import is_async
 from nsq_ha.consumer.handlers import Batch, Batches, check_handler
-from nsq_ha.signals import StopSignals
-from nsq_ha.threads import is_async
+from nsq_ha.process.signals import StopSignals
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,18 +9,18 @@ from typing import Self, TypeVar, Unpack, cast
 
 import nsq_ha
 import nsq_ha.sync.producer
-from nsq_ha import _portal
-from nsq_ha._portal import Portal
+from nsq_ha.base.forks import OfOneProcess
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.engine.single_use import options_of
 from nsq_ha.errors import ClosedError
-from nsq_ha.forks import OfOneProcess
 from nsq_ha.message import Message
 from nsq_ha.options.config import ConsumerConfig
 from nsq_ha.options.environment import config_from_env
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.timing import FIRST_WARNING
-from nsq_ha.signals import StopSignals, check_main_thread, wait_for_signals
+from nsq_ha.process import loop_thread
+from nsq_ha.process.loop_thread import Portal
+from nsq_ha.process.signals import StopSignals, check_main_thread, wait_for_signals
 from nsq_ha.stats import Health, WorkerStats
 from nsq_ha.sync.consumer import Consumer
 from nsq_ha.sync.facade import Begun, check_thread, client_of
@@ -160,10 +160,10 @@ class Worker(OfOneProcess):
         """See :meth:`nsq_ha.Worker.run`."""
         if install_signal_handlers:
             check_main_thread()
-        check_thread(self._portal or _portal.shared(), "Worker", "run")
-        engine, portal = self._engine, _portal.shared()
+        check_thread(self._portal or loop_thread.shared(), "Worker", "run")
+        engine, portal = self._engine, loop_thread.shared()
         engine.prepare()
-        with _portal.mutex:
+        with loop_thread.mutex:
             if self._portal is not None:
                 raise ClosedError("a Worker can be run only once: create a new one")
             self._portal = portal

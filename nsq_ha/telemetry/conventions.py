@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.errors import PublishError, ServerError
-from nsq_ha.identity import is_upstream_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from opentelemetry import metrics as api
 from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
-from nsq_ha import metrics
 from nsq_ha._version import __version__
-from nsq_ha.clock import monotonic
-from nsq_ha.forks import Mutex
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.forks import Mutex
+from nsq_ha.process import metrics
 
 if TYPE_CHECKING:
-    from nsq_ha.metrics import Metric, Sample
+    from nsq_ha.process.metrics import Metric, Sample
 
 _FRESH: Final = 0.1
 """Seconds for which one reading serves the callbacks of all instruments."""

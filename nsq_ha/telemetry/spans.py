@@ -28,7 +28,7 @@ MOST_LINKS: Final = 128
 
 
 class Spans:
-    """Makes spans; ``nsq_ha.observe`` calls it.
+    """Makes spans; ``nsq_ha.engine.observe`` calls it.
 
     Args:
         provider: Gets the spans. None for the global one.

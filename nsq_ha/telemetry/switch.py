@@ -9,9 +9,9 @@ from typing import Final
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
-from nsq_ha import observe
+from nsq_ha.base.forks import Mutex
+from nsq_ha.engine import observe
 from nsq_ha.errors import ConfigError
-from nsq_ha.forks import Mutex
 from nsq_ha.message import Message
 from nsq_ha.telemetry.instruments import Instruments
 from nsq_ha.telemetry.spans import Spans

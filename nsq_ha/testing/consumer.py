@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Unpack
 
-from nsq_ha.checks import MAX_INT64, check_partition
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.consumer.consumer import Consumer
 from nsq_ha.consumer.delivery import Delivery, DeliveryCounts
 from nsq_ha.consumer.statistics import consumer_stats
 from nsq_ha.dead_letters.letter import Publishes
 from nsq_ha.errors import ClosedError, ConfigError
-from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import Message, OutgoingMessage
+from nsq_ha.options.checks import MAX_INT64, check_partition
 from nsq_ha.options.keywords import ConsumerOptions
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.skipping import skipping_of

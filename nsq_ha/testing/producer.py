@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Unpack
 
-from nsq_ha.checks import check_timeout, check_topic
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.errors import ConfigError, PublishError, ResponseTimeoutError
-from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.message import OutgoingMessage, Receipt
+from nsq_ha.options.checks import check_timeout, check_topic
 from nsq_ha.options.keywords import ProducerOptions
 from nsq_ha.policy.health import Trouble
 from nsq_ha.policy.sharding import Key, partition_for

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nsq_ha import ConfigError, TlsConfig
-from nsq_ha.checks import DEFAULT_LOOKUPD
 from nsq_ha.cli import options
 from nsq_ha.cli.app import app
 from nsq_ha.cli.cluster import ClusterAccess, secret_in
 from nsq_ha.cli.dashboard import _token
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.options.checks import DEFAULT_LOOKUPD
 from tests.support.certificates import CA_FILE, KEY_FILE, server_context
 
 FILE = """

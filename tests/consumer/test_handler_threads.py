@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from nsq_ha import Message
+from nsq_ha.base.threads import HandlerThreads
 from nsq_ha.protocol import Finish, Requeue
-from nsq_ha.threads import HandlerThreads
 from tests.support.nsqd import LIMIT, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import turn

@@ -10,8 +10,8 @@ from nsq_ha import Consumer, ConsumerConfig, Producer, StartFrom, TlsConfig
 from nsq_ha.admin import nsqd_http
 from nsq_ha.consumer.starting import Start
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.engine.observe import SILENT
 from nsq_ha.errors import InvalidCommandError, TlsRequiredError
-from nsq_ha.observe import SILENT
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Finish, Requeue
 from tests.support.certificates import CA_FILE, server_context

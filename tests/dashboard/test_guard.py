@@ -10,12 +10,12 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from nsq_ha.admin import AdminClient
+from nsq_ha.base.redaction import redact
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
 from nsq_ha.dashboard.app import Dashboard, DashboardOptions, serve
 from nsq_ha.dashboard.guard import LIFETIME, MAX_SESSIONS, Guard, cookie_of, new_token, session_of
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import ConfigError, NsqError
-from nsq_ha.redaction import redact
 from tests.dashboard.conftest import channel, node, partition, reading
 from tests.support.turns import TURN
 

@@ -15,8 +15,8 @@ from nsq_ha.devcluster.nsqd.copies import BEYOND, CLEANED, NOT_FLUSHED, NOT_HERE
 from nsq_ha.devcluster.storage.log import Draft, Log
 from nsq_ha.devcluster.storage.replica import Replica, Topic, TopicOptions, TopicPartition
 from nsq_ha.protocol.encoding import encode_mpub
-from nsq_ha.protocol.gob import decode_uint
-from nsq_ha.protocol.pull import Answers, Pull, Pulled, PullRefused, Requests, entries_of
+from nsq_ha.spark.pull.calls import Answers, Pull, Pulled, PullRefused, Requests, entries_of
+from nsq_ha.spark.pull.gob import decode_uint
 from tests.devcluster.probes import until
 from tests.devcluster.wire import connect, pub
 from tests.support.inside import nsqd_of

@@ -16,8 +16,8 @@ from integration.faults.scenarios.soak import SCENARIOS, PlainSoak, Soak, soak
 from integration.faults.secrets import Secrets
 from integration.faults.slim import SlimAudit
 from integration.faults.threads import ThreadedLoad
-from nsq_ha import _portal
 from nsq_ha.devcluster import AuthGrant, DevCluster
+from nsq_ha.process import loop_thread
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.full import FULL
 
@@ -42,7 +42,7 @@ def secrets(request: pytest.FixtureRequest) -> Iterator[tuple[DevCluster, Secret
 @pytest.fixture(scope="module", autouse=True)
 def shared_loop() -> None:
     """Start the loop of ``nsq_ha.sync``, whose thread stays."""
-    _portal.shared()
+    loop_thread.shared()
 
 
 @pytest.fixture(autouse=True)

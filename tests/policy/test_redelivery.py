@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.identity import MessageIdentity
+from nsq_ha.base.identity import MessageIdentity
 from nsq_ha.policy.redelivery import (
     DAMAGED_ATTEMPTS,
     LOST_WITHIN,

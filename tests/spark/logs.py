@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
-from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.message import Message
 
 PARTITION = 5

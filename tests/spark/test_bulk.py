@@ -32,7 +32,7 @@ from tests.spark.projections import ALL
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
     from nsq_ha.policy.topology import Node
-    from nsq_ha.protocol.pull import Pulled, PullRefused
+    from nsq_ha.spark.pull.calls import Pulled, PullRefused
 
 
 def options(asked: BlockingCluster, topic: str, **more: str) -> ReadOptions:
@@ -323,7 +323,7 @@ def test_a_server_that_does_not_know_the_call_is_a_warning(
 ) -> None:
     topic = dev_cluster.create_topic("bulk_old", sync_every=1)
     publish(asked, topic, [[b"a"]])
-    monkeypatch.setattr("nsq_ha.protocol.pull.METHOD", "NsqdCoordRpcServer.PullMore")
+    monkeypatch.setattr("nsq_ha.spark.pull.calls.METHOD", "NsqdCoordRpcServer.PullMore")
     given = options(asked, topic)
     reader = RangeReader(plan(given, asked)[0], given, asked)
     assert table(map(ALL.batch, reader.batches()))["value"].to_pylist() == [b"a"]

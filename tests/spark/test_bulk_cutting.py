@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.message import Message
-from nsq_ha.protocol.gob import decode_uint, encode_uint
-from nsq_ha.protocol.pull import ENTRY, EXT_MARK, Answers, Pulled, encode_stored, entries_of
-from nsq_ha.protocol.server.pull import AnswerWriter, StoredEntry
 from nsq_ha.spark.plan.batch_planner import Range
+from nsq_ha.spark.pull.calls import ENTRY, EXT_MARK, Answers, Pulled, encode_stored, entries_of
+from nsq_ha.spark.pull.gob import decode_uint, encode_uint
+from nsq_ha.spark.pull.serving import AnswerWriter, StoredEntry
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
 from nsq_ha.spark.read.frames import Rows
 from tests.spark.projections import ALL, ARRAY

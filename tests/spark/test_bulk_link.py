@@ -13,9 +13,9 @@ import pytest
 
 from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.policy.topology import Node
-from nsq_ha.protocol.gob import encode_uint
-from nsq_ha.protocol.pull import Pull, Pulled, PullRefused, entries_of
-from nsq_ha.protocol.server.pull import AnswerWriter, CallReader, StoredEntry
+from nsq_ha.spark.pull.calls import Pull, Pulled, PullRefused, entries_of
+from nsq_ha.spark.pull.gob import encode_uint
+from nsq_ha.spark.pull.serving import AnswerWriter, CallReader, StoredEntry
 from nsq_ha.spark.read.bulk import link as link_module
 from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.protocol.pull import LogEntry
 from nsq_ha.spark.cluster import Extent
+from nsq_ha.spark.pull.calls import LogEntry
 from nsq_ha.spark.read.bulk.reader import Missing, find_entry
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.message import Message
 from nsq_ha.protocol import Layout
 from nsq_ha.protocol.encoding import encode_fins

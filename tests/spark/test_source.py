@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from nsq_ha.identity import partition_of
+from nsq_ha.base.identity import partition_of
 from tests.support.spark_queries import run_to_end
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from click.testing import CliRunner
 
+from nsq_ha.base.identity import PARTITION_SHIFT
 from nsq_ha.cli.app import app
 from nsq_ha.errors import ConfigError
-from nsq_ha.identity import PARTITION_SHIFT
 from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of

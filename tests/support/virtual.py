@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import pytest
 
-from nsq_ha import clock
-from nsq_ha.threads import HandlerThreads
+from nsq_ha.base import clock
+from nsq_ha.base.threads import HandlerThreads
 from tests.support.loops import LOOPS, QuickLoop
 
 _BUFFER: Final = 512 * 1024

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nsq_ha import _portal
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.process import loop_thread
 from tests.support import web
 from tests.support.waiting import eventually
 
@@ -33,10 +33,10 @@ def topic(cluster: DevCluster) -> str:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     yield
-    portal = _portal.shared()
+    portal = loop_thread.shared()
     asyncio.run(eventually(lambda: not tasks_of(portal)))
     assert not portal._closers
 
 
-def tasks_of(portal: _portal.Portal) -> set[asyncio.Task[object]]:
+def tasks_of(portal: loop_thread.Portal) -> set[asyncio.Task[object]]:
     return {task for task in asyncio.all_tasks(portal.loop) if not task.done()}

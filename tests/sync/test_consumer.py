@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import nsq_ha
-from nsq_ha import Backoff, ClosedError, ConfigError, Message, _portal
+from nsq_ha import Backoff, ClosedError, ConfigError, Message
 from nsq_ha.dead_letters import DeadLetter, replay
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.events import BackoffChanged, Event
+from nsq_ha.process import loop_thread
 from nsq_ha.sync import Consumer, Producer, taking
 from tests.support.nsqd import LIMIT
 from tests.support.threads import at_once, in_thread, signal_when, until
@@ -410,7 +411,7 @@ def test_a_consumer_that_its_handler_stops_is_not_kept(cluster: DevCluster, topi
     publish(producer, topic, 1)
     consumer = Consumer(topic, "ch", lookupd=cluster.lookupd)
     consumer.run(lambda _: consumer.stop())
-    closers = _portal.shared()._closers
+    closers = loop_thread.shared()._closers
     until(lambda: consumer not in closers)
 
 
@@ -662,7 +663,7 @@ def test_wrong_options_are_refused_at_once(cluster: DevCluster) -> None:
 
 
 def test_nothing_of_a_consumer_stays_in_the_loop(cluster: DevCluster, topic: str) -> None:
-    before = tasks_of(_portal.shared())
+    before = tasks_of(loop_thread.shared())
     with Consumer(topic, "ch", lookupd=cluster.lookupd):
-        assert len(tasks_of(_portal.shared())) > len(before)
-    until(lambda: tasks_of(_portal.shared()) == before)
+        assert len(tasks_of(loop_thread.shared())) > len(before)
+    until(lambda: tasks_of(loop_thread.shared()) == before)

@@ -190,7 +190,7 @@ def test_a_fork_while_another_thread_makes_the_first_call(cluster: DevCluster, t
 
 
 HOLD = """
-from nsq_ha import _portal
+from nsq_ha.process import loop_thread
 held, release = threading.Event(), threading.Event()
 lock = threading.Lock()  # as one of OpenSSL
 
@@ -199,7 +199,7 @@ async def hold():
         held.set()
         release.wait()
 
-portal = _portal.shared()
+portal = loop_thread.shared()
 holding = portal.submit(hold())
 held.wait()
 
@@ -231,10 +231,10 @@ def test_a_fork_does_not_wait_long_for_a_blocked_loop(cluster: DevCluster, topic
         topic,
         HOLD
         + """
-_portal.LONGEST_FORK = 0.1
+loop_thread.LONGEST_FORK = 0.1
 print(child(work, 30.0))
 release.set()
-_portal.LONGEST_FORK = 3600.0
+loop_thread.LONGEST_FORK = 3600.0
 print(portal.call(lambda: child(work, 30.0)))
 """,
     )

@@ -9,7 +9,7 @@ from concurrent.futures import wait as wait_for
 import pytest
 
 from nsq_ha import ClosedError
-from nsq_ha._portal import CallFuture, Portal
+from nsq_ha.process.loop_thread import CallFuture, Portal
 from tests.support.nsqd import LIMIT
 from tests.support.threads import in_thread, signal_when, until
 from tests.support.waiting import turn

@@ -94,8 +94,8 @@ def test_the_end_of_the_program_waits_no_longer_than_close_timeout(programs: Pro
     programs.cluster.refuse_writes(node)
     try:
         ended = programs.run("""
-            from nsq_ha import _portal
-            _portal.GRACE = 60.0  # a busy machine takes more than a second to close what has failed by then
+            from nsq_ha.process import loop_thread
+            loop_thread.GRACE = 60.0  # a busy machine takes more than a second to close what has failed by then
             producer = Producer(lookupd=lookupd, close_timeout=0.2, publish_timeout=3600.0)
             producer.publish_nowait(topic, b"x", partition=0)
         """)
@@ -286,11 +286,13 @@ def test_forks_while_other_threads_publish(programs: Programs) -> None:
 def test_locks_that_a_thread_of_the_parent_holds_do_not_stop_the_child(programs: Programs) -> None:
     ended = programs.run("""
         import logging
-        from nsq_ha import _portal, redaction, tracelog, unexpected
+        from nsq_ha.process import loop_thread
+        from nsq_ha.base import redaction, unexpected
+        from nsq_ha import tracelog
         held, release = threading.Event(), threading.Event()
 
         def hold():
-            with _portal.mutex, redaction._lock, unexpected._lock, tracelog.switch._lock:
+            with loop_thread.mutex, redaction._lock, unexpected._lock, tracelog.switch._lock:
                 held.set()
                 release.wait()
 

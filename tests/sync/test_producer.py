@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ClosedError, ConfigError, PublishError, Receipt, _portal
+from nsq_ha import ClosedError, ConfigError, PublishError, Receipt
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.process import loop_thread
 from nsq_ha.sync import Consumer, Producer
 from nsq_ha.sync.outstanding import OVERHEAD
 from tests.support.nsqd import LIMIT
@@ -160,7 +161,7 @@ def test_a_future_can_be_cancelled(cluster: DevCluster) -> None:
 def test_publishes_that_are_cancelled_as_they_begin_hold_up_no_flush(cluster: DevCluster, topic: str) -> None:
     with Producer(lookupd=cluster.lookupd) as producer:
         producer.publish(topic, b"x")
-        portal, futures = _portal.shared(), list[Future[Receipt]]()
+        portal, futures = loop_thread.shared(), list[Future[Receipt]]()
 
         def publish_and_cancel() -> None:
             futures.append(producer.publish_nowait(topic, b"x"))
@@ -196,7 +197,7 @@ def test_a_start_that_completes_as_its_wait_ends_is_kept(cluster: DevCluster, to
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_portal.CallFuture, "result", interrupted)
+        patch.setattr(loop_thread.CallFuture, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             producer.start()
     with producer:
@@ -309,7 +310,7 @@ def test_tracing_is_switched_as_on_the_async_one(cluster: DevCluster, topic: str
 
 def test_a_client_that_fails_to_close_at_exit_holds_up_nothing() -> None:
     """What atexit calls, in a loop of the test's own: all clients close at the same time, within their limits."""
-    portal = _portal.Portal("exits")
+    portal = loop_thread.Portal("exits")
     closed: list[str] = []
 
     async def close(name: str, error: Exception | None) -> None:
@@ -326,6 +327,6 @@ def test_a_client_that_fails_to_close_at_exit_holds_up_nothing() -> None:
     portal.forget("three")
     portal.close_clients()
     assert closed == ["one", "two"]
-    portal.close_at_exit("four", hang, -_portal.GRACE)
+    portal.close_at_exit("four", hang, -loop_thread.GRACE)
     portal.close_clients()
     portal.close()

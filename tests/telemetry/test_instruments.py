@@ -7,7 +7,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from nsq_ha import metrics, telemetry
+from nsq_ha import telemetry
+from nsq_ha.process import metrics
 from tests.support.stage import TOPIC, Stage
 
 

@@ -13,9 +13,10 @@ from typing import Final, Literal
 
 import pytest
 
-from nsq_ha import Producer, metrics, prometheus
-from nsq_ha.clients import Clients, clients
+from nsq_ha import Producer, prometheus
 from nsq_ha.errors import ConfigError
+from nsq_ha.process import metrics
+from nsq_ha.process.clients import Clients, clients
 from nsq_ha.stats import Health, ProducerPartition, ProducerStats
 from tests.support.stage import TOPIC, Stage
 

@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from nsq_ha import Consumer, OutgoingMessage, Producer, observe, telemetry, tracelog
+from nsq_ha import Consumer, OutgoingMessage, Producer, telemetry, tracelog
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.engine import observe
 from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import Message
 from nsq_ha.protocol import Finish, Layout, Mpub, Pub

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Self
 
 import msgspec
 
-from nsq_ha.checks import is_valid_name
+from nsq_ha.base.shapes import decoder
 from nsq_ha.devcluster.host import PLAIN_VERSION, Host
 from nsq_ha.devcluster.nodes import HOST, Accepted, ClusterNode, Listener, WebServer
 from nsq_ha.devcluster.storage.log import is_ephemeral
+from nsq_ha.options.checks import is_valid_name
 from nsq_ha.protocol.server.stream import Limits, StreamDecoder
-from nsq_ha.shapes import decoder
 
 if TYPE_CHECKING:
     import asyncio

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nsq_ha.checks import is_valid_name
+from nsq_ha.options.checks import is_valid_name
 
 V1: Final = "application/vnd.nsq; version=1.0"
 _JSON: Final = "application/json; charset=utf-8"

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.base.identity import partition_of
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, gets, posts, require
@@ -21,7 +22,6 @@ from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.log import Draft, Log, Record
 from nsq_ha.devcluster.storage.replica import EXITING, Replica
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
-from nsq_ha.identity import partition_of
 from nsq_ha.message import TRACE_KEY
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.checks import MAX_PARTITIONS
 from nsq_ha.devcluster.control.changes import ChangeRefusedError, Changes
 from nsq_ha.devcluster.host import VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, enveloped, gets, posts, require
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.replica import Topic, TopicOptions
+from nsq_ha.options.checks import MAX_PARTITIONS
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -1,8 +1,8 @@
 """The port of one nsqd from which other nsqds copy partitions: what it answers, and a connection to it.
 
-The port has neither TLS nor AUTH, also if the other ports require them. It knows one call (see
-:mod:`nsq_ha.protocol.pull`). An entry is what one PUB or MPUB wrote. The call reads whole entries: committed ones, of
-any replica, whether it leads or not. It fails as a whole if the first one is not flushed yet.
+The port has neither TLS nor AUTH, also if the other ports require them. It knows one call
+(:mod:`nsq_ha.spark.pull.calls`). An entry is what one PUB or MPUB wrote. The call reads whole entries: committed ones,
+of any replica, whether it leads or not. It fails as a whole if the first one is not flushed yet.
 
 Source: youzan/nsq ``consistence/nsqd_coordinator.go`` ``pullCommitLogsAndData``, ``readTopicRawData``;
 ``consistence/commitlog.go`` ``ConvertToOffsetIndex``; ``nsqd/disk_queue_snapshot.go``.
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, Self
 from nsq_ha.devcluster.nodes import Accepted
 from nsq_ha.devcluster.storage.log import Log, raw_size
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol.pull import encode_stored
-from nsq_ha.protocol.server.pull import AnswerWriter, Called, CallReader, StoredEntry, within_limits
+from nsq_ha.spark.pull.calls import encode_stored
+from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.storage.replica import Replica

@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX
-from nsq_ha.identity import PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_SHIFT
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX
 
 FIRST_SEQUENCE: Final = 2
 """Sequence number of a partition's first message, as the real cluster counts."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from nsq_ha.checks import check_partition, check_topic, is_valid_name
+from nsq_ha.options.checks import check_partition, check_topic, is_valid_name
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
 

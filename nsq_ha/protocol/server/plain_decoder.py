@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Final
 
-from nsq_ha.checks import is_valid_name
+from nsq_ha.options.checks import is_valid_name
 from nsq_ha.protocol import commands
 from nsq_ha.protocol.encoding import MESSAGE_ID_BYTES
 from nsq_ha.protocol.server.command_lines import Announced, Malformed, complaint_of_names, read_ready, refusal, text_of

@@ -18,8 +18,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.checks import shown
 from nsq_ha.errors import ConfigError, DataLossError, NsqError, ResponseTimeoutError
+from nsq_ha.options.checks import shown
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.ack.draining import QUIET, Draining
 from nsq_ha.spark.ack.puller import Puller

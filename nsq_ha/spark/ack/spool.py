@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 import pyarrow as pa
 
+from nsq_ha.base.shapes import decoder
 from nsq_ha.errors import ConfigError, DataLossError
-from nsq_ha.shapes import decoder
 from nsq_ha.spark.options import wrong
 from nsq_ha.spark.read.columns import COLUMNS, built
 

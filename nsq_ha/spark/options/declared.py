@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Meta
 
-from nsq_ha.checks import MAX_INT64, check_topic, lookupd_urls, nsqd_addresses
+from nsq_ha.base.redaction import conceal
+from nsq_ha.options.checks import MAX_INT64, check_topic, lookupd_urls, nsqd_addresses
 from nsq_ha.options.config import FrameBytes, MsgTimeout
 from nsq_ha.options.language import Bytes, Seconds, declared
 from nsq_ha.options.types import Compression, TlsConfig
 from nsq_ha.options.values import secret_text
-from nsq_ha.redaction import conceal
 from nsq_ha.spark.options.names import (
     Batches,
     Everywhere,

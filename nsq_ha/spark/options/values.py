@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from nsq_ha.checks import EPHEMERAL_SUFFIX, MAX_INT64, MAX_PARTITION_ID, check_channel, check_topic, shown
 from nsq_ha.errors import ConfigError
+from nsq_ha.options.checks import EPHEMERAL_SUFFIX, MAX_INT64, MAX_PARTITION_ID, check_channel, check_topic, shown
 from nsq_ha.spark.checkpoint import is_own
 
 EARLIEST: Final = -2

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
-from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message

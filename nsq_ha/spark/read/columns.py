@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.errors import ConfigError
-from nsq_ha.identity import is_upstream_id
 from nsq_ha.message import Message
 from nsq_ha.spark.read.frames import RawMessages, Rows
 

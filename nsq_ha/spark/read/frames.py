@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol.frames import FrameType
 

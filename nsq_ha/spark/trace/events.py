@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.identity import PARTITION_MASK, PARTITION_SHIFT
+from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

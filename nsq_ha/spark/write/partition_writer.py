@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from nsq_ha.base.redaction import excerpt
 from nsq_ha.errors import NsqError, PublishError, RemoteProtocolError, ServerError
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.lane import PROMPT_REFUSAL
@@ -25,7 +26,6 @@ from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
-from nsq_ha.redaction import excerpt
 from nsq_ha.spark.connection import CATCH_UP, BlockingConnection
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub, encode
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
-from nsq_ha.checks import MAX_TAG_BYTES
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import TAG_KEY, TRACE_KEY
+from nsq_ha.options.checks import MAX_TAG_BYTES
 from nsq_ha.policy.sharding import partition_for
 from nsq_ha.protocol.encoding import MAX_EXT_BYTES, MAX_TRACE_ID
 from nsq_ha.spark.options import DEAD_LETTER, FAIL, WriteOptions

@@ -15,13 +15,13 @@ import pytest
 
 from nsq_ha import ClientConfig, Compression, TlsConfig
 from nsq_ha.engine.connection import Connection
+from nsq_ha.engine.tls import ssl_context, trust_hint
 from nsq_ha.errors import ConnectError, NsqError, ServerError
 from nsq_ha.options.values import SecretFunction
 from nsq_ha.policy.topology import Node
 from nsq_ha.protocol import Command, Identity
 from nsq_ha.protocol.commands import Auth, Identify
 from nsq_ha.protocol.server.answers import encode_identity
-from nsq_ha.tls import ssl_context, trust_hint
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.nsqd import LIMIT, FakeNsqd, Peer, Script, error, instead, response
 from tests.support.recorder import Recorder, linked

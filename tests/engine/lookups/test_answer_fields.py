@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from nsq_ha.checks import is_port
 from nsq_ha.engine.answers import (
     NodeInfo,
     TopicInfo,
@@ -18,6 +17,7 @@ from nsq_ha.engine.answers import (
 )
 from nsq_ha.engine.body import Body, decode_json, unwrap
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.options.checks import is_port
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 URL = "http://a:4161"

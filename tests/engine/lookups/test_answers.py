@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsq_ha.checks import MAX_PARTITION_ID
 from nsq_ha.engine.answers import (
     MAX_LISTED_CHANNELS,
     MAX_LISTED_NODES,
@@ -25,6 +24,7 @@ from nsq_ha.engine.answers import (
 )
 from nsq_ha.engine.body import Body, unwrap
 from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.options.checks import MAX_PARTITION_ID
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 
 VECTORS = Path(__file__).parents[2] / "vectors"

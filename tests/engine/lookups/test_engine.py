@@ -10,9 +10,9 @@ import pytest
 from nsq_ha import events
 from nsq_ha.engine.engine import Engine, Lookups
 from nsq_ha.engine.http import new_client
+from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.servers import MANY_TOPICS, Servers
 from nsq_ha.errors import ClosedError
-from nsq_ha.observe import Observer
 from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
 from tests.support.waiting import eventually, turn

@@ -15,11 +15,11 @@ import pytest
 from nsq_ha.engine import siblings as module
 from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.http import new_client
+from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.servers import Servers
 from nsq_ha.engine.siblings import PATIENCE, REQUEST_LIMIT, Siblings
 from nsq_ha.errors import NoLeaderError, TransportError
 from nsq_ha.events import ChannelsMissing, Event
-from nsq_ha.observe import Observer
 from nsq_ha.policy.growth import LedPartition
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from tests.engine.lookups.loopback import Fake, hang

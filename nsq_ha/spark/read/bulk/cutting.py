@@ -3,7 +3,7 @@
 The invariants: the entries of the result follow each other without a gap in the partition's log, and the messages of
 each entry fill it exactly. So each message begins where the one before it ends, which is the chain rule.
 
-**Source:** ``protocol.pull``, which has the same formats one by one.
+**Source:** ``spark.pull.calls``, which has the same formats one by one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol.gob import decode_uint, wrong
-from nsq_ha.protocol.pull import EXT_MARK, EXT_MASK, HEAD_BYTES, MAX_ENTRIES, Pulled
+from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, MAX_ENTRIES, Pulled
+from nsq_ha.spark.pull.gob import decode_uint, wrong
 from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A blocking connection to the port from which other nsqds copy partitions.
 
-This module sends and receives; ``protocol.pull`` has the format, ``reader`` decides what an answer means. The port has
-neither TLS nor AUTH.
+This module sends and receives; ``spark.pull.calls`` has the format, ``reader`` decides what an answer means. The port
+has neither TLS nor AUTH.
 
 **Source:** Spark design 5; youzan/nsq ``consistence/coordinator_rpc.go``.
 """
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from nsq_ha.errors import RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.policy.liveness import SLOW_LINK
-from nsq_ha.protocol.gob import decode_uint
-from nsq_ha.protocol.pull import MAX_BYTES, Answers, Pull, Pulled, PullRefused, Requests
 from nsq_ha.spark.connection import Wire
+from nsq_ha.spark.pull.calls import MAX_BYTES, Answers, Pull, Pulled, PullRefused, Requests
+from nsq_ha.spark.pull.gob import decode_uint
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from nsq_ha.errors import NoLeaderError, NsqError, RemoteProtocolError, ResponseTimeoutError
-from nsq_ha.protocol.pull import MAX_ENTRIES, LogEntry, Pull, Pulled, PullRefused, entries_of
+from nsq_ha.spark.pull.calls import MAX_ENTRIES, LogEntry, Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.read.bulk.cutting import DamagedLogError, StoredMessages, cut
 from nsq_ha.spark.read.bulk.link import BulkLink, copy_port
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol.gob import (
+from nsq_ha.spark.pull.calls import Answers, LogEntry, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
+from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
     encode_definition,
@@ -18,8 +19,7 @@ from nsq_ha.protocol.gob import (
     encode_text,
     encode_uint,
 )
-from nsq_ha.protocol.pull import Answers, LogEntry, Pull, Pulled, PullRefused, Requests, encode_stored, entries_of
-from nsq_ha.protocol.server.pull import (
+from nsq_ha.spark.pull.serving import (
     MAX_REQUEST,
     AnswerWriter,
     Called,

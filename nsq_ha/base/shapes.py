@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from nsq_ha.forks import Mutex
+from nsq_ha.base.forks import Mutex
 
 _making: Final = Mutex()
 

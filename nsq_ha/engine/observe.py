@@ -31,10 +31,11 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import msgspec
 
-from nsq_ha import aside, tracelog
-from nsq_ha.clients import clients
+from nsq_ha import tracelog
+from nsq_ha.base import aside
+from nsq_ha.base.unexpected import log_traceback
 from nsq_ha.events import Connected, Disconnected, Event, Recovered, Refused, Stalled
-from nsq_ha.unexpected import log_traceback
+from nsq_ha.process.clients import clients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The server's side of ``protocol.pull``: decode the requests, encode the answers.
+"""The server's side of ``spark.pull.calls``: decode the requests, encode the answers.
 
 Go's ``gob`` defines a type immediately before its first value, in the middle of other values, and numbers the types by
 their use. The answers here are the same bytes as those of a server whose process defined no other types before.
@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nsq_ha.protocol.gob import (
+from nsq_ha.spark.pull.calls import ANSWER, CALL, ENTRY, MAX_BYTES, METHOD, PREFACE, REPLY, REQUEST, Pull
+from nsq_ha.spark.pull.gob import (
     BYTES,
     INTERFACE,
     TEXT,
@@ -29,7 +30,6 @@ from nsq_ha.protocol.gob import (
     encode_uint,
     wrong,
 )
-from nsq_ha.protocol.pull import ANSWER, CALL, ENTRY, MAX_BYTES, METHOD, PREFACE, REPLY, REQUEST, Pull
 
 MAX_REQUEST: Final = 64 * 1024
 """Bytes of a gob message from a client; a request has some hundred."""

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Final, TypeVar
 from urllib.parse import quote, quote_plus
 
-from nsq_ha.forks import Mutex
+from nsq_ha.base.forks import Mutex
 
 E = TypeVar("E", bound=BaseException)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.protocol.gob import (
+from nsq_ha.spark.pull.gob import (
     BOOL,
     BYTES,
     INT,

@@ -13,7 +13,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeVar
 from weakref import WeakMethod, ref
 
-from nsq_ha.forks import Mutex
+from nsq_ha.base.forks import Mutex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,7 +19,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nsq_ha.resuming import detached, may_resume, resume
+from nsq_ha.base.resuming import detached, may_resume, resume
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple
 
-from nsq_ha.clients import Named, clients
+from nsq_ha.process.clients import Named, clients
 from nsq_ha.stats import ConsumerStats, ProducerStats
 
 Scope = Literal["client", "producer", "producer.partition", "consumer", "consumer.partition"]

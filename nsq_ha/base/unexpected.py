@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 from typing import Final, TypeVar
 
-from nsq_ha.forks import Mutex
-from nsq_ha.redaction import harmless, redact, trace_of
+from nsq_ha.base.forks import Mutex
+from nsq_ha.base.redaction import harmless, redact, trace_of
 
 E = TypeVar("E", bound=BaseException)
 

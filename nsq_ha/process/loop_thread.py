@@ -11,7 +11,7 @@ The invariants:
 * A thread that waits for a call always continues: with the result, with an error,
   or at once if a signal handler raises an exception in it. Then the call is cancelled.
 * Posting takes no lock, so a signal handler may do it at any moment.
-* The loop never waits for a lock of the application: see ``nsq_ha.aside``.
+* The loop never waits for a lock of the application: see ``nsq_ha.base.aside``.
 * After a fork the child process never touches a loop of its parent: the two would
   share its descriptors. The child starts loops of its own. While a process is forked, the
   loops stand still between two callbacks, where they hold no lock that the child may need.
@@ -34,10 +34,10 @@ from threading import get_ident
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from nsq_ha import aside
-from nsq_ha.clock import monotonic
+from nsq_ha.base import aside
+from nsq_ha.base.clock import monotonic
+from nsq_ha.base.forks import Mutex
 from nsq_ha.errors import ClosedError
-from nsq_ha.forks import Mutex
 
 _Result = TypeVar("_Result")
 

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from nsq_ha.protocol.gob import (
+from nsq_ha.base.redaction import beginning
+from nsq_ha.spark.pull.gob import (
     BOOL,
     BYTES,
     INT,
@@ -44,7 +45,6 @@ from nsq_ha.protocol.gob import (
     encode_uint,
     wrong,
 )
-from nsq_ha.redaction import beginning
 
 PREFACE: Final = b"\0"
 """The first byte of a connection: no compression in either direction."""
