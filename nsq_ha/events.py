@@ -101,7 +101,7 @@ class LeaderChanged(Event, frozen=True, kw_only=True):
 
 
 class Repartitioned(Event, frozen=True, kw_only=True):
-    """A lookup named another number of partitions of a topic. A producer uses it after ``new_partition_delay``.
+    """A lookup named another number of partitions of a topic. A producer uses it later; then keys move.
 
     Attributes:
         topic: The topic.

@@ -40,7 +40,6 @@ def test_the_defaults_are_those_of_the_docs() -> None:
     assert (client.heartbeat_interval, client.connect_timeout, client.lookup_timeout) == (2.0, 1.0, 1.0)
     assert (client.lookup_interval, client.output_buffer_timeout, client.close_timeout) == (5.0, None, 5.0)
     producer = ProducerConfig()
-    assert producer.new_partition_delay is None
     assert (producer.publish_timeout, producer.sharding, producer.strategy) == (30.0, "murmur3", "round_robin")
     assert (producer.on_unreachable, producer.trace, producer.idle_timeout) == ("retry", False, 600.0)
     consumer = ConsumerConfig()

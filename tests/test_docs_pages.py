@@ -27,7 +27,7 @@ def broken(word: str) -> list[str]:
 @pytest.mark.parametrize(
     ("word", "parts"),
     [
-        ("new_partition_delay", ["new_partition_delay"]),
+        ("max_in_flight_bytes", ["max_in_flight_bytes"]),
         ("startingOffsetsByTimestamp", ["starting", "Offsets", "By", "Timestamp"]),
         ("test_a.py::test_b_and_more_words", ["test_", "a.", "py::", "test_", "b_", "and_", "more_", "words"]),
         ("--output-buffer-timeout-and", ["--output-", "buffer-", "timeout-", "and"]),
@@ -178,7 +178,7 @@ def test_a_figure_of_a_page_is_that_of_the_code(written: str, shown: str) -> Non
         "no_option",
         "tls",
         "'5'",
-        "new_partition_delay",
+        "msg_timeout",
         "-1",
     ],
 )

@@ -65,7 +65,6 @@ PRODUCER: dict[str, tuple[str, object]] = {
     "strategy": ("least_loaded", "least_loaded"),
     "trace": ("orders, letters", frozenset({"orders", "letters"})),
     "on_unreachable": ("fail", "fail"),
-    "new_partition_delay": ("0", 0.0),
     "window": ("5", 5),
     "idle_timeout": ("60", 60.0),
     "connections_per_nsqd": ("3", 3),

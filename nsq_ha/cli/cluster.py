@@ -96,17 +96,16 @@ class ClusterAccess:
     def consumer(self, topic: str, channel: str, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Return a consumer. ``options`` win over flags, and these over the environment.
 
-        A body that cannot be decompressed stops no command: whoever publishes it would stop those of ordered topics.
+        It hands out bodies as they are stored, see :func:`nsq_ha.cli.reading.expanded`: one that cannot be decompressed
+        stops no command.
 
         Raises:
             ConfigError: An option is wrong.
         """
         from nsq_ha import Consumer
 
-        config = config_from_env(ConsumerConfig, self._with(options))
-        if config.decompress:
-            config = dataclasses.replace(config, decompress="if_possible")
-        return Consumer(topic, channel, config=config)
+        options["decompress"] = False
+        return Consumer(topic, channel, config=config_from_env(ConsumerConfig, self._with(options)))
 
     def admin(self) -> AdminClient:
         """Return an admin client.

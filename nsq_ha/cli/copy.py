@@ -15,7 +15,7 @@ from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import Intake, Selection, check_read, losses_reported, selection_options
+from nsq_ha.cli.reading import Intake, Selection, check_read, expanded, losses_reported, selection_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 CHANNEL_OF_COPIES: Final = "nsq-ha-copy"
 _MOST: Final = 500
 """Messages of a batch."""
+_MOST_EXPANDED: Final = 16
+"""The same where bodies are decompressed, which may become large."""
 _MOST_WAIT: Final = 0.05
 _MOST_WAIT_ORDERED: Final = 0.002
 """The same for an ordered topic, where a partition gives one message at a time: empty ones are waited for."""
@@ -192,8 +194,6 @@ async def _copy(
     if kind is None:
         return 0
     reading = chosen.options()
-    # The target gets bodies as they are stored, unless the headers that say how they are compressed are left out.
-    reading["decompress"] = route.body_only
     reading["auto_touch"] = True
     if options.rate is not None:
         reading["max_rate"] = options.rate
@@ -201,7 +201,8 @@ async def _copy(
     producer = to.producer() if options.timeout is None else to.producer(publish_timeout=options.timeout)
     async with producer, consumer, losses_reported(consumer, kind):
         total = await chosen.total(cluster, consumer)
-        most = min(chosen.max_in_flight or _MOST, _MOST, chosen.count or _MOST)
+        expands = route.body_only and found.meta is not None and found.meta.extend_support
+        most = min(chosen.max_in_flight or _MOST, _MOST_EXPANDED if expands else _MOST, chosen.count or _MOST)
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, progress)
@@ -259,7 +260,9 @@ class Copier:
             PublishError: The target refuses one for good.
         """
         try:
-            outgoing = [self._route.outgoing(message) for message in messages]
+            # Without the headers that say how a body is compressed, nobody could decompress it.
+            found = [await expanded(message) for message in messages] if self._route.body_only else messages
+            outgoing = [self._route.outgoing(message) for message in found]
         except ConfigError:
             _give_back(messages)
             raise

@@ -32,6 +32,7 @@ from nsq_ha.cli.reading import (
     check_channel_of,
     check_read,
     depth_of,
+    expanded,
     losses_reported,
     reading_options,
     scan,
@@ -303,7 +304,7 @@ async def _found(
     async with contextlib.aclosing(scanned) as messages:
         with Sorting(topic, reads_all=reads_all) as sorting:
             async for message in messages:
-                letter = sorting.letter_of(message)
+                letter = sorting.letter_of(await expanded(message))
                 if letter is not None and which.has(message, letter):
                     rows.append(keep(message, letter))
                     wanted.discard(id_of(message))
@@ -506,7 +507,7 @@ async def _replay_channel(
             # Statistics may not show yet that a new channel was moved to the beginning.
             async for message in until_quiet(consumer, None if is_new else total):
                 left += 1
-                letter = sorting.letter_of(message)
+                letter = sorting.letter_of(await expanded(message))
                 # What is left unanswered goes back to the channel when the consumer closes.
                 if letter is None or not which.has(message, letter):
                     continue

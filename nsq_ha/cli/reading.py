@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import functools
 import math
@@ -17,11 +18,13 @@ import click
 
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
+from nsq_ha.base.threads import in_thread
 from nsq_ha.cli.options import PARTITION, idle_option
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
 from nsq_ha.errors import ConfigError, NsqError
+from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, packed_body
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.keywords import ConsumerOptions
 
+
+_MOST_EXPANDED: Final = 16 * 1024 * 1024
+"""Largest body after decompression; a larger one stays as it is stored."""
 
 _LOSS: Final = 1.0
 """Seconds before an outage is reported; finding a moved leader takes less and is not reported."""
@@ -243,6 +249,23 @@ class Intake:
     def go_on(self) -> None:
         """Count the idle time from now on, after the messages were worked on."""
         self._since = self._clock()
+
+
+async def expanded(message: Message) -> Message:
+    """Return a copy of a message to show, with its body decompressed; the message itself if that is not possible.
+
+    The message keeps its body as it is stored: many may wait for their answers.
+    """
+    try:
+        packed = packed_body(message.body, message.ext or b"", _MOST_EXPANDED)
+        if packed is None:
+            return message
+        shown = copy.copy(message)
+        large = packed.bound > AT_ONCE_BYTES
+        shown.body, shown.ext = await in_thread(packed.expand) if large else packed.expand(), packed.ext
+    except ValueError:
+        return message
+    return shown
 
 
 async def depth_of(cluster: ClusterAccess, topic: str, channel: str) -> int | None:

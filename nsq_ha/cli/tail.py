@@ -19,6 +19,7 @@ from nsq_ha.cli.reading import (
     Selection,
     check_read,
     depth_of,
+    expanded,
     losses_reported,
     own_channel,
     selection_options,
@@ -122,7 +123,7 @@ async def _print(
             if message is None:
                 break
             try:
-                show(message)
+                show(await expanded(message))
             except BaseException:
                 message.requeue(0)
                 raise

@@ -253,7 +253,6 @@ class ConsumerInbox:
         self._is_expanding = False
         self._checked_from = checked_from(config)
         self._max_decompressed_bytes = config.max_decompressed_bytes
-        self._takes_unreadable = config.decompress == "if_possible"
         self._expanding_bytes = 0  # what bodies may become that are being expanded in threads
         self.iterations: Iterations = Iterations(self.queue, self, check_loop)
         # Messages of tasks that close the consumer and so cannot answer: requeue the first ones; the others go back
@@ -466,26 +465,22 @@ class ConsumerInbox:
 
     async def _expanded(self, message: Message, ext: bytes) -> bool:
         """Decompress the body of a message if it is compressed; return False if it counts as failed."""
-        body = b""
         try:
             packed = packed_body(message.body, ext, self._max_decompressed_bytes)
             if packed is None:
                 return True
             body = await self._expand(packed, message)
         except ValueError as error:
-            if not self._takes_unreadable:
-                await self.giving_up.unreadable(message, _unreadable(message, error))
-                return False
-            packed = None
+            await self.giving_up.unreadable(message, _unreadable(message, error))
+            return False
         if self.closing.is_set():
             self.ledger.take_back(message, CLOSED)
             return False
         if not is_open(message):  # its connection was lost meanwhile
             return False
-        if packed is not None:
-            message.compressed = (message.body, ext)
-            message.body, message.ext = body, packed.ext
-            self.pace.flow.seen(len(body))
+        message.compressed = (message.body, ext)
+        message.body, message.ext = body, packed.ext
+        self.pace.flow.seen(len(body))
         return True
 
     async def _expand(self, packed: PackedBody, message: Message) -> bytes:

@@ -206,11 +206,6 @@ class ProducerConfig(ClientConfig):
     on_unreachable: Literal["retry", "fail"] = "retry"
     """``retry`` repeats a failing publish until its time limit; ``fail`` reports the first failure and looks up the
     topic immediately."""
-    new_partition_delay: Annotated[Seconds, Meta(ge=0, le=_DAY)] | None = None
-    """Delay before new partitions of a topic are published to, so that consumers subscribe first. The producer creates
-    the channels there; if it cannot, consumers with a longer ``lookup_interval`` may miss messages. Then keys move,
-    and the order of a key across the change is lost. None uses the longest time between lookups plus
-    ``lookup_interval``, 65 by default."""
     window: Annotated[int, Meta(ge=1, le=100_000)] = 1000
     """Unanswered publishes on one connection, of different keys; enough to hide a round trip."""
     idle_timeout: Annotated[Seconds, Meta(ge=1, le=_DAY)] = 600.0
@@ -277,10 +272,9 @@ class ConsumerConfig(ClientConfig):
     skip_header: Annotated[str | Mapping[str, object], skipped_headers] | None = None
     """Finish messages that have this header without handing them out, or, with a mapping, that have one of these
     headers with the given value."""
-    decompress: bool | Literal["if_possible"] = True
+    decompress: bool = True
     """Decompress bodies that their headers mark as compressed, as Go programs and ``compress_body`` write them. A
-    message whose body cannot be decompressed counts as failed; with ``if_possible`` it is handed out as it is stored.
-    False hands out all as they are stored."""
+    message whose body cannot be decompressed counts as failed. False hands out all bodies as they are stored."""
     max_decompressed_bytes: Annotated[Bytes, Meta(ge=1, le=_MOST)] = 16 * 1024 * 1024
     """Largest body after decompression; a message with a larger one counts as failed, and is not handed out."""
     requeue_backoff: Backoff = Backoff(initial=10.0, maximum=900.0, factor=2.0)

@@ -55,7 +55,6 @@ class ProducerOptions(ClientOptions, total=False):
     strategy: Literal["round_robin", "least_loaded"]
     trace: bool | Iterable[str]
     on_unreachable: Literal["retry", "fail"]
-    new_partition_delay: float | None
     window: int
     idle_timeout: float
     connections_per_nsqd: int
@@ -82,7 +81,7 @@ class ConsumerOptions(ClientOptions, total=False):
     tag: str | None
     ext_filter: ExtFilter | None
     skip_header: str | Mapping[str, object] | None
-    decompress: bool | Literal["if_possible"]
+    decompress: bool
     max_decompressed_bytes: int
     requeue_backoff: Backoff
     handler_backoff: Backoff | None

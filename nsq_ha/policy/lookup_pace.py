@@ -68,7 +68,7 @@ def interval_after(calm_rounds: int, shortest: float, chance: float) -> float:
 
 
 def partition_delay(shortest: float) -> float:
-    """Return how long a producer waits before it uses a new partition, if ``new_partition_delay`` is not given.
+    """Return how long a producer waits before it uses a new partition.
 
     A consumer with the same ``lookup_interval`` begins a lookup within the longest interval. It has another
     ``lookup_interval`` to get the answer and to subscribe.

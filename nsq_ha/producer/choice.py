@@ -208,9 +208,7 @@ class Repartition:
 
     def __init__(self, topic: str, config: ProducerConfig) -> None:
         self._topic = topic
-        given = config.new_partition_delay
-        default = partition_delay(config.lookup_interval)
-        self._delay = default if given is None else given
+        self._delay = partition_delay(config.lookup_interval)
         self._loop = asyncio.get_running_loop()
         self.count: PartitionCount = PartitionCount()
         self._is_partitioned = True

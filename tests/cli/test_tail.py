@@ -85,6 +85,24 @@ def test_bodies_alone_come_byte_for_byte(invoke: Invoke, topic: str) -> None:
     assert invoke("tail", topic, "--from", "beginning", "-n", "1", "--raw").stdout_bytes == b"a\x00\xff\n"
 
 
+def test_compressed_bodies_are_decompressed_if_they_can_be(cluster: DevCluster, invoke: Invoke) -> None:
+    """One that cannot be, which anybody may publish, stops nothing: not on an ordered topic, either."""
+    cluster.create_topic("packed", 1, 1, ordered=True, extended=True, sync_every=1)
+    cluster.create_topic("unpacked", 1, 1, sync_every=1)
+    bodies = [b"same" * 10_000, b"other" * 100_000]
+    with sync.Producer(lookupd=cluster.lookupd, compress_body="gzip") as producer:
+        producer.publish("packed", bodies[0], partition=0)
+        producer.publish("packed", b"bad", partition=0, headers={"nsq.client.compress": "1"})
+        producer.publish("packed", bodies[1], partition=0)
+    expected = [bodies[0], b"bad", bodies[1]]
+    shown = invoke("tail", "packed", "--from", "beginning", "-n", "3", "--raw")
+    assert shown.stdout_bytes.splitlines() == expected
+    copied = invoke("copy", "packed", "unpacked", "--from", "beginning", "-n", "3", "--body-only", "--ignore-order")
+    assert copied.exit_code == 0, copied.stderr
+    shown = invoke("tail", "unpacked", "--from", "beginning", "-n", "3", "--raw")
+    assert shown.stdout_bytes.splitlines() == expected
+
+
 def test_from_a_time_only_what_is_newer_comes(invoke: Invoke, topic: str) -> None:
     invoke("pub", topic, "--partition", "0", stdin="old")
     result = invoke("tail", topic, "--partition", "0", "--from", "2001-01-01", "-n", "1", "--raw")

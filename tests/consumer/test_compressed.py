@@ -47,19 +47,6 @@ async def test_it_can_be_handed_out_as_it_is_stored(stage: Stage) -> None:
     assert message.headers == {"a": 1, "nsq.client.compress": "1", "nsq.msg.size": "1600"}
 
 
-@pytest.mark.parametrize("body", [GZIP[:-5], compress_body(bytes(5_000_000), "gzip")[0][:-5]])  # the second in a thread
-async def test_one_that_cannot_be_decompressed_can_be_handed_out_as_it_is_stored(stage: Stage, body: bytes) -> None:
-    stage.lead({0: stage.nsqd}, extended=True)
-    header = b'{"nsq.client.compress":"1"}'
-    async with stage.consumer(decompress="if_possible") as consumer:
-        peer = await stage.nsqd.subscriber()
-        peer.message(body, message_id(3), layout=EXT, ext=header)
-        message = await anext(consumer)
-        assert (message.body, message.ext, message.compressed) == (body, header, None)
-        peer.message(GZIP, message_id(4), layout=EXT, ext=HEADER)
-        assert (await anext(consumer)).compressed == (GZIP, HEADER)
-
-
 @pytest.mark.parametrize(
     ("body", "header", "said"),
     [

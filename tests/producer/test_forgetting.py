@@ -61,7 +61,7 @@ async def test_a_topic_comes_back_with_its_next_publish(stage: Stage) -> None:
 
 async def test_a_topic_that_grew_while_it_was_idle_is_used_in_full_at_once(stage: Stage) -> None:
     stage.lead({0: stage.nsqds[0]})
-    async with stage.producer(idle_timeout=1.0, new_partition_delay=60.0) as producer:
+    async with stage.producer(idle_timeout=1.0) as producer:
         await producer.publish(TOPIC, b"x")
         await eventually(lambda: not watched(producer))
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})

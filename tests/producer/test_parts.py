@@ -357,7 +357,7 @@ async def test_a_partition_in_trouble_is_left_out_and_probed() -> None:
 
 
 def repartition_of() -> Repartition:
-    return Repartition(TOPIC, ProducerConfig(lookupd=("http://a:1",), new_partition_delay=1.0))
+    return Repartition(TOPIC, ProducerConfig(lookupd=("http://a:1",), lookup_interval=0.05))
 
 
 async def changed(repartition: Repartition, *, is_partitioned: bool = True) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nsq_ha import ConfigError, Producer, ProducerConfig
+from nsq_ha import Producer
 from nsq_ha.errors import PublishError
 from nsq_ha.events import Event, Repartitioned
 from nsq_ha.policy.liveness import DOUBTED_AFTER
@@ -16,7 +16,9 @@ from tests.support.nsqd import LIMIT, Holding
 from tests.support.stage import TOPIC, Stage
 from tests.support.waiting import eventually
 
-DELAY = 0.4
+LOOKUP_INTERVAL = 0.05
+DELAY = 13 * LOOKUP_INTERVAL
+"""Seconds for which new partitions are not used: the longest interval between lookups, and a short one."""
 
 
 def grow(stage: Stage, number: int) -> None:
@@ -29,7 +31,7 @@ def grow_without_leaders(stage: Stage, led: int, number: int) -> None:
 
 
 def growing(stage: Stage, **options: Any) -> Producer:  # noqa: ANN401 - ProducerConfig's fields
-    return stage.producer(lookup_interval=0.05, **({"new_partition_delay": 0.0} | options))
+    return stage.producer(**({"lookup_interval": LOOKUP_INTERVAL} | options))
 
 
 async def partitions_of(producer: Producer) -> set[int]:
@@ -55,7 +57,7 @@ async def until_it_knows(producer: Producer, number: int) -> None:
 async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     grow(stage, 2)
-    async with growing(stage, new_partition_delay=DELAY) as producer:
+    async with growing(stage) as producer:
         assert await partitions_of(producer) == {0, 1}
         grow(stage, 4)
         grown_at = loop.time()
@@ -63,21 +65,10 @@ async def test_new_partitions_are_published_to_after_their_delay(stage: Stage) -
         assert loop.time() - grown_at >= DELAY
 
 
-async def test_the_usual_delay_is_longer_than_consumers_take_to_find_them(stage: Stage) -> None:
-    loop = asyncio.get_running_loop()
-    grow(stage, 2)
-    async with stage.producer(lookup_interval=0.1) as producer:
-        assert await partitions_of(producer) == {0, 1}
-        grow(stage, 4)
-        grown_at = loop.time()
-        await until_it_uses(producer, {0, 1, 2, 3})
-        assert loop.time() - grown_at >= 1.2 + 0.1
-
-
 async def test_new_partitions_that_take_no_writes_are_not_hashed_over(stage: Stage) -> None:
     loop = asyncio.get_running_loop()
     grow(stage, 2)
-    async with growing(stage, new_partition_delay=DELAY) as producer:
+    async with growing(stage) as producer:
         await producer.publish(TOPIC, b"x")
         grow_without_leaders(stage, 2, 4)
         changed_at = loop.time()
@@ -92,7 +83,7 @@ async def test_new_partitions_that_take_no_writes_are_not_hashed_over(stage: Sta
 
 async def test_a_partition_that_is_named_is_published_to_at_once(stage: Stage) -> None:
     grow(stage, 1)
-    async with growing(stage, new_partition_delay=60.0) as producer:
+    async with growing(stage, lookup_interval=1.0) as producer:
         await producer.publish(TOPIC, b"x")
         grow(stage, 2)
         await until_it_knows(producer, 2)
@@ -125,7 +116,7 @@ async def test_what_a_silent_leader_has_is_not_written_to_it_again_for_partition
     stage: Stage,
 ) -> None:
     grow(stage, 1)
-    async with growing(stage, new_partition_delay=60.0) as producer:
+    async with growing(stage, lookup_interval=1.0) as producer:
         await producer.publish(TOPIC, b"0")
         grow(stage, 2)
         await until_it_knows(producer, 2)
@@ -138,7 +129,7 @@ async def test_what_a_silent_leader_has_is_not_written_to_it_again_for_partition
 
 async def test_a_recreated_topic_is_used_at_once(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     grow(stage, 1)
-    async with growing(stage, new_partition_delay=60.0) as producer:
+    async with growing(stage, lookup_interval=1.0) as producer:
         await producer.publish(TOPIC, b"x", key="k")
         stage.lookupd.answer("/lookup", {"message": "Key not found"}, status=404)
         await until_view(producer, lambda view: not view.exists)
@@ -146,8 +137,3 @@ async def test_a_recreated_topic_is_used_at_once(stage: Stage, caplog: pytest.Lo
         assert await partitions_of(producer) == {0, 1}
         await producer.publish(TOPIC, b"x", key="k")
     assert "keys move" not in caplog.text
-
-
-def test_the_options_are_checked() -> None:
-    with pytest.raises(ConfigError, match="new_partition_delay"):
-        ProducerConfig(new_partition_delay=-1.0)

@@ -47,7 +47,7 @@ async def test_one_waiting_publish_moves_though_nobody_listed_an_nsqd_for_a_whil
 async def test_one_waiting_publish_moves_to_a_partition_that_was_added(stage: Stage) -> None:
     """The topic grows while its only partition has no leader."""
     loop = asyncio.get_running_loop()
-    async with stage.producer(lookup_interval=1.0, new_partition_delay=2.0, max_lookup_interval=1.0) as producer:
+    async with stage.producer(lookup_interval=1.0) as producer:
         await producer.publish(TOPIC, b"x")
         await stage.nsqds[0].stop()
         began = loop.time()
@@ -55,7 +55,7 @@ async def test_one_waiting_publish_moves_to_a_partition_that_was_added(stage: St
         await dawdle(0.5)
         stage.lead({0: stage.nsqds[0], 1: stage.nsqds[1]})
         assert (await waiting).partition == 1
-        assert loop.time() - began < 15.0
+        assert loop.time() - began < 30.0
 
 
 # ------------------------------------------------------------ what closing waits for
