@@ -107,12 +107,17 @@ nitpick_ignore += [("py:class", name) for name in ("Earlier", "Memory", "Replica
 nitpick_ignore += [
     ("py:class", f"nsq_ha.{name}")
     for name in (
+        "admin.memory.Memory",
+        "admin.reading.Earlier",
+        "admin.reading.Replicas",
         "dead_letters.letter.Publishes",
         "dead_letters.letter._T_co",
         "message.Watch",
         "message._T",
         "policy.topology.Pending",
         "protocol.ext_filter.FilterRule",
+        "sync.worker._Handler",
+        "worker._Handler",
     )
 ]
 nitpick_ignore_regex = [

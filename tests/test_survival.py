@@ -43,7 +43,6 @@ BOTH: Final[dict[str, tuple[object, str]]] = {
     "merging answers": (lookups, "merge_round"),
     "reporting a view": (lookups.TopicWatch, "_report"),
     "asking for the list": (LookupClient, "list_lookupd"),
-    "learning a nsqlookupd": (servers.Servers, "_learn"),
     "resolving a nsqlookupd": (servers.Servers, "_resolve"),
 }
 PRODUCER: Final[dict[str, tuple[object, str]]] = {

@@ -100,7 +100,7 @@ class Counting(sync.Producer):
 
     published = 0
 
-    def publish(self, topic: str, body: bytes, **options: Any) -> Receipt:  # type: ignore[mutable-override]  # noqa: ANN401
+    def publish(self, topic: str, body: bytes, **options: Any) -> Receipt:  # noqa: ANN401
         Counting.published += 1
         return super().publish(topic, body, **options)
 

@@ -321,7 +321,7 @@ class WaitingCall(Call[_Result]):
         self._error: BaseException | None = None
         self._result: list[_Result] = []
         # A bare lock: half the price of an Event, and signal handlers can interrupt the wait for it as well.
-        self.over = allocate_lock()
+        self.over: LockType = allocate_lock()
         self.over.acquire()
 
     def succeeded(self, result: _Result) -> None:

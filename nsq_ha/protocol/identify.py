@@ -130,7 +130,7 @@ class Offer:
             extend_support: Whether the connection is for an extended topic (consumers only).
             is_plain: Whether the nsqd is an upstream one, which accepts only longer ``output_buffer_timeout``.
             is_modest: Whether nsqd refused a default of this library: its own take the place of all of
-                :data:`DEFAULTS`. A heartbeat of its own could be too rare, so the shortest is asked for.
+                ``DEFAULTS``. A heartbeat of its own could be too rare, so the shortest is asked for.
         """
         consumer = config if isinstance(config, ConsumerConfig) else None
         # A host name need not be UTF-8; other bytes become surrogates, which JSON cannot represent.
@@ -224,7 +224,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_too_old(self) -> bool:
-        """Whether it is older than :data:`OLDEST`; versions of other servers are not compared."""
+        """Whether it is older than ``OLDEST``; versions of other servers are not compared."""
         return re.match(r"0\.(?:[01]|2\.(?:1?[0-9]|2[0-2]))(?![0-9])", self.version) is not None
 
     @property

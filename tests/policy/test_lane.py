@@ -181,3 +181,11 @@ def test_a_silent_leader_is_asked_with_each_unanswered_publish_in_turn() -> None
     for entry in made:
         lane.give_up(entry)
     assert (lane.is_awaited, lane.ask_again()) == (False, None)
+
+
+def test_what_was_lost_is_in_doubt_unless_it_was_cut_short_or_never_read() -> None:
+    for is_read, doubtful in ((True, [True, False]), (False, [False, False])):
+        lane, made = submitted(("a", ("a",)), ("b", ("b",)))
+        lane.take(0.0, 10)
+        assert lane.lost(is_read=is_read, cut=made[1]) == made
+        assert [entry.maybe_stored for entry in made] == doubtful

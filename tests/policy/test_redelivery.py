@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsq_ha.base.identity import MessageIdentity
+from nsq_ha.options.config import ConsumerConfig
+from nsq_ha.options.types import Backoff
 from nsq_ha.policy.redelivery import (
     DAMAGED_ATTEMPTS,
     LOST_WITHIN,
@@ -18,7 +20,9 @@ from nsq_ha.policy.redelivery import (
     OrderedRequeue,
     Unsettled,
     is_damaged_for_good,
+    requeue_delay,
 )
+from nsq_ha.policy.timing import delay_after
 
 MSG_TIMEOUT = 60.0
 MAX_MSG_TIMEOUT = 900.0
@@ -167,3 +171,19 @@ def test_on_an_ordered_channel_the_next_message_proves_the_fin_before_it() -> No
 def test_a_damaged_message_is_tried_again_before_it_is_finished() -> None:
     decided = [is_damaged_for_good(attempts) for attempts in range(1, DAMAGED_ATTEMPTS + 2)]
     assert decided == [False] * (DAMAGED_ATTEMPTS - 1) + [True, True]
+
+
+def test_a_failed_message_comes_later_than_the_pause_and_on_an_ordered_topic_no_later() -> None:
+    config = ConsumerConfig(lookupd=("http://a:1",))
+    for attempts in range(1, 6):
+        pause = delay_after(Backoff(1.0, 4.0), attempts, lambda: 0.0)
+        assert requeue_delay(config, attempts, is_ordered=False) > 4.0
+        assert requeue_delay(config, attempts, is_ordered=True) == pause
+    unpaused = ConsumerConfig(lookupd=("http://a:1",), handler_backoff=None)
+    assert requeue_delay(unpaused, 1, is_ordered=True) == requeue_delay(unpaused, 1, is_ordered=False)
+
+
+def test_the_ids_of_what_was_finished_without_a_sure_effect_are_known() -> None:
+    finished = Finished()
+    finished.remember(ONE, 0.0)
+    assert list(finished.ids()) == [ONE.id]

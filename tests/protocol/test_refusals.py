@@ -100,3 +100,28 @@ def test_the_page_of_errors_has_the_table() -> None:
         assert error.detail != server_error(said.encode()).detail, said
         for setting in (option.split("`")[1], flag.split("`")[1]):
             assert setting in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("E_BAD_BODY IDENTIFY heartbeat interval (100) is invalid", "heartbeat_interval"),
+        ("E_BAD_BODY IDENTIFY output buffer size (100000) is invalid", "output_buffer_bytes"),
+        ("E_BAD_BODY IDENTIFY colour (7) is invalid", None),
+        ("E_BAD_BODY IDENTIFY failed to decode JSON body", None),
+    ],
+)
+def test_a_refused_identify_names_the_option(text: str, option: str | None) -> None:
+    assert refusals.refused_option(server_error(text.encode())) == option
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("E_INVALID REQ timeout 7200000000000 out of range 0-3600000000000", 3600.0),
+        ("E_INVALID RDY count 5000 out of range 0-2500", None),
+        ("E_REQ_FAILED REQ timeout 1 out of range 0-1", None),
+    ],
+)
+def test_a_refused_requeue_names_the_longest_delay(text: str, seconds: float | None) -> None:
+    assert refusals.longest_delay(server_error(text.encode())) == seconds
