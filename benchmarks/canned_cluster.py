@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.canned_server import CLOSE_WAIT, OK, frames
+from benchmarks.canned_server import CLOSE_WAIT, IDENTITY, OK, frames
 from benchmarks.descriptors import allow_descriptors
 from benchmarks.processes import serving_process
 from nsq_ha.protocol.frames import HEARTBEAT
@@ -198,6 +198,8 @@ class _Nsqd(_Peer):
             self._ready = int(rest)
         elif word == b"CLS":
             return CLOSE_WAIT
+        if word == b"IDENTIFY":
+            return IDENTITY
         return OK if word in _WITH_BODY or word.startswith(b"SUB") else b""
 
     def _due(self) -> bytes:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.canned import Outcome
-from benchmarks.canned_server import OK
+from benchmarks.canned_server import IDENTITY, OK
 from benchmarks.processes import serving_process
 from nsq_ha import Producer
 
@@ -148,7 +148,7 @@ def _answer_one(connection: socket.socket, command_bytes: int) -> None:
         if not data:
             return
         if b"IDENTIFY\n" in seen + data and b"IDENTIFY\n" not in seen:
-            connection.sendall(OK)
+            connection.sendall(IDENTITY)
         seen += data
     received = len(seen) - seen.index(_PUB)
     while True:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 HEAD: Final = struct.Struct(">iiqH16s")
 CLOSE_WAIT: Final = b"\x00\x00\x00\x0e\x00\x00\x00\x00CLOSE_WAIT"
 OK: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
+IDENTITY: Final = b"\x00\x00\x00\x06\x00\x00\x00\x00{}"
+"""The answer to IDENTIFY of an nsqd that says nothing of itself. A bare ``OK`` is one of a version that is too old."""
 _CHUNK: Final = 1 << 18
 _BLOCK: Final = 1 << 24
 
@@ -84,7 +86,7 @@ class _Client:
             return True
         self._seen += data
         due = self._seen.count(b"IDENTIFY\n") + self._seen.count(b"SUB ")
-        self.connection.send(OK * (due - self._greeted))
+        self.connection.send(b"".join(OK if place else IDENTITY for place in range(self._greeted, due)))
         self._greeted = due
         self.sends = b"\nRDY " in self._seen
         return True
