@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.logging import LogCaptureHandler
 from hypothesis import settings
 
-from nsq_ha.base import redaction, unexpected
+from nsq_ha.base import aside, redaction, unexpected
 from tests.spark_host import SparkHost
 from tests.support import programs
 from tests.support.chance import examples_of_the_tree_alone
@@ -39,6 +40,19 @@ def nothing_is_remembered() -> Iterator[None]:
     yield
     redaction.forget()
     unexpected.forget()
+
+
+@pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """Return what was logged, with the records that a background loop has handed over to the thread that logs."""
+    kept = caplog.handler
+
+    def handler(_: object) -> LogCaptureHandler:
+        aside.wait_handled(10.0)
+        return kept
+
+    monkeypatch.setattr(pytest.LogCaptureFixture, "handler", property(handler))
+    return caplog
 
 
 @pytest.fixture(scope="session")

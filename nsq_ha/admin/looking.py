@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar
 
 from nsq_ha.admin.cluster import ClusterAdmin
 from nsq_ha.admin.description import ClusterStats
@@ -53,10 +54,10 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
         began, old, errors = clock(), before or Reading(time.time()), dict[str, str]()
         limit = timeout * 0.8
 
-        async def part(name: str, question: Coroutine[Any, Any, T], known: T) -> T:
+        async def part(name: str, ask: Callable[[], Awaitable[T]], known: T) -> T:
             try:
                 async with asyncio.timeout(limit):
-                    return await question
+                    return await ask()
             except NsqError as error:
                 if before is None and name == "nsqds":
                     raise
@@ -66,11 +67,13 @@ class LookAdmin(TopicAdmin, ClusterAdmin, StatsAdmin):
             return known
 
         stats, infos, listed, cluster, described = await asyncio.gather(
-            part("nsqds", self.stats(clients=clients, timeout=limit), old.stats),
-            part("nodes", self.nodes(), None),
-            part("topics", self.topics(), None),
-            part("cluster", self.cluster(timeout=timeout), old.cluster),
-            asyncio.gather(*(part("", self.describe(each, timeout=limit), old.details.get(each)) for each in topics)),
+            part("nsqds", partial(self.stats, clients=clients, timeout=limit), old.stats),
+            part("nodes", self.nodes, None),
+            part("topics", self.topics, None),
+            part("cluster", partial(self.cluster, timeout=timeout), old.cluster),
+            asyncio.gather(
+                *(part("", partial(self.describe, each, timeout=limit), old.details.get(each)) for each in topics)
+            ),
         )
         at = time.time()
         found = Reading(

@@ -10,6 +10,7 @@ import ssl
 import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from nsq_ha.admin import AdminClient, ClusterStats, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.keywords import ConsumerOptions
+    from nsq_ha.policy.topology import Node
 
+    _Each = TypeVar("_Each")
     _Result = TypeVar("_Result")
 
 MOST_TOPICS: Final = 50
@@ -161,11 +164,11 @@ async def gather(cluster: ClusterAccess, topic: str | None) -> Facts:
             return Facts(reading=reading)
         names = [topic] if topic is not None else sorted(reading.listed)
         chosen = names[:MOST_TOPICS]
-        described = await _limited(_described(admin, name, strict=topic is not None) for name in chosen)
+        described = await _limited(partial(_described, admin, strict=topic is not None), chosen)
         details = {each.view.topic: each for each in described if each is not None}
     stats = reading.stats
     views = (
-        {} if reading.is_plain else dict(zip(chosen, await _limited(ask_all(cluster, n) for n in chosen), strict=True))
+        {} if reading.is_plain else dict(zip(chosen, await _limited(partial(ask_all, cluster), chosen), strict=True))
     )
     return Facts(
         reading=replace(reading, details=details),
@@ -190,22 +193,23 @@ async def _described(admin: AdminClient, topic: str, *, strict: bool) -> TopicDe
         return None
 
 
-async def _limited(questions: Iterable[Awaitable[_Result]]) -> list[_Result]:
+async def _limited(work: Callable[[_Each], Awaitable[_Result]], of: Iterable[_Each]) -> list[_Result]:
     """Ask several at the same time, but not all."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(question: Awaitable[_Result]) -> _Result:
+    async def asked(each: _Each) -> _Result:
         async with slots:
-            return await question
+            return await work(each)
 
-    return list(await asyncio.gather(*map(ask, questions)))
+    return list(await asyncio.gather(*map(asked, of)))
 
 
 async def unreachable(stats: ClusterStats) -> dict[str, str]:
     """Return why no connection to a node is possible, by its address."""
     until = time.monotonic() + _ALL
 
-    async def connect(host: str, port: int) -> str:
+    async def connect(node: Node) -> str:
+        host, port = node.host, node.tcp_port
         if time.monotonic() > until:
             return "it was not asked in time, since others hang"
         try:
@@ -222,7 +226,7 @@ async def unreachable(stats: ClusterStats) -> dict[str, str]:
             return error.strerror or str(error)
 
     nodes = [each.node for each in stats.nodes]
-    reasons = await _limited(connect(node.host, node.tcp_port) for node in nodes)
+    reasons = await _limited(connect, nodes)
     return {node.address: reason for node, reason in zip(nodes, reasons, strict=True) if reason}
 
 
@@ -243,7 +247,7 @@ async def clocks(cluster: ClusterAccess, stats: ClusterStats, lookupds: Iterable
 
     # Those that were given, too: lookupd_tls needs one with https, which may be away.
     async with new_client([*cluster.lookupd, *urls], cluster.lookupd_tls) as client:
-        found = await _limited(measured(client, url) for url in urls)
+        found = await _limited(partial(measured, client), urls)
     return {url: seconds for url, seconds in zip(urls, found, strict=True) if seconds is not None}
 
 

@@ -135,7 +135,7 @@ class Server:
             if (answer := listing.answer(topic, access)) is not None:
                 return answer
         async with self._slots:
-            return await tried(self, self._twice(partial(self.client.lookup, topic, access)))
+            return await tried(self, partial(self._twice, partial(self.client.lookup, topic, access)))
 
     def listed(self, topic: str, access: Access, since: float) -> LookupAnswer | None:
         """Return the answer of the list of nsqds that :meth:`lookup` would use. None if it would ask for one."""
@@ -149,7 +149,7 @@ class Server:
             if self._listing is not None and self._listed_at >= since:
                 return self._listing
             began_at = self._loop.time()
-            found: Listing | LookupUnavailableError = await tried(self, self._twice(self._list))
+            found: Listing | LookupUnavailableError = await tried(self, partial(self._twice, self._list))
             self._listing, self._listed_at = found, began_at
             return found
 
@@ -167,13 +167,13 @@ class Server:
             return await ask()
 
 
-async def tried(server: Server, asking: Awaitable[T]) -> T | LookupUnavailableError:
+async def tried(server: Server, ask: Callable[[], Awaitable[T]]) -> T | LookupUnavailableError:
     """Return what a server answers, or its failure, without frames: they hold the whole answer.
 
     An error that an answer causes counts as that server's failure and must not end anything else.
     """
     try:
-        return await asking
+        return await ask()
     except LookupUnavailableError as error:
         _log.debug("nsqlookupd %s: %s", server.url, error)
         return without_frames(error)

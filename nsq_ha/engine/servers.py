@@ -245,7 +245,9 @@ class Servers:
         Asks the working ones. None if none answers, which does not count as a failure.
         """
         well = [server for server in self._servers if not server.failures]
-        tasks = [self._loop.create_task(tried(server, server.client.channels(topic, partition))) for server in well]
+        tasks = [
+            self._loop.create_task(tried(server, partial(server.client.channels, topic, partition))) for server in well
+        ]
         try:
             for ended in asyncio.as_completed(tasks):
                 if not isinstance(found := await ended, LookupUnavailableError):
@@ -301,7 +303,7 @@ class Servers:
         asked = tuple(self._servers)
         try:
             await asyncio.gather(*map(self._resolve, asked))
-            found = await asyncio.gather(*(tried(server, server.client.list_lookupd()) for server in asked))
+            found = await asyncio.gather(*(tried(server, server.client.list_lookupd) for server in asked))
             given: list[Server] = []
             causes: list[tuple[str, str]] = []
             for server, listed in zip(asked, found, strict=True):
@@ -380,7 +382,7 @@ class Servers:
         seen = [(server, nodes) for server, nodes in seen if nodes or not (server.list and server.list.supported)]
         sights = [Sight(server.url, nodes) for server, nodes in seen]
         if may_differ(sights):
-            found = await asyncio.gather(*(tried(server, server.client.nodes()) for server, _ in seen))
+            found = await asyncio.gather(*(tried(server, server.client.nodes) for server, _ in seen))
             sights = [
                 Sight(sight.lookupd, sight.lookupds, _tcp_addresses(nsqds))
                 for sight, nsqds in zip(sights, found, strict=True)

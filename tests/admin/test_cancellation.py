@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -83,3 +85,17 @@ async def test_entering_and_closing(well: Scripted) -> None:
         await cut(admin.aclose())
         await closes_again(admin.aclose)
         await eventually(lambda: not others(before))
+
+
+async def test_a_look_that_is_cancelled_at_any_step_leaves_no_coroutine_without_a_task() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with AdminClient("127.0.0.1:1") as admin:
+            for steps in range(30):
+                looking = asyncio.create_task(admin.look())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                looking.cancel()
+                await asyncio.gather(looking, return_exceptions=True)
+        gc.collect()
+    assert [str(each.message) for each in caught] == []
