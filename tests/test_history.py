@@ -158,3 +158,12 @@ def test_a_publish_in_doubt_may_come_late() -> None:
 def test_without_order_any_order_is_right() -> None:
     events = [BEGIN | {"ordered": False}, *without("seen", 1)[1:-1], seen(1, 10.0), END]
     assert wrong(events) == []
+
+
+def test_a_key_that_moved_as_the_topic_grew_is_in_order_within_each_partition() -> None:
+    moved = [BEGIN, call(0, 1.0), call(1, 1.0), call(2, 1.0)]
+    there = {"partition": 1}
+    acknowledged = [stored(0, 2.0), stored(1, 2.0, **there), stored(2, 2.0, **there)]
+    assert wrong([*moved, *acknowledged, seen(1, 3.0, **there), seen(2, 4.0, **there), seen(0, 5.0), END]) == []
+    backwards = [seen(2, 3.0, **there), seen(1, 4.0, **there), seen(0, 5.0)]
+    assert wrong([*moved, *acknowledged, *backwards, END]) == ["k:1 was seen for the first time after k:2"]

@@ -4,7 +4,8 @@
 rule                      broken by
 ========================  ==========================================================================
 at least once             a message that was acknowledged and never seen
-order                     the first sight of a message after that of a later one of its key (ordered)
+order                     the first sight of a message after that of a later one of its key and partition
+                          (ordered): keys move when a topic grows
 "not stored" is true      a message that failed as *not stored*, and was seen
 receipts                  an id or offset of a receipt under which another message was seen, or (ordered) none; one id
                           in two receipts
@@ -50,7 +51,7 @@ class Checker:
         self._denied: set[Value] = set()
         self._doubted: set[Value] = set()
         self._seen: set[Value] = set()
-        self._first: dict[str, dict[int, float]] = {}
+        self._first: dict[tuple[str, int], dict[int, float]] = {}
         self._passed: dict[tuple[str, int], int] = {}
         self._at: dict[Place, tuple[Value, int | None]] = {}
         self._receipts: dict[Place, tuple[Value, int]] = {}
@@ -150,7 +151,7 @@ class Checker:
         if not key:  # a probe has no key
             return
         # What another process sees is written later than what happened meanwhile.
-        first = self._first.setdefault(key, {})
+        first = self._first.setdefault((key, place[1]), {})
         first[seq] = min(at, first.get(seq, at))
         if value in self._seen:
             return
@@ -159,7 +160,7 @@ class Checker:
             self.wrong.append(f"{_name(value)} was seen, and nobody published it")
 
     def _judge_order(self) -> None:
-        for key, first in sorted(self._first.items()):
+        for (key, _), first in sorted(self._first.items()):
             highest = -1
             for seq in sorted(first, key=first.__getitem__):
                 # What failed in doubt may lie with an nsqd that stands still, and be stored after all that followed it.
