@@ -1,6 +1,6 @@
 """``python -m benchmarks [PART ...]``: all parts that the servers at hand allow, or those that are named.
 
-``guard``, ``parts`` and ``changes`` need no server. ``peers`` and most of ``growth`` need an
+``guard`` needs no server. ``peers`` and most of ``growth`` need an
 upstream nsqd, whose program ``UPSTREAM_NSQD_BIN`` names; ``ha``, ``spark`` and a part of ``growth`` need a cluster of
 the HA server, whose nsqlookupd ``NSQ_HA_TEST_LOOKUPD`` names.
 """
@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import canned_publish, changes, figures, growth, ha, parts, spark
+from benchmarks import canned_publish, figures, growth, ha, spark
 from benchmarks.canned import MARK, compare, report
 from benchmarks.peers import __main__ as peers
 from benchmarks.record import Record, load
@@ -37,14 +37,10 @@ def guard(record: Record) -> None:
 
 PARTS: Final[dict[str, Callable[[list[str]], None]]] = {
     "peers": peers.main,
-    "parts": parts.main,
     "ha": ha.main,
-    "changes": changes.main,
     "growth": growth.main,
     "spark": lambda _: spark.main([]),  # its figures are kept for Spark's own page
 }
-
-_WITH_BEFORE: Final = ("peers", "changes")
 
 
 def main() -> None:
@@ -56,9 +52,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)}; all when none is named")
     parser.add_argument("--json", type=Path, help="where the figures are kept, besides those that are there")
     parser.add_argument("--page", type=Path, help="folder for the tables and the plot of all that --json keeps")
-    parser.add_argument(
-        "--before", default="", metavar="COMMIT", help="peers and changes measure it in the same rounds"
-    )
+    parser.add_argument("--before", default="", metavar="COMMIT", help="peers measures it in the same rounds")
     chosen = parser.parse_args()
     if unknown := [name for name in chosen.parts if name not in names]:
         parser.error(f"unknown: {', '.join(unknown)}")
@@ -70,9 +64,7 @@ def main() -> None:
             guard(Record(chosen.json))
         else:
             arguments = ["--json", str(chosen.json)] if chosen.json else []
-            PARTS[name](
-                [*arguments, "--before", chosen.before] if name in _WITH_BEFORE and chosen.before else arguments
-            )
+            PARTS[name]([*arguments, "--before", chosen.before] if name == "peers" and chosen.before else arguments)
     if chosen.page:
         figures.main([str(chosen.json), str(chosen.page)])
 

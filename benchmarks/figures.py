@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import changes, growth, parts
+from benchmarks import growth
 from benchmarks.peers.environments import GO_NSQ, OURS_311, OURS_312, OURS_UVLOOP, PEERS
 from benchmarks.peers.rounds import Outcome
 from benchmarks.peers.rows import ROWS, Row, table
@@ -32,16 +32,11 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     kept = Record(chosen.json).read()
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    rows = _rows(kept)
-    found = changes.found(kept, {name: outcomes for name, (_, outcomes) in zip(_names(kept), rows, strict=True)})
     texts = {
-        "changes.md.inc": changes.table(found),
-        "changes.json": changes.as_json(found),
         "peers.md.inc": _peers(kept),
         "absolute.md.inc": _absolute(kept),
         "ha.md.inc": _ha(kept),
         "guard.md.inc": _guard(kept),
-        "parts.md.inc": parts.table(kept.get("parts", {"figures": {}})["figures"]),
         "growth.md.inc": _growth(kept),
         "conditions.md.inc": _conditions(kept),
     }
@@ -51,17 +46,14 @@ def main(arguments: list[str] | None = None) -> None:
         (chosen.folder / "growth.svg").write_text(growth.plot(points))
 
 
-def _names(kept: dict[str, Any]) -> list[str]:
-    return [name for name in ROWS if f"peers/{name}" in kept]
-
-
 def _rows(kept: dict[str, Any]) -> list[tuple[Row, list[Outcome]]]:
     return [
         (
             ROWS[name],
             [Outcome(_CLIENTS[client], results) for client, results in kept[f"peers/{name}"]["figures"].items()],
         )
-        for name in _names(kept)
+        for name in ROWS
+        if f"peers/{name}" in kept
     ]
 
 

@@ -1,7 +1,6 @@
 """Charts of measured figures: bars as SVG, drawn from the very tables and files that the pages show.
 
 .. speed-chart::   messages a second beside other clients, from ``performance/figures.json``
-.. change-chart::  how far the goals of speed are reached, before and after, from ``performance/changes.json``
 .. fault-chart::   what the client adds to each fault, from the table of the fail-over page
 .. spark-chart::   rows a second in Spark by the size of bodies, from ``spark-speed/figures.json``
 
@@ -33,8 +32,6 @@ LETTER: Final = 6.9
 BAR: Final = 16
 GAP: Final = 5
 HEAD: Final = 26
-MOST_SHOWN: Final = 2.0
-"""Longest bar of a change, as a multiple of its goal."""
 
 SPEED: Final = {
     "peers/drain100": "Consume, 100 B",
@@ -75,13 +72,12 @@ class Group:
     bars: Sequence[Bar]
 
 
-def draw(about: str, groups: Sequence[Group], most: float | None = None) -> str:
+def draw(about: str, groups: Sequence[Group]) -> str:
     """Return the groups below each other as one SVG.
 
     Args:
         about: For those who cannot see it.
         groups: The groups, at least one.
-        most: The value of a bar of full length. None for each group's largest.
     """
     every = [bar for group in groups for bar in group.bars]
     left = 12 + LETTER * max(len(bar.name) for bar in every)
@@ -91,7 +87,7 @@ def draw(about: str, groups: Sequence[Group], most: float | None = None) -> str:
         if group.title:
             parts.append(f'<text class="head" x="0" y="{top + 16}">{escape(group.title)}</text>')
             top += HEAD
-        full = most or max(bar.value for bar in group.bars)
+        full = max(bar.value for bar in group.bars)
         for bar in group.bars:
             width = max(1.5, bar.value / full * space)
             middle, kind = top + BAR - 4, "ours" if bar.is_ours else "other"
@@ -120,23 +116,6 @@ def speed_chart() -> str:
         ordered = sorted(rates.items(), key=lambda one: -one[1])
         groups.append(Group(title, [Bar(name, rate, f"{rate:,.0f}/s", name == "nsq_ha") for name, rate in ordered]))
     return draw("Messages a second of nsq_ha beside other clients", groups)
-
-
-def change_chart() -> str:
-    """Draw which share of each goal was reached before a change, and is reached now."""
-    groups = []
-    for change in json.loads((PAGES / "performance" / "changes.json").read_text("utf-8")):
-        goal = change["mark"]
-        found = {name: statistics.median(change[name]) for name in ("before", "after") if change[name]}
-        bars = []
-        for name, figure in found.items():
-            share = figure / goal if change["is_rate"] else goal / figure
-            bars.append(Bar(name, min(share, MOST_SHOWN), f"{figure:.3g}", is_ours=name == "after"))
-        sign = ">=" if change["is_rate"] else "<="
-        bars.append(Bar("goal", 1.0, f"{sign} {goal:g}"))
-        title = f"{change['work'].replace('`', '')}, {change['figure']}, of {change['of']}"
-        groups.append(Group(title, bars))
-    return draw("How far the goals of speed are reached, before and after", groups, most=MOST_SHOWN)
 
 
 def fault_rows() -> list[tuple[str, str, float, float]]:
@@ -188,7 +167,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
     charts = {
         "speed-chart": speed_chart,
-        "change-chart": change_chart,
         "fault-chart": fault_chart,
         "spark-chart": spark_chart,
     }
