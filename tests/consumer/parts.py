@@ -32,26 +32,3 @@ def delivery_for(reports: object, partition: int = 3, **options: Any) -> Deliver
     """Return a delivery that reports to a double."""
     ledger: Any = reports
     return Delivery(ledger, partition, DeliveryCounts(), **{"is_ordered": False, **options})
-
-
-class Source(Delivery):
-    """A delivery that keeps the answers.
-
-    Attributes:
-        answers: Number of the message, and ``finish`` or the delay of a requeue.
-    """
-
-    def __init__(self) -> None:
-        reports: Any = Reports()
-        super().__init__(reports, 3, DeliveryCounts(), is_ordered=False)
-        self.nsqd, self.is_alive, self.msg_timeout = "here:4150", True, 60.0
-        self.answers: list[tuple[int, object]] = []
-
-    def finish(self, message: Message) -> None:
-        self.answers.append((message.internal_id & 1023, "finish"))
-
-    def requeue(self, message: Message, delay: float | None) -> None:
-        self.answers.append((message.internal_id & 1023, delay))
-
-    def give_back(self, message: Message) -> None:
-        self.answers.append((message.internal_id & 1023, 0))

@@ -16,7 +16,7 @@ from nsq_ha.devcluster import DevCluster
 from nsq_ha.protocol import Command, Finish, Layout, Requeue
 from nsq_ha.protocol.commands import Identify
 from tests.support.inside import inbox_of
-from tests.support.nsqd import LIMIT, Peer, error, message_id, response
+from tests.support.nsqd import LIMIT, Peer, error, message_id
 from tests.support.stage import Stage
 from tests.support.waiting import block, eventually, stop_process, turn
 from tests.support.work import work
@@ -173,72 +173,6 @@ async def test_what_is_read_after_a_stop_of_the_process_may_be_as_old_as_the_sto
         loop.remove_reader(ours)
     clock.stop()
     assert seen[0] <= began
-
-
-async def test_after_a_block_the_loop_turns_before_what_was_read_is_handled(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The message and a heartbeat come with one read: the heartbeat is answered first."""
-    caplog.set_level(logging.DEBUG, "nsq_ha.wire")
-    nops = []
-
-    def answered() -> int:
-        # What the client has sent, since the kernel may deliver it late.
-        return sum(record.getMessage().endswith("> NOP") for record in caplog.records)
-
-    async def handle(message: Message) -> None:
-        nops.append(answered())
-
-    async with stage.consumer() as consumer:
-        running = asyncio.create_task(consumer.run(handle))
-        peer = await stage.nsqd.subscriber()
-        before = answered()
-        peer.write(response(b"_heartbeat_"))
-        peer.message(b"x")
-        inbox_of(consumer).clock._ticked -= 10.0
-        inbox_of(consumer).clock._turned -= 10.0
-        await stage.nsqd.until(lambda: peer.of(Finish))
-    await running
-    assert nops[0] > before
-
-
-async def test_whoever_is_cancelled_while_the_loop_turns_loses_no_message(stage: Stage) -> None:
-    async with stage.consumer() as consumer:
-        peer = await stage.nsqd.subscriber()
-        for number, body in enumerate((b"x", b"y")):
-            peer.message(body, message_id(number + 2))
-        await eventually(lambda: len(inbox_of(consumer).waiting) == 2)
-        inbox_of(consumer).clock._turned -= 10.0
-        taking = asyncio.create_task(anext(consumer))
-        await turn()
-        assert not taking.done()
-        taking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await taking
-        assert [message.body for message in inbox_of(consumer).waiting] == [b"x", b"y"]
-
-
-@pytest.mark.parametrize("is_cancelled", [True, False])
-async def test_a_message_that_is_taken_while_the_consumer_closes_is_given_back(
-    stage: Stage, *, is_cancelled: bool
-) -> None:
-    consumer = stage.consumer(close_timeout=LIMIT)
-    async with asyncio.timeout(LIMIT / 2), consumer:
-        peer = await stage.nsqd.subscriber()
-        peer.message(b"x")
-        await eventually(lambda: inbox_of(consumer).waiting)
-        inbox_of(consumer).clock._turned -= 10.0
-        taking = asyncio.create_task(anext(consumer))
-        await turn()
-        closing = asyncio.create_task(consumer.aclose())
-        await turn()
-        if is_cancelled:
-            taking.cancel()
-        with pytest.raises(asyncio.CancelledError if is_cancelled else StopAsyncIteration):
-            await taking
-        await closing
-        assert not inbox_of(consumer).waiting
-    assert peer.of(Finish) == []
 
 
 @pytest.mark.parametrize("iterates", [True, False])

@@ -700,3 +700,17 @@ def test_a_function_that_takes_no_message_is_refused(give_up: Any) -> None:  # n
     """Its message used to come again for ever, and no handler saw it."""
     with pytest.raises(ConfigError, match="on_give_up must take one argument, the message"):
         Consumer("payments", "work", nsqd="127.0.0.1:4150", max_attempts=2, on_give_up=give_up)
+
+
+async def test_redeliveries_are_warned_about_at_doubled_numbers(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    attempts = (9, 10, 11, 20, 39, 40)
+    async with stage.consumer() as consumer:
+        peer = await stage.nsqd.subscriber()
+        for number, each in enumerate(attempts):
+            peer.message(b"x", message_id(number + 2), attempts=each)
+        running = asyncio.create_task(consumer.run(lambda _: None))
+        await stage.nsqd.until(lambda: len(peer.of(Finish)) == len(attempts))
+        await consumer.aclose()
+        await running
+    said = [text for text in caplog.messages if "redelivered again and again: this is delivery" in text]
+    assert [text.rpartition(" ")[2] for text in said] == ["10", "20", "40"]

@@ -8,70 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nsq_ha.consumer.clock import Heartbeats, LoopClock, cpu_times
-from tests.support.waiting import block, dawdle
-
-
-@pytest.mark.parametrize(
-    ("suspect", "who", "advice"),
-    [
-        (
-            "handle",
-            "the handler handle blocked the event loop",
-            "Make the handler a plain function (def), or run blocking code with asyncio.to_thread",
-        ),
-        (
-            None,
-            "the event loop was blocked",
-            "Run blocking code, as in the body of a loop over messages, with asyncio.to_thread",
-        ),
-    ],
-)
-async def test_the_first_block_that_matters_is_a_warning(
-    caplog: pytest.LogCaptureFixture, suspect: str | None, who: str, advice: str
-) -> None:
-    caplog.set_level(logging.INFO)
-    heartbeats = Heartbeats("orders/ch", 2.0)
-    heartbeats.blocked(2.0, suspect)
-    assert caplog.messages == []
-    heartbeats.blocked(8.0, suspect)
-    heartbeats.blocked(8.0, suspect)
-    heartbeats.blocked(12.0, suspect)
-    heartbeats.refused()
-    heartbeats.refused()
-    assert caplog.messages == [
-        (
-            f"orders/ch: {who} for 8.0 s. No heartbeat is answered during that time, and nsqd closes a connection after"
-            f" 2 or 3 heartbeat intervals (2 s each). {advice}. New connections ask for heartbeats every 6.0 s"
-        ),
-        f"orders/ch: {who} for 12.0 s: new connections ask for heartbeats every 9.0 s",
-        "orders/ch: nsqd refused a heartbeat interval of 9.0 s; asking for 2 s again",
-    ]
-    assert heartbeats.interval == 2.0
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "waited"),
-    [
-        ((1.0, 1.0), (1.1, 3.0), 2.0),
-        ((1.0, 1.0), (1.1, 1.1), pytest.approx(0.1)),
-        ((1.0, 1.0), (1.1, 9.0), pytest.approx(2.5, abs=0.1)),  # no longer than the block
-        ((1.0, 1.0), (2.5, 3.0), 0.0),  # code of its own took most of the time
-        ((1.0, math.nan), (1.1, math.nan), pytest.approx(math.nan, nan_ok=True)),
-    ],
-)
-async def test_a_block_is_reported_with_the_time_without_a_cpu(
-    monkeypatch: pytest.MonkeyPatch, before: tuple[float, float], after: tuple[float, float], waited: object
-) -> None:
-    times = [before, after]
-    monkeypatch.setattr("nsq_ha.consumer.clock.cpu_times", lambda: times.pop(0) if len(times) > 1 else times[0])
-    seen: list[float] = []
-    clock = LoopClock(lambda seconds, suspect, waited: seen.append(waited))
-    clock.start()
-    block(3.0)
-    await dawdle(0.1)
-    clock.stop()
-    assert seen == [waited]
+from nsq_ha.consumer.clock import Heartbeats, cpu_times
 
 
 def test_a_system_that_does_not_count_the_time_without_a_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

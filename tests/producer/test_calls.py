@@ -7,23 +7,18 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from nsq_ha import OutgoingMessage, Producer, ProducerConfig
+from nsq_ha import OutgoingMessage, ProducerConfig
 from nsq_ha.errors import (
     ClosedError,
     ConfigError,
-    LookupUnavailableError,
-    NoLeaderError,
     PublishError,
-    ResponseTimeoutError,
     TopicNotFoundError,
 )
 from nsq_ha.message import Receipt
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
-from nsq_ha.producer.batch import BATCH_BYTES, BATCH_COUNT, BatchPlan, Part
-from nsq_ha.producer.requests import NO_KEY, PubRequest
+from nsq_ha.producer.batch import BatchPlan, Part
+from nsq_ha.producer.requests import PubRequest
 from nsq_ha.protocol import Pub
 from nsq_ha.protocol.commands import PubTrace
 from tests.support.inside import topics_of
@@ -98,23 +93,6 @@ def shape(parts: list[Part]) -> list[tuple[int | None, list[int], int, bool]]:
     return [(part.partition, list(part.positions), part.request.count, part.request.is_plain) for part in parts]
 
 
-async def test_a_plain_batch_is_cut_by_number_and_size() -> None:
-    case = Planned([b"x"] * (BATCH_COUNT + 2))
-    assert (len(case.plan), case.plan.is_small) == (BATCH_COUNT + 2, False)
-    parts = case.parts()
-    assert case.plan.size == BATCH_COUNT + 2
-    assert [(part.partition, part.positions) for part in parts] == [
-        (None, range(BATCH_COUNT)),
-        (None, range(BATCH_COUNT, BATCH_COUNT + 2)),
-    ]
-    assert (parts[0].request.topic, parts[1].request.size, case.choice.asked) == (TOPIC, 2, [(None, None, case.view)])
-    large = Planned([b"x" * (BATCH_BYTES // 8)] * 9)
-    assert (large.plan.is_small, [len(part.positions) for part in large.parts()]) == (False, [7, 2])
-    small = Planned([b"x"] * BATCH_COUNT)
-    assert small.plan.is_small
-    assert Planned([b"x" * (BATCH_BYTES // 4)] * 4).plan.is_small
-
-
 async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
     config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
     parts = Planned([b"x" * 100] * 9, config=config).parts()
@@ -122,19 +100,6 @@ async def test_a_batch_is_as_large_as_the_server_accepts() -> None:
     assert all(len(part.request.encode(None)) <= len(b"MPUB orders\n") + 4 + 500 for part in parts)
     with pytest.raises(ConfigError, match=r"^message 1: a message of 1001 bytes, .* exceeds max_message_bytes=1000: "):
         Planned([b"x", b"x" * 1001], config=config).parts()
-
-
-@given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=40), trace_id=st.sampled_from([None, 7]))
-async def test_each_command_is_as_large_as_the_limits_allow(sizes: list[int], trace_id: int | None) -> None:
-    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
-    head = 4 + 2 + (0 if trace_id is None else 8)  # plain nsqd's extended topics take two bytes more
-    parts = [list(part.positions) for part in Planned([b"x" * size for size in sizes], trace_id, config).parts()]
-    assert [position for part in parts for position in part] == list(range(len(sizes)))
-    for number, part in enumerate(parts):
-        used = sum(head + sizes[position] for position in part)
-        assert used <= 496
-        following = sizes[part[-1] + 1] if number + 1 < len(parts) else 1000
-        assert used + head + following > 496
 
 
 @pytest.mark.parametrize("trace_id", [None, 7])
@@ -152,23 +117,6 @@ async def test_a_message_that_fits_into_no_batch_is_sent_alone(trace_id: int | N
     assert (parts[1].request.size, parts[1].request.trace_id) == (499, trace_id)
     receipts = [[f"receipt {number}"] for number in range(5)]
     assert case.results(receipts, None) == [f"receipt {number}" for number in range(5)]  # type: ignore[arg-type, comparison-overlap]
-
-
-async def test_a_message_with_headers_that_fits_into_no_batch_is_sent_alone() -> None:
-    config = ProducerConfig(max_message_bytes=1000, max_batch_bytes=500)
-    messages = [OutgoingMessage(b"x" * 490, key="1", headers={"a": "b"}), OutgoingMessage(b"y", headers={"a": "b"})]
-    first, second = Planned(messages, config=config, extend_support=True).parts()
-    assert (first.partition, first.request.keys, first.request.encode(1)[:11]) == (1, (b"1",), b"PUB_EXT ord")
-    assert (first.request.is_plain, second.request.encode(1)[:12]) == (False, b"MPUB_EXT ord")
-
-
-async def test_an_ordered_topic_refuses_plain_bodies_by_the_first() -> None:
-    case = Planned([b"x"] * 2, ordered=True)
-    case.choice.errors = {None: ConfigError("ordered")}
-    with pytest.raises(ConfigError, match=r"^message 0: ordered$"):
-        case.parts()
-    assert case.choice.asked == [(None, None, case.view)]
-    assert Planned([b"x"], ordered=True).parts()
 
 
 async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> None:
@@ -203,46 +151,6 @@ async def test_messages_are_grouped_by_partition_and_kind_in_their_order() -> No
     assert (traced.began_ns > 0, [each.trace_id for each in traced.messages]) == (True, [7])
     assert case.choice.asked[0] == ("1", None, case.view)
     assert case.choice.asked[1] == (None, 2, case.view)
-
-
-@pytest.mark.parametrize(
-    ("given", "text"),
-    [
-        ([b"x", b""], "message 1: a body must not be empty: nsqd refuses empty messages"),
-        (
-            [OutgoingMessage(b"x", key="1"), OutgoingMessage(b"x", headers={"a": 1})],
-            (
-                "message 1: topic 'orders' accepts no headers or tags: create it extended (nsq-ha topic create"
-                " --extended)"
-            ),
-        ),
-        ([OutgoingMessage(b"x", key="1"), OutgoingMessage(b"x", key="bad")], "message 1: no such key"),
-    ],
-)
-async def test_a_wrong_message_is_named_by_its_position(given: list[Any], text: str) -> None:
-    case = Planned(given)
-    case.choice.errors = {"bad": ConfigError("no such key")}
-    with pytest.raises(ConfigError) as caught:
-        case.parts()
-    assert str(caught.value) == text
-    assert isinstance(caught.value.__cause__, ConfigError)
-
-
-async def test_commands_are_cut_by_keys_and_by_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsq_ha.producer.batch.KEY_COUNT", 2)
-    monkeypatch.setattr("nsq_ha.producer.batch.RICH_COUNT", 3)
-    keys = [OutgoingMessage(b"x", key=key) for key in ("0", "0", "00", "000", "000", "0000", "0")]
-    named = [OutgoingMessage(b"x", partition=1)] * 5
-    case = Planned([*keys, *named, *[OutgoingMessage(b"x", trace_id=7)] * 7])
-    assert [(list(part.positions), part.request.keys) for part in case.parts()] == [
-        ([0, 1, 2], (b"0", b"00")),
-        ([3, 4, 5], (b"000", b"0000")),
-        ([6], (b"0",)),
-        ([7, 8, 9, 10, 11], (NO_KEY,)),
-        ([12, 13, 14], ()),
-        ([15, 16, 17], ()),
-        ([18], ()),
-    ]
 
 
 def failed(text: str = "no") -> PublishError:
@@ -340,62 +248,6 @@ async def test_idle_topics_are_forgotten_each_by_itself(stage: Stage) -> None:
 # ---------------------------------------------------------------- a topic that cannot be used
 
 
-def topic_of(producer: Producer, view: TopicView | None, cause: Exception | None = None) -> Any:  # noqa: ANN401
-    """Return a topic whose lookups found ``view``."""
-    publisher = topics_of(producer)[TOPIC]
-    publisher.watch = SimpleNamespace(topic=TOPIC, view=view, error=cause, lookupds=("http://a:1", "http://b:1"))  # type: ignore[assignment]
-    return publisher
-
-
-async def test_each_reason_why_a_topic_cannot_be_used_has_its_text(stage: Stage) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x")
-        publisher = topics_of(producer)[TOPIC]
-        watch = publisher.watch
-
-        def trouble(view: TopicView | None, cause: Exception | None = None) -> object:
-            return topic_of(producer, view, cause).trouble
-
-        known = TopicView(TOPIC, TopicMeta(1), {0: NODES[0]}, complete=True, exists=True)
-        assert trouble(known) is None
-        absent = trouble(TopicView(TOPIC, None, {}, complete=False, exists=False))
-        assert type(absent) is TopicNotFoundError
-        assert str(absent) == str(TopicNotFoundError.named(TOPIC))
-        down = LookupUnavailableError("down")
-        assert trouble(None, down) is down
-        silent = trouble(None)
-        assert type(silent) is LookupUnavailableError
-        assert str(silent) == (
-            "no nsqlookupd named a partition of topic 'orders' in time (http://a:1: has not answered yet; http://b:1:"
-            " has not answered yet)"
-        )
-        empty = TopicView(TOPIC, None, {}, complete=False, exists=True)
-        assert "http://a:1: named no partition; http://b:1: named no partition" in str(trouble(empty))
-        noted = TopicView(TOPIC, None, {}, complete=False, exists=True, note="Topic has no channel")
-        waiting = trouble(noted)
-        assert type(waiting) is NoLeaderError
-        assert str(waiting) == (
-            "topic 'orders' accepts no messages yet: nsqlookupd says 'Topic has no channel': subscribe to it once, or"
-            " start nsqlookupd with -allow-write-with-nochannels"
-        )
-        other = trouble(TopicView(TOPIC, None, {}, complete=False, exists=True, note="busy"))
-        assert str(other) == "topic 'orders' accepts no messages yet: nsqlookupd says 'busy'"
-        assert trouble(noted, down) is down
-        plain = TopicView(TOPIC, None, {}, complete=False, exists=False, is_plain=True)
-        assert str(trouble(plain)) == (
-            "no nsqlookupd lists an nsqd for topic 'orders' (asked http://a:1, http://b:1): start nsqd with the option"
-            " -lookupd-tcp-address; one that already runs registers again within 30 s after nsqlookupd was restarted"
-        )
-        sent = publisher.not_sent(down)
-        assert (str(sent), sent.partition, sent.attempts, sent.maybe_stored) == (
-            "publish to orders not sent: down",
-            None,
-            0,
-            False,
-        )
-        publisher.watch = watch
-
-
 @pytest.mark.parametrize("comes_after", [2.0, None])
 async def test_an_unknown_topic_may_come_within_some_seconds(stage: Stage, comes_after: float | None) -> None:
     stage.lookupd.answer("/lookup", {"message": "Key not found"}, 404)
@@ -427,24 +279,6 @@ async def test_a_known_topic_that_disappears_is_waited_for(stage: Stage) -> None
         assert loop.time() - began == pytest.approx(7.0, abs=0.2)
 
 
-async def test_who_waits_behind_a_large_batch_is_told_so(stage: Stage) -> None:
-    async with stage.producer() as producer:
-        await producer.publish(TOPIC, b"x")
-        publisher = topics_of(producer)[TOPIC]
-        async with publisher.admitted(asyncio.get_running_loop().time() + 100.0, is_quick=False):
-            assert publisher.usable_view() is None
-            with pytest.raises(PublishError) as caught:
-                await producer.publish(TOPIC, b"y", timeout=1.0)
-        assert publisher.usable_view() is not None
-        assert isinstance(caught.value.__cause__, ResponseTimeoutError)
-        assert str(caught.value.__cause__) == (
-            "timed out waiting behind earlier publishes to the same topic: raise timeout=, "
-            "or publish smaller batches if a large one is before it"
-        )
-        assert publisher.queued == 0
-        assert publisher.used_at == asyncio.get_running_loop().time()
-
-
 # ---------------------------------------------------------------- a sender
 
 
@@ -467,6 +301,3 @@ async def test_a_publish_behind_an_unanswered_one_says_so(stage: Stage) -> None:
             PublishError, match=r"may be stored, attempts: 1\): the leader [0-9.:]+ did not answer in time"
         ):
             await first
-
-
-# ---------------------------------------------------------------- its connection
