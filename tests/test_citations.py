@@ -47,16 +47,3 @@ def test_sections_are_numbered_without_a_gap(page: str) -> None:
 def test_nothing_that_is_not_in_the_repository_is_cited() -> None:
     lost = re.compile(r"\b(?:protocol|failures|spark|clients|style) reference,? \d", re.IGNORECASE)
     assert not {where: match[0] for where, text in texts().items() if (match := lost.search(text))}
-
-
-def test_a_citation_names_single_sections_ranges_and_lists() -> None:
-    text = "Source: server protocol 1, 3-5.2;\nserver\nfailures 3.10. Spark design 2 and 4; server protocol, 7."
-    assert [(page.rpartition("/")[2], number) for page, number, _, _ in citations.cited(text)] == [
-        ("server-protocol", "1"),
-        ("server-protocol", "3"),
-        ("server-protocol", "5.2"),
-        ("server-failures", "3.10"),
-        ("spark-design", "2"),
-        ("spark-design", "4"),
-    ]
-    assert [text[start:end] for _, _, start, end in citations.cited(text)] == ["1", "3", "5.2", "3.10", "2", "4"]

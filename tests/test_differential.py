@@ -12,15 +12,13 @@ import pytest
 
 from integration.differential import commands
 from integration.differential.__main__ import run_cases
-from integration.differential.closed import CLOSED
-from integration.differential.commands import KINDS, UPSTREAM, Kind
+from integration.differential.commands import UPSTREAM, Kind
 from integration.differential.comparing import TOLERANCES, Difference, compare, lasting
 from integration.differential.known import KNOWN, why
 from integration.differential.observing import Event, Observation
 from integration.differential.plain import PlainSide
-from integration.differential.running import Found, Runner, Tally
+from integration.differential.running import Found, Runner
 from integration.differential.side import Side
-from integration.differential.table import Compared, rows
 from nsq_ha.devcluster import DevCluster
 from tests.devcluster.unmatched import PAGE
 
@@ -37,11 +35,6 @@ def message(text: str, at: float = 0.1, attempts: int = 1, connection: int = 0) 
 
 
 # ------------------------------------------------------------ the comparison
-
-
-def test_equal_sides_do_not_differ() -> None:
-    case = [seen(message("a")), seen(message("b"), at=1.0)]
-    assert compare(case, case) == []
 
 
 def test_another_answer_is_a_difference() -> None:
@@ -149,32 +142,6 @@ def test_the_docs_tell_of_each_known_difference() -> None:
         assert known.command in {cls.__name__ for cls in get_args(commands.Command)}
     found = Found(PLAIN, [commands.Stats()], Difference(1, "answer", "nothing of the kind", "either"))
     assert why(found) is None
-
-
-# ------------------------------------------------------------ the tables
-
-
-def test_the_table_counts_what_is_listed_apart() -> None:
-    closed = next(one for one in CLOSED if one.kind == "plain")
-    moved: list[commands.Command] = [commands.Move(), commands.Operate("/channel/pause", 0)]
-    known = Found(PLAIN, moved, Difference(2, "answer", '404 {"message":"CHANNEL_NOT_FOUND"}', "200 "))
-    unknown = Found(PLAIN, moved, Difference(1, "answer", "200 ", "404 "))
-    tally = Tally(cases=7, commands=50, unsteady=2, found=[known, unknown])
-    runs, tried = "\n".join(rows([Compared("1.3.0", "plain", tally, [(closed, "differs")])])).split("\n\n")
-    assert runs.splitlines()[2:] == ["| 1.3.0 | plain | 7 | 50 | 2 | 2 | 1 |"]
-    assert tried.splitlines()[2:] == [f"| {closed.what} | plain | `{closed.commit}` | differs |"]
-
-
-def test_the_table_of_the_page_is_of_all_kinds_and_of_no_difference_that_is_not_listed() -> None:
-    """``python -m integration.differential --write`` makes it."""
-    text = (PAGE.parent / "devcluster" / "compared.md.inc").read_text(encoding="utf-8")
-    runs, tried = ([line.strip("| ").split(" | ") for line in part.splitlines()[2:]] for part in text.split("\n\n"))
-    assert [kind for _, kind, *_ in runs] == [kind.name for kind in (*KINDS, UPSTREAM)]
-    for _, _, cases, *_, lasting_ones, listed in runs:
-        assert int(cases) > 5
-        assert lasting_ones == listed
-    shown = {(what, kind, commit.strip("`"), verdict) for what, kind, commit, verdict in tried}
-    assert shown == {(closed.what, closed.kind, closed.commit, "same") for closed in CLOSED}
 
 
 # ---------------------------------------------------------------- two plain clusters

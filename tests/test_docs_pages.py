@@ -10,11 +10,8 @@ from pathlib import Path
 
 import click
 import pytest
-from docutils import nodes
-from docutils.utils import new_document
-from sphinx import addnodes
 
-from docs._ext import breaks, commands, docstrings, figures, links, navigation, reference
+from docs._ext import breaks, commands, figures, links, reference
 from nsq_ha.cli.app import app
 from nsq_ha.policy import timing
 
@@ -36,37 +33,6 @@ def broken(word: str) -> list[str]:
 )
 def test_long_words_of_code_break_behind_punctuation_only(word: str, parts: list[str]) -> None:
     assert broken(word) == parts
-
-
-def test_the_text_of_a_word_stays_the_same() -> None:
-    page = '<p>plain_text_of_more_than_22_letters <code><span class="pre">nsq_ha.policy.lane.Lane.submit</span></code>'
-    assert breaks.with_breaks(page) != page
-    assert breaks.with_breaks(page).replace("<wbr>", "") == page
-    assert "<wbr>" not in breaks.with_breaks(page).partition("<code>")[0]
-
-
-def test_a_colon_in_a_docstring_makes_no_type() -> None:
-    lines = ["Do it.", "", "Returns:", "    The value: nothing is converted.", "Raises:", "    ValueError: It is: bad."]
-    docstrings.keep_colons(None, "method", "", None, None, lines)  # type: ignore[arg-type]  # unused
-    assert lines[3] == "    The value – nothing is converted."
-    assert lines[5] == "    ValueError: It is: bad."
-    lines = ["``idle``: no connection is needed. ``closing``: it ends."]
-    docstrings.keep_colons(None, "data", "", None, None, lines)  # type: ignore[arg-type]  # unused
-    assert lines == ["``idle`` – no connection is needed. ``closing`` – it ends."]
-
-
-def test_the_type_of_an_attribute_is_an_option_of_its_directive() -> None:
-    lines = [".. attribute:: nodes", "", "   Those known.", "", "   :type: dict[str, nsq_ha.policy.topology.Node]", ""]
-    docstrings.types_of_attributes(None, "class", "", None, None, lines)  # type: ignore[arg-type]  # unused
-    assert lines[:3] == [".. attribute:: nodes", "   :type: dict[str, ~nsq_ha.policy.topology.Node]", ""]
-    assert not any(":type:" in line for line in lines[2:])
-
-
-def test_a_dash_is_between_an_argument_and_its_meaning() -> None:
-    page = new_document("page")
-    page += nodes.paragraph("", "", nodes.strong("", "topic"), nodes.Text(" -- "), nodes.Text("not --topic"))
-    docstrings.dashes(None, page)  # type: ignore[arg-type]  # unused
-    assert page.astext() == "topic – not --topic"
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:
@@ -99,20 +65,6 @@ def test_the_pages_are_built_with_what_is_in_their_environment_alone() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-
-
-def test_the_navigation_needs_the_title_of_a_page_and_what_follows() -> None:
-    def entry(name: str, *below: nodes.Element) -> nodes.list_item:
-        return nodes.list_item("", nodes.paragraph("", name), *([nodes.bullet_list("", *below)] if below else []))
-
-    following = addnodes.toctree()
-    whole = nodes.bullet_list("", entry("title", entry("a heading", entry("a name"), following)), entry("alone"))
-    leaf = nodes.bullet_list("", entry("title", entry("a heading")))
-    wanted = nodes.bullet_list("", entry("title", following.deepcopy()), entry("alone"))
-    before = whole.pformat()
-    assert navigation.titles_of(whole).pformat() == wanted.pformat()
-    assert navigation.titles_of(leaf).pformat() == nodes.bullet_list("", entry("title")).pformat()
-    assert whole.pformat() == before
 
 
 def test_the_options_of_the_cluster_are_in_one_table_and_left_out_of_commands() -> None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 
-from integration.exactness import scenario as drawn
 from integration.exactness.log import log_of
-from integration.exactness.scenario import Scenario, SinkScenario, draw, draw_sinks
-from integration.exactness.table import page, summary
 from integration.exactness.verdict import Row, Verdict, judge
 from integration.exactness.writing import judge_sink
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.spark.options import ReadOptions
 from nsq_ha.sync import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 LOG: list[Row] = [
     (partition, 50 * number, b"%d-%d" % (partition, number)) for partition in (0, 1) for number in range(4)
@@ -71,24 +66,6 @@ def test_files_of_a_cut_partition_come_in_any_order_within_a_batch_only() -> Non
     assert judge(WRITTEN, LOG, [[late], [early], [LOG[4:]]], cut=True).disordered == 2
 
 
-def test_a_seed_gives_the_same_runs_and_thirty_have_every_value_often() -> None:
-    runs = draw(30, 5)
-    assert runs == draw(30, 5)
-    assert runs != draw(30, 6)
-    for name in ("kind", "fetch", "fault", "lot", "fresh", "largest"):
-        counted = collections.Counter(getattr(run, name) for run in runs)
-        assert set(counted) == set(getattr(drawn, DECKS[name]))
-        assert min(counted.values()) >= 7
-    assert {len(run.limit) for run in runs} == {len(run.cut) for run in runs} == {0, 1}
-    for run in runs:
-        given = {"lookupd": "h:1", "topic": "t", **run.options}
-        assert ReadOptions.parse(given, "stream").fetch == run.fetch
-        assert run.fault != "worker" or run.reader == "tasks"
-
-
-DECKS = {"kind": "KINDS", "fetch": "FETCHES", "fault": "FAULTS", "lot": "LOTS", "fresh": "FRESH", "largest": "SIZES"}
-
-
 def test_the_log_is_what_the_leader_stored_and_never_another_message() -> None:
     with DevCluster(nsqds=1) as cluster:
         cluster.create_topic("t", partitions=1, replicas=1, sync_every=1)
@@ -131,47 +108,3 @@ def test_each_kind_of_wrong_row_of_a_sink_is_found(kept: list[Row], wrong: Verdi
     verdict = judge_sink(BODIES, kept, kept)
     assert verdict.examples
     assert dataclasses.replace(verdict, examples=()) == wrong
-
-
-def test_a_seed_gives_the_same_writes_and_thirty_have_every_value_often() -> None:
-    runs = draw_sinks(30, 5)
-    assert runs == draw_sinks(30, 5)
-    assert runs != draw_sinks(30, 6)
-    for name, values in (("kind", drawn.KINDS), ("fault", drawn.TROUBLES), ("source", drawn.SOURCES)):
-        counted = collections.Counter(getattr(run, name) for run in runs)
-        assert set(counted) == set(values)
-        assert min(counted.values()) >= 7
-    assert all(run.way == "batches" for run in runs if run.source == "parquet")
-    assert {run.way for run in runs} == set(drawn.WAYS)
-
-
-@pytest.mark.parametrize("draws", [draw, draw_sinks])
-def test_the_tables_show_each_run_and_what_was_wrong(
-    draws: Callable[[int, int], list[Scenario] | list[SinkScenario]],
-) -> None:
-    kept = [
-        {
-            "scenario": dataclasses.asdict(run),
-            "verdict": dataclasses.asdict(Verdict(lost=run.number % 2)),
-            "exact": not run.number % 2,
-            "commit": "abc1234",
-            "load": run.number / 2,
-            **dict.fromkeys(("acknowledged", "stored", "rows", "batches"), 1000),
-        }
-        for run in draws(8, 3)
-    ]
-    about = {
-        "seed": 3,
-        "side": "sink" if draws is draw_sinks else "source",
-        "cluster": "real",
-        "server": "4 nsqds, version 1",
-        "pyspark": "4.3.0",
-        "machine": "2 cores",
-    }
-    lines = page({"runs": kept, **about}).splitlines()
-    assert lines[0].startswith("4 of 8 runs were exact")
-    assert "commit `abc1234`; 2 cores, with a load average of 0.5 to 4.0 when" in lines[0]
-    assert [line.split("|")[-2].strip() for line in lines[4:]] == ["1", "0"] * 4
-    words = [line.split() for line in summary(kept).splitlines()[1:]]
-    assert sum(int(each[2]) for each in words) == 8
-    assert sum(int(each[-1]) for each in words) == 4

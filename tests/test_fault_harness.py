@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,25 +13,10 @@ from integration.faults.load import Load
 from integration.faults.pace import REAL
 from integration.faults.probes import Probes, longest_gap_span
 from integration.faults.proxy import TcpProxy
-from integration.faults.rows import Row, Target, figures_of
-from integration.faults.scenarios import ALL
+from integration.faults.rows import figures_of
 from integration.faults.slim import SlimAudit
-from integration.faults.table import load, long_runs, table
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 ONE_KEY = dataclasses.replace(REAL, keys=1)
-FIGURES = {
-    "publish_held": 0.0,
-    "consume_held": 0.0,
-    "slowest_call": 1.0,
-    "errors": 0,
-    "lost": 0,
-    "out_of_order": 0,
-    "not_stored_but_delivered": 0,
-}
 
 
 @pytest.mark.parametrize(
@@ -112,33 +95,6 @@ def test_a_publish_in_doubt_may_be_stored_after_later_ones() -> None:
     assert audit.doubtful_out_of_order == 1
     assert audit.examples == ["b:0 after 1 at 2.0"]
     assert audit.denied_and_delivered == 1
-
-
-def test_the_table_holds_the_worst_of_the_last_runs(tmp_path: Path) -> None:
-    """Figures of different runs are mixed only by their worst; what did not run is left out."""
-    scenario = ALL[0]
-    lines = []
-    for publish, consume, broken in ((9.0, 9.0, []), (0.3, 0.9, []), (0.5, 0.2, []), (7.0, 7.0, ["did not run: X"])):
-        row = Row(scenario.name, scenario.fault, Target(1.0, 1.5), run=1, broken=list(broken), code="abc")
-        figures = FIGURES | {"topic": "ordered", "publish_added": publish, "consume_added": consume}
-        lines.append(json.dumps(row.as_json() | {"figures": [figures]}))
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    runs = load([path])
-    text = table(runs, 2)
-    assert text[2].split(" | ")[2] == "0.50 / 0.90"
-    assert text[2].endswith("| 0 / 0 / 0 / 0 | 2 | yes |")
-    assert text[3].split(" | ")[2] == "not run"
-    assert text[-1] == "Commits, with the number of runs: `abc` (2)."
-
-
-def test_a_long_run_has_a_row_of_its_own(tmp_path: Path) -> None:
-    """It tells what was broken, and no port of the machine."""
-    row = Row("soak", "", Target(), run=1, code="abc", broken=["2 lost"], extra={"tasks grown": 1.0})
-    row.notes += ["9 minutes", "ordered: publish to t-1 failed (may be stored): 127.0.0.1:9 is gone"]
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps(row.as_json()) + "\n")
-    assert long_runs(load([path]), 3)[2:] == ["| soak | `abc` | 9 minutes | tasks grown 1.00 | none | 2 lost |"]
 
 
 async def test_a_black_hole_is_silent_and_ends() -> None:

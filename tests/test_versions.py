@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import functools
 import json
-import re
-import shutil
 import subprocess
 import sys
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from unittest import mock
 
 import pytest
 import pytest_asyncio
 from sphinx.errors import ConfigError
 
-import nsq_ha
-from docs._ext.versions import check, read_versions, setup
+from docs._ext.versions import check, setup
 from tests.support.chromium import chromium
 
 if TYPE_CHECKING:
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, Page, Route
 
 ROOT = Path(__file__).parents[1]
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 OLD, NEW = "0.1.0", "0.2.0"
 VERSIONS = [{"version": NEW, "released": "2026-12-01"}, {"version": OLD, "released": None}]
 CONF = f"""
@@ -40,19 +36,6 @@ templates_path, html_static_path = [{str(ROOT / "docs/_templates")!r}], [{str(RO
 html_css_files = ["side.css"]
 versions_file = {{versions!r}}
 """
-CONTRAST = """element => {
-    const light = color => {
-        const [r, g, b] = color.match(/[\\d.]+/g).slice(0, 3).map(each => {
-            const part = each / 255;
-            return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-        });
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-    };
-    let under = element;
-    while (/, 0\\)$|transparent/.test(getComputedStyle(under).backgroundColor)) under = under.parentElement;
-    const one = light(getComputedStyle(element).color), two = light(getComputedStyle(under).backgroundColor);
-    return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
-}"""
 """The contrast of a text with what is behind it, as WCAG counts it."""
 
 
@@ -130,22 +113,6 @@ async def test_the_switcher_needs_neither_server_nor_script(browser: Browser, si
 
 @in_one_loop
 @pytest.mark.slow
-async def test_pages_on_a_disk_lead_to_those_beside_them(browser: Browser, site: Path, tmp_path: Path) -> None:
-    page = await browser.new_page()
-    await page.goto((site / NEW / "how-to/both.html").as_uri())
-    await page.locator(".versions summary").click()
-    await page.locator(".versions").get_by_role("link", name=OLD).click()
-    await page.wait_for_url(f"**/{OLD}/index.html")
-    # One build alone, as `make docs` leaves it: no link leads nowhere.
-    shutil.copytree(site / NEW, tmp_path / "html")
-    await page.goto((tmp_path / "html/how-to/both.html").as_uri())
-    assert await listed(page) == [f"{NEW} 2026-12-01", f"{OLD} not released yet"]
-    assert await page.locator(".versions a").count() == 0
-    assert await page.locator(".versions [aria-current=true]").all_text_contents() == [NEW]
-
-
-@in_one_loop
-@pytest.mark.slow
 async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: str) -> None:
     page = await browser.new_page()
     await page.goto(f"{url}/{OLD}/how-to/both.html")
@@ -155,18 +122,6 @@ async def test_a_served_old_version_learns_of_a_new_one(browser: Browser, url: s
     await page.locator(f'.versions a[href$="/{NEW}/how-to/both.html"]').click()
     await page.wait_for_url(f"{url}/{NEW}/how-to/both.html")
     assert await page.locator(".newer-version").count() == 0
-
-
-@in_one_loop
-@pytest.mark.slow
-async def test_a_page_that_the_other_version_lacks_leads_to_its_front_page(browser: Browser, url: str) -> None:
-    page = await browser.new_page()
-    await page.goto(f"{url}/{NEW}/only-new.html")
-    async with page.expect_response(f"{url}/{OLD}/only-new.html") as asked:
-        await page.locator(".versions summary").click()
-    assert (await asked.value).status == 404
-    await page.locator(".versions a").click()
-    await page.wait_for_url(f"{url}/{OLD}/index.html")
 
 
 @in_one_loop
@@ -192,64 +147,6 @@ async def test_a_list_that_makes_no_sense_changes_nothing(browser: Browser, url:
 
 async def answer_with(route: Route, *, body: str) -> None:
     await route.fulfill(body=body, content_type="application/json")
-
-
-@in_one_loop
-@pytest.mark.slow
-async def test_the_switcher_is_used_by_keyboard(browser: Browser, url: str) -> None:
-    page = await browser.new_page()
-    await page.goto(f"{url}/{NEW}/how-to/both.html")
-    await page.locator(".sidebar-brand").focus()
-    await page.keyboard.press("Tab")
-    assert await page.evaluate("document.activeElement.textContent") == f"Version {NEW}"
-    await page.keyboard.press("Enter")
-    await page.locator(".versions[open]").wait_for()
-    await page.keyboard.press("Tab")
-    assert await page.evaluate("document.activeElement.textContent") == OLD
-    await page.keyboard.press("Escape")
-    assert await page.locator(".versions[open]").count() == 0
-    assert await page.evaluate("document.activeElement.textContent") == f"Version {NEW}"
-
-
-@in_one_loop
-@pytest.mark.slow
-async def test_the_switcher_is_readable_on_each_screen(browser: Browser, url: str) -> None:
-    for width in (1280, 390):
-        page = await browser.new_page(viewport={"width": width, "height": 800})
-        await page.goto(f"{url}/{OLD}/how-to/both.html")
-        if width < 1000:
-            await page.locator(".mobile-header label[for=__navigation]").click()
-        await page.locator(".newer-version").wait_for()
-        await page.locator(".versions summary").click()
-        for text in await page.locator(".versions summary, .versions li > *, .newer-version").all():
-            await text.scroll_into_view_if_needed()
-            box = await text.bounding_box()
-            assert box is not None
-            assert 0 <= box["x"] < box["x"] + box["width"] <= width, await text.inner_text()
-            for colors in SCHEMES:
-                await page.emulate_media(color_scheme=colors)
-                assert await text.evaluate(CONTRAST) >= 4.5, (colors, await text.inner_text())
-        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_the_list_has_this_version_first_or_after_newer_ones() -> None:
-    versions = [each.version for each in read_versions()]
-    assert nsq_ha.__version__ in versions
-    assert versions == sorted(versions, key=lambda name: [int(part) for part in re.findall(r"\d+", name)], reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('[{"version": "latest", "released": null}]', "'latest' is no version"),
-        ('[{"version": "0.1.0", "released": "soon"}]', "Invalid isoformat"),
-        ('[{"version": "0.1.0", "released": null}, {"version": "0.1.0", "released": null}]', "listed twice"),
-    ],
-)
-def test_a_wrong_list_fails_the_build(tmp_path: Path, text: str, problem: str) -> None:
-    (tmp_path / "versions.json").write_text(text)
-    with pytest.raises(ValueError, match=problem):
-        read_versions(tmp_path / "versions.json")
 
 
 def test_a_build_of_a_version_that_is_not_listed_fails(tmp_path: Path) -> None:

@@ -245,108 +245,27 @@ def _evidence(link: Token, folder: Path) -> Evidence:
 
 # ------------------------------------------------------------ the tests
 
-LEFT_OUT: Final = re.compile(r"\b(?:skip|skipif|xfail|slow|browser|importorskip)\b")
-"""Marks and calls by which a test does not count, or is no part of the gate."""
+LEFT_OUT: Final = re.compile(r"\b(?:skip|skipif|xfail|slow|browser)\b")
+"""Marks by which a test does not count, or is no part of the gate."""
 
 
 def why_no_evidence(evidence: Evidence) -> str | None:
-    """Return why a linked test shows nothing: it does not exist, or does not run at each change. None if it does."""
+    """Return why a linked test shows nothing: it does not exist, or its mark leaves it out. None if it does."""
     if not (ROOT / evidence.path).is_file():
         return f"{evidence.path} does not exist"
-    return why_not_run((ROOT / evidence.path).read_text("utf-8"), evidence.name, _fixtures_that_skip())
-
-
-def why_not_run(source: str, name: str, skipping: frozenset[str] = frozenset()) -> str | None:
-    """Return why pytest would not run and count a test of a file; None if it would.
-
-    Args:
-        source: The text of the file.
-        name: The test's, without parameters.
-        skipping: Fixtures that may skip it.
-    """
-    tree = _parsed(source)
-    owner, test = next(_tests_named(tree.body, name), (None, None))
-    if test is None:
-        return f"no test is named {name!r}"
-    if isinstance(test, ast.Assign):  # the tests of a state machine
-        return None
-    named = _named(tree.body)
-    marks = [*test.decorator_list, *(owner.decorator_list if owner else ()), *_marks_of_all(tree.body)]
-    marks = [named.get(ast.unparse(mark), mark) for mark in marks]
-    if any(map(_is_empty, marks)):
-        return f"{name} has no cases"
-    at_import = [call for node in tree.body if isinstance(node, ast.Expr | ast.Assign) for call in _calls(node)]
-    for node in (*marks, *_calls(test), *at_import):
-        if found := LEFT_OUT.search(ast.unparse(node)):
-            return f"{name} has {found[0]!r}"
-    if wanted := (skipping | _that_skip(source)) & _words(test, *marks):
-        return f"{name} uses {min(wanted)!r}, which may skip it"
-    return None
-
-
-_parsed = cache(ast.parse)
-"""Pages link to many tests of the same files."""
-
-_Test = ast.FunctionDef | ast.AsyncFunctionDef | ast.Assign
-
-
-def _tests_named(body: Sequence[ast.stmt], name: str) -> Iterator[tuple[ast.ClassDef | None, _Test]]:
-    """Return what pytest collects under a name: functions, methods of classes of tests, and machines of hypothesis."""
-    for node in body:
+    tree = _parsed(evidence.path)
+    for_all = [ast.unparse(node) for node in tree.body if ast.unparse(node).startswith("pytestmark = ")]
+    for node in ast.walk(tree):
         match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name and name.startswith("test_"):
-                yield None, node
-            case ast.ClassDef() if node.name.startswith("Test"):
-                yield from ((node, test) for _, test in _tests_named(node.body, name))
-            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Attribute(attr="TestCase")) if target == name:
-                yield None, node
-
-
-def _marks_of_all(body: Sequence[ast.stmt]) -> Iterator[ast.expr]:
-    for node in body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
-            yield node.value
-
-
-def _named(body: Sequence[ast.stmt]) -> dict[str, ast.expr]:
-    """Return what a file gives names to, such as a mark that several tests have."""
-    return {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
-
-
-def _is_empty(mark: ast.expr) -> bool:
-    """Return whether a mark runs a test with each of no values."""
-    return (
-        isinstance(mark, ast.Call)
-        and ast.unparse(mark.func).endswith(".parametrize")
-        and any(isinstance(values, ast.List | ast.Tuple) and not values.elts for values in mark.args[1:])
-    )
-
-
-def _words(*code: ast.AST) -> set[str]:
-    """Return all names in code: those of fixtures are arguments, or texts of ``usefixtures``."""
-    return {word for each in code for word in re.findall(r"\w+", ast.unparse(each))}
-
-
-def _calls(code: ast.AST) -> Iterator[ast.expr]:
-    """Return the functions of pytest that code calls; marks are none."""
-    for node in ast.walk(code):
-        if isinstance(node, ast.Call) and re.match(r"pytest\.(?!mark\b)", ast.unparse(node.func)):
-            yield node.func
+            case ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == evidence.name:
+                found = LEFT_OUT.search(" ".join([*map(ast.unparse, node.decorator_list), *for_all]))
+                return f"{evidence.name} has {found[0]!r}" if found else None
+            case ast.Assign(targets=[ast.Name(id=target)]) if target == evidence.name:  # the tests of a state machine
+                return None
+    return f"{evidence.path} has no test {evidence.name!r}"
 
 
 @cache
-def _that_skip(source: str) -> frozenset[str]:
-    """Return the functions of a file that may skip a test; some are fixtures."""
-    return frozenset(
-        node.name
-        for node in ast.walk(_parsed(source))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and any(LEFT_OUT.search(ast.unparse(call)) for call in _calls(node))
-    )
-
-
-@cache
-def _fixtures_that_skip() -> frozenset[str]:
-    """Return the fixtures of every conftest that may skip a test."""
-    paths = [*ROOT.glob("tests/**/conftest.py"), *ROOT.glob("integration/**/conftest.py")]
-    return frozenset[str]().union(*(_that_skip(path.read_text("utf-8")) for path in paths))
+def _parsed(path: str) -> ast.Module:
+    """Pages link to many tests of the same files."""
+    return ast.parse((ROOT / path).read_text("utf-8"))
