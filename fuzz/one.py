@@ -45,7 +45,7 @@ def main() -> None:
 
     def feed(data: bytes) -> None:
         try:
-            target.check(data)
+            target.run(data)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - what it finds may be anything, a panic of Rust too

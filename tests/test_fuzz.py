@@ -1,4 +1,4 @@
-"""The fuzz targets in the gate, without a fuzzer: all seeds, some hundreds of changed ones, and how the work grows."""
+"""The fuzz targets in the gate, without a fuzzer: all seeds, and some hundreds of changed ones."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ import coverage
 import pytest
 
 import fuzz.__main__ as program
-from docs._ext.fuzz_table import fuzz_table
 from fuzz import seeds
 from fuzz.target import Target, mutated
 from fuzz.targets import TARGETS
-from tests.support.full import FULL
 
 CHANGED = 300
-GROWN = 3 if FULL else 1
 
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
@@ -60,23 +57,6 @@ def test_the_seeds_reach_each_assertion_of_the_targets() -> None:
         unreached = [lines[number - 1].strip() for number in measured.analysis2(str(file))[3]]
         missed += [f"{file.name}: {line}" for line in unreached if line.startswith("assert ")]
     assert missed == []
-
-
-@each_target
-def test_the_work_grows_no_faster_than_the_input(target: Target) -> None:
-    for data in random.Random(29).choices(start(target), k=GROWN):
-        target.check_growth(data)
-
-
-def test_runs_add_up_in_the_table_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "FIGURES", tmp_path / "figures.json")
-    program.record([program.Run("frames", 60, 1000, 7, {"a": {}}), program.Run("lookups", 90, 2000, 1)])
-    program.record([program.Run("frames", 30, 500, 0)])
-    rows = [" ".join(row.split()) for row in fuzz_table(program.FIGURES).split("* - ")]
-    about = TARGETS["frames"].about
-    assert f"``frames`` - {about} - 1.5 - 1,500 - 7 - 1" in rows
-    assert rows[-1] == "all - - 3.0 - 3,500 - 8 - 1"
-    assert len(rows) == len(TARGETS) + 3
 
 
 def test_the_figures_are_of_all_targets() -> None:

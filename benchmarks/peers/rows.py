@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.peers.environments import (
-    ANSQ,
     ASYNCNSQ,
-    GNSQ,
     GO_NSQ,
     OURS_311,
     OURS_312,
@@ -22,8 +20,6 @@ from benchmarks.peers.rounds import Outcome, Work, ratios
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-ASYNC_PEERS: Final = (ASYNCNSQ, GNSQ, ANSQ)
 
 
 @dataclass(frozen=True, slots=True)

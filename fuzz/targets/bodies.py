@@ -123,7 +123,7 @@ def seeds_of_bodies() -> Iterator[bytes]:
 
 
 TARGETS: Final = (
-    Target("deflate", "a connection with DEFLATE", _connection(_deflate), seeds_of_connections(_deflate), 1),
-    Target("snappy", "a connection with snappy", _connection(_snappy), seeds_of_connections(_snappy), 1),
-    Target("bodies", "the compressed body of a message", run_bodies, seeds_of_bodies, 2),
+    Target("deflate", "a connection with DEFLATE", _connection(_deflate), seeds_of_connections(_deflate)),
+    Target("snappy", "a connection with snappy", _connection(_snappy), seeds_of_connections(_snappy)),
+    Target("bodies", "the compressed body of a message", run_bodies, seeds_of_bodies),
 )

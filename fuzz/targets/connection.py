@@ -355,8 +355,8 @@ def seeds_of_traced() -> Iterator[bytes]:
 
 
 TARGETS: Final = (
-    Target("frames", "what an nsqd sends, in each state of a connection", run_frames, seeds_of_frames, 2),
-    Target("messages", "one message of each layout", run_messages, seeds_of_messages, 1),
-    Target("handshake", "what an nsqd sends until AUTH is answered", run_handshake, seeds_of_handshakes, 2),
-    Target("traced", "the answer to a traced publish", run_traced, seeds_of_traced, 0, 64),
+    Target("frames", "what an nsqd sends, in each state of a connection", run_frames, seeds_of_frames),
+    Target("messages", "one message of each layout", run_messages, seeds_of_messages),
+    Target("handshake", "what an nsqd sends until AUTH is answered", run_handshake, seeds_of_handshakes),
+    Target("traced", "the answer to a traced publish", run_traced, seeds_of_traced, 64),
 )

@@ -167,6 +167,6 @@ def seeds_of_logs() -> Iterator[bytes]:
 
 
 TARGETS: Final = (
-    Target("gob", "requests and answers of the call that copies a log", run_gob, seeds_of_gob, 2),
-    Target("log", "entries of a copied log, and their messages", run_log, seeds_of_logs, 1),
+    Target("gob", "requests and answers of the call that copies a log", run_gob, seeds_of_gob),
+    Target("log", "entries of a copied log, and their messages", run_log, seeds_of_logs),
 )

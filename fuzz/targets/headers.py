@@ -143,5 +143,5 @@ def seeds_of_letters() -> Iterator[bytes]:
 
 TARGETS: Final = (
     Target("headers", "the extension header of a message", run_headers, seeds_of_headers),
-    Target("letters", "a message of a dead-letter topic, and one that is given up", run_letters, seeds_of_letters, 2),
+    Target("letters", "a message of a dead-letter topic, and one that is given up", run_letters, seeds_of_letters),
 )

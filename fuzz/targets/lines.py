@@ -94,4 +94,4 @@ def seeds_of_lines() -> Iterator[bytes]:
     yield b'\0\1a,b\n1,"two ""quoted"""\n"over\nlines",3\n1\n\xff,2\n'
 
 
-TARGETS: Final = (Target("lines", "standard input of nsq-ha pub", run_lines, seeds_of_lines, 2),)
+TARGETS: Final = (Target("lines", "standard input of nsq-ha pub", run_lines, seeds_of_lines),)

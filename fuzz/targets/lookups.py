@@ -100,6 +100,6 @@ def seeds_of_dates() -> Iterator[bytes]:
 
 
 TARGETS: Final = (
-    Target("lookups", "answers of nsqlookupd, and of nsqd's HTTP", run_lookups, seeds_of_lookups, 1),
-    Target("dates", "the header Date of an answer", run_dates, seeds_of_dates, 0, 256),
+    Target("lookups", "answers of nsqlookupd, and of nsqd's HTTP", run_lookups, seeds_of_lookups),
+    Target("dates", "the header Date of an answer", run_dates, seeds_of_dates, 256),
 )
