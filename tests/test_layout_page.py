@@ -1,9 +1,6 @@
 """The page that maps the tree names every module, by its own docstring."""
 
-import re
-from pathlib import Path
-
-from docs._ext.layout import PACKAGE, first_line, folders, layer_table, layers, module_file, module_map
+from docs._ext.layout import PACKAGE, first_line, folders, layers, module_map
 
 
 def test_it_lists_every_module_once() -> None:
@@ -31,21 +28,3 @@ def test_the_layers_are_those_that_are_checked_and_name_what_exists() -> None:
     assert len(names) == len(set(names)) > 20
     assert all(path.exists() for layer in shown for path in layer)
     assert names.index("producer") < names.index("protocol") < names.index("errors")
-
-
-def test_the_table_of_layers_numbers_each_layer_once_and_describes_each_module() -> None:
-    page = layer_table()
-    assert re.findall(r"^   \* - (\d+)", page, re.MULTILINE) == [str(number + 1) for number in range(len(layers()))]
-    assert all(first_line(module_file(path)) in page for layer in layers() for path in layer)
-
-
-def test_a_layer_without_a_module_is_left_out_and_siblings_share_one(tmp_path: Path) -> None:
-    (tmp_path / "pkg" / "b").mkdir(parents=True)
-    for name in ("pkg/a.py", "pkg/b/__init__.py"):
-        (tmp_path / name).write_text('"""A module."""')
-    settings = tmp_path / "pyproject.toml"
-    settings.write_text(
-        '[[tool.importlinter.contracts]]\ntype = "layers"\ncontainers = ["pkg"]\n'
-        'layers = ["(gone)", "(a) | b : gone"]\n'
-    )
-    assert layers(settings, "pkg") == [[tmp_path / "pkg" / "a.py", tmp_path / "pkg" / "b"]]

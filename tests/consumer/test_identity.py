@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-import nsq_ha
 from nsq_ha.events import Event, FinishedAgain
 from nsq_ha.policy.redelivery import LOST_WITHIN
 from nsq_ha.protocol import Finish, Identity, Layout, Requeue, Touch
@@ -336,20 +334,3 @@ async def test_a_refused_requeue_finishes_nothing(stage: Stage) -> None:
         peer.write(refused(2).replace(b"FIN [", b"REQ ["))
         peer.message(b"first", message_id(2), offset=0)
         await read_one(consumer, b"first")
-
-
-# ---------------------------------------------------------------- nothing compares bare ids
-
-PACKAGE = Path(nsq_ha.__file__).parent
-IDS = {"id", "message_id", "internal_id"}
-
-MAY_COMPARE = {
-    "consumer/inbox.py": "a suspect's id only begins a check, which compares identities",
-    "consumer/queue.py": "the same",
-    "admin/nsqd_http.py": "the answer of one partition's leader is compared with its question",
-    "demo/flight_stream.py": "the id of a query",
-    "message.py": "`Message.is_copy_of` compares ids before identities, which cost more",
-    "policy/redelivery.py": "a refusal on one connection names an id of that connection",
-    "spark/ack/planner.py": "the id of a spool",
-}
-"""Modules in which an id may be compared, and why; the embedded nsqds have ids of their own making."""

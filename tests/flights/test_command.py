@@ -17,7 +17,6 @@ from examples.flights.flights import Flight
 from examples.flights.spark_step import PartitionLatency, SparkReport, about_latency
 from examples.flights.stage import Demo, DemoOptions, Report
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.errors import ConfigError
 from nsq_ha.spark.lag import PartitionLag, StreamLag
 from tests.flights.conftest import Invoke
 from tests.support.ports import nobody_listens
@@ -116,19 +115,6 @@ def test_whatever_is_wrong_is_exit_code_1(invoke: Invoke, ends_with: list[Report
     assert json.loads(invoke("--json").stdout)["ok"] is False
 
 
-def test_a_failed_spark_is_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
-    ends_with.append(report_of(audit_of(), spark_error="Spark read 2 flights\nof 3"))
-    done = invoke()
-    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "FAILED: Spark read 2 flights\\nof 3")
-
-
-def test_a_missing_spark_is_said_in_one_line_and_no_failure(invoke: Invoke, ends_with: list[Report]) -> None:
-    ends_with.append(report_of(audit_of(), spark_missing="Spark needs Java 17: apt install it"))
-    done = invoke()
-    assert done.exit_code == 0
-    assert "Spark step skipped: Spark needs Java 17: apt install it\n" in done.stdout
-
-
 def test_what_spark_found_is_shown(invoke: Invoke, ends_with: list[Report]) -> None:
     carriers = {"UA": Delays(2, 4, 5, 2, -6, 1), "B6": Delays(1)}
     latency = (PartitionLatency(0, 3, 0, 1.5, 2.0, 2.5, 1234.5), PartitionLatency(None, 3, 0, 1.5, 2.0, 2.5, 1234.5))
@@ -169,55 +155,12 @@ def test_three_equal_sums_are_the_verdict_of_a_stream(invoke: Invoke, ends_with:
     assert json.loads(invoke("--json").stdout)["stream"]["differing"] == []
 
 
-def test_sums_that_differ_are_exit_code_1(invoke: Invoke, ends_with: list[Report]) -> None:
-    found = StreamReport(20, 1234, 2.5, SUMS | {"UA": Delays(1)}, SUMS, SUMS)
-    ends_with.append(report_of(audit_of(), stream=found, spark_error=found.difference))
-    done = invoke("--spark", "stream")
-    assert done.exit_code == 1
-    assert done.stdout.splitlines()[-1] == (
-        "FAILED: the sums of UA differ (flights: streaming query 6, batch read 7, data file 7)"
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "spark"),
-    [((), "batch"), (("--spark",), "batch"), (("--spark", "stream"), "stream"), (("--no-spark",), "none")],
-)
-def test_what_spark_does_is_chosen(
-    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], spark: str
-) -> None:
-    asked: list[DemoOptions] = []
-
-    def remember(self: Demo, options: DemoOptions, **_: object) -> None:
-        asked.append(options)
-        raise ConfigError("asked")
-
-    monkeypatch.setattr(Demo, "__init__", remember)
-    assert invoke(*given, "--json").exit_code == 1
-    assert [options.spark for options in asked] == [spark]
-
-
 def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke) -> None:
     with nobody_listens() as port:
         done = invoke("--lookupd", f"http://127.0.0.1:{port}", "--no-spark")
         assert (done.exit_code, done.stdout) == (1, "")
         assert done.stderr.startswith("Error: ")
         assert done.stderr.count("\n") == 1
-
-
-async def test_on_a_terminal_the_bars_follow_the_books() -> None:
-    console = Console(force_terminal=True, width=120, record=True)
-    running = Demo(DemoOptions(), show=print)
-    with progress_bars(console) as progress:
-        assert progress is not None
-        display = Display(running, progress)
-        display.refresh()
-        running.audit = audit_of((1, 2))
-        display.refresh()
-        acknowledged, consumed = progress.tasks
-    assert (acknowledged.completed, acknowledged.total, acknowledged.finished) == (3, 3, True)
-    assert (consumed.completed, consumed.total, consumed.finished) == (2, 3, False)
-    assert "2/3" in console.export_text()
 
 
 SUMS = {"UA": Delays(2, 2, 5, 1, -3, 0), "B6": Delays(1), "AA": Delays(4, 4, 10, 4, 80, 3)}

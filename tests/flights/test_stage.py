@@ -73,14 +73,6 @@ async def test_on_a_real_cluster_the_topic_is_deleted_at_the_end(cluster: DevClu
     assert report.topic not in await topics(cluster)
 
 
-@pytest.mark.slow
-async def test_a_topic_that_was_created_can_be_kept(cluster: DevCluster) -> None:
-    name = f"demo_{uuid.uuid4().hex[:10]}"
-    report = await report_of(on(cluster, name, keep_topic=True))
-    assert (report.topic, report.partitions, report.replicas) == (name, 4, 3)
-    assert name in await topics(cluster)
-
-
 @pytest.mark.parametrize("is_cancelled", [True, False])
 async def test_a_topic_that_never_became_usable_is_deleted(
     cluster: DevCluster, monkeypatch: pytest.MonkeyPatch, *, is_cancelled: bool
@@ -136,13 +128,6 @@ async def test_a_plain_cluster_is_refused() -> None:
             await report_of(DemoOptions(lookupd=(lookupd.url,)))
     finally:
         await lookupd.stop()
-
-
-@pytest.mark.slow
-async def test_replicas_are_as_many_as_there_are_nodes() -> None:
-    with DevCluster(nsqds=2, time_scale=0.02) as small:
-        report = await report_of(on(small))
-    assert (report.replicas, report.is_clean) == (2, True)
 
 
 @pytest.mark.slow
