@@ -16,7 +16,6 @@ import pytest
 
 import nsq_ha
 from docs._ext import reference
-from nsq_ha import errors
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.spark import functions
@@ -229,30 +228,6 @@ def takes_options(described_object: object) -> bool:
         return False
     kinds = {parameter.kind for parameter in inspect.signature(first).parameters.values()}
     return inspect.Parameter.VAR_KEYWORD in kinds
-
-
-def test_the_table_of_errors_has_every_error() -> None:
-    listed = {error for error, _ in reference.error_classes()}
-    assert listed == {
-        value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)
-    }
-
-
-def test_every_option_is_in_the_table_with_its_meaning() -> None:
-    documented = {option.name: option for option in reference.options()}
-    expected = {
-        "tls": "``None``",
-        "publish_timeout": "30 s",
-        "msg_timeout": "``None``",
-        "backoff": "0.05 s, then × 2 up to 1 s, jitter 0.3",
-        "connections_per_nsqd": "64",
-        "max_frame_bytes": "16 MiB",
-        "max_message_bytes": "1 MiB",
-    }
-    assert {name: documented[name].default for name in expected} == expected
-    names = nsq_ha.ProducerConfig.__dataclass_fields__ | nsq_ha.ConsumerConfig.__dataclass_fields__
-    assert documented.keys() == names.keys()
-    assert all(option.meaning.endswith(".") for option in documented.values())
 
 
 VALUE = r"(\d[\d,.]*(?: (?:s|KiB|MiB))?)(?! to)\b"

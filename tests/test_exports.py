@@ -57,33 +57,6 @@ def test_the_public_names_are_these() -> None:
         assert getattr(nsq_ha, name) is not None
 
 
-def test_what_is_public_is_described() -> None:
-    for name in PUBLIC[:-1]:
-        assert inspect.getdoc(getattr(nsq_ha, name)), name
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "admin",
-        "dashboard",
-        "dead_letters",
-        "errors",
-        "protocol",
-        "devcluster",
-        "events",
-        "prometheus",
-        "stats",
-        "sync",
-        "telemetry",
-        "tracelog",
-        "spark",
-    ],
-)
-def test_public_modules(module: str) -> None:
-    assert inspect.getdoc(importlib.import_module(f"nsq_ha.{module}"))
-
-
 def test_the_version_is_the_distributions() -> None:
     assert nsq_ha.__version__ == importlib.metadata.version("nsq_ha")
 

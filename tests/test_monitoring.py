@@ -51,19 +51,6 @@ def test_it_names_metrics_and_labels_that_exist(place: str) -> None:
         assert (counter[0] in {"rate", "increase"}) == counter[1].endswith("_total"), counter
 
 
-def test_panels_have_their_own_place() -> None:
-    panels = dashboard()["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    taken: set[tuple[int, int]] = set()
-    for panel in panels:
-        place = panel["gridPos"]
-        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-        assert panel["type"] == "row" or panel["description"].endswith(".")
-
-
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
     rules = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"][0]["rules"]
     assert len({rule["alert"] for rule in rules}) == len(rules)

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import importlib
 import re
-from collections.abc import Mapping
-from typing import Any
 
-import pytest
-
-from docs._ext import lane_table, states
-from nsq_ha.policy import link_life
 from tests.examples import ROOT
 from tests.support.pages import lost, named_in
 
@@ -51,21 +44,3 @@ def test_each_rule_says_where_it_lives_and_what_holds_it() -> None:
         where, _, held_by = rule.partition("- *Held by:*")
         assert "- *Where:* `nsq_ha." in where, rule
         assert named_in(held_by), rule
-
-
-@pytest.mark.parametrize("steps", [lane_table.STEPS, link_life.TRANSITIONS])
-def test_a_matrix_shows_each_step_once(steps: Mapping[Any, tuple[enum.Enum, enum.Enum]]) -> None:
-    _, head, *rows = [row.splitlines() for row in re.split(r"^   \* ", states.matrix(steps), flags=re.MULTILINE)]
-    names = [cell.split("**")[1] for cell in head[1:]]
-    shown = [
-        (row[0].split("**")[1], word, there)
-        for row in rows
-        for there, cell in zip(names, row[1:], strict=True)
-        for word in re.findall(r"[A-Z_]{3,}", cell)
-    ]
-    assert sorted(shown) == sorted((here.name, event.name, there.name) for (here, event), (there, _) in steps.items())
-
-
-def test_a_matrix_marks_the_steps_that_leave_doubt() -> None:
-    doubtful = {event.name for (_, event), (_, doubt) in lane_table.STEPS.items() if doubt is not lane_table.Doubt.NONE}
-    assert set(re.findall(r"(\w+) (?:\(late: )?\?", states.matrix(lane_table.STEPS))) == doubtful

@@ -41,15 +41,12 @@ class Choice:
     def __init__(self) -> None:
         self.view: TopicView | None = None
         self.asked: list[tuple[object, object, TopicView | None]] = []
-        self.errors: dict[object, Exception] = {}
 
     def follow(self, view: TopicView) -> None:
         self.view = view
 
     def bound_to(self, key: Any, partition: int | None) -> int | None:  # noqa: ANN401
         self.asked.append((key, partition, self.view))
-        if key in self.errors:
-            raise self.errors[key]
         if partition is not None:
             return partition
         return None if key is None else int(key)

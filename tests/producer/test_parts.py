@@ -16,11 +16,9 @@ from nsq_ha.errors import (
     RemoteProtocolError,
 )
 from nsq_ha.message import Receipt
-from nsq_ha.policy.lane import Lane
 from nsq_ha.policy.topology import Node, TopicMeta, TopicView
 from nsq_ha.producer.choice import PartitionChoice
 from nsq_ha.producer.limits import PendingPublish, PendingPublishes
-from nsq_ha.producer.outcomes import Outcomes
 from nsq_ha.producer.requests import (
     CheckedMessage,
     PubRequest,
@@ -45,10 +43,8 @@ def pub(body: bytes = b"body", **more: Any) -> PubRequest:  # noqa: ANN401 - the
     return PubRequest(topic=TOPIC, future=future(), size=len(body), body=body, **more)
 
 
-def view_of(*nodes: Node, leaderless: int = 0, **meta: Any) -> TopicView:  # noqa: ANN401 - TopicMeta's fields
-    number = meta.pop("partition_num", len(nodes) + leaderless)
-    leaders = dict(enumerate(nodes, leaderless))
-    return TopicView(TOPIC, TopicMeta(number, **meta), leaders, complete=not leaderless, exists=True)
+def view_of(*nodes: Node, **meta: Any) -> TopicView:  # noqa: ANN401 - TopicMeta's fields
+    return TopicView(TOPIC, TopicMeta(len(nodes), **meta), dict(enumerate(nodes)), complete=True, exists=True)
 
 
 def wire(body: bytes) -> bytes:
@@ -114,34 +110,23 @@ async def test_a_batch_with_headers_has_no_ids() -> None:
 class FakeSender:
     """A sender of which a test says how it is."""
 
-    def __init__(self, load: int = 0, trouble: Exception | None = None, *, probes: bool = False) -> None:
+    trouble = None
+
+    def __init__(self, load: int) -> None:
         self.load = load
-        self.trouble = trouble
-        self.probes = probes
         self.link = SimpleNamespace(connection=object())
-
-    def may_probe(self) -> bool:
-        return self.probes
-
-
-class Count:
-    """A number of partitions, in place of a Repartition."""
-
-    def __init__(self, used: int = 0) -> None:
-        self.count = SimpleNamespace(used=used)
 
 
 def choice_of(
     senders: dict[int, Any],
     view: TopicView,
-    count: Count | None = None,
     **options: Any,  # noqa: ANN401 - of a producer
 ) -> PartitionChoice:
     config = ProducerConfig(lookupd=("http://a:1",), **options)
     choice = PartitionChoice(
         TOPIC,
         config,
-        count or Count(),  # type: ignore[arg-type]
+        SimpleNamespace(count=SimpleNamespace(used=0)),  # type: ignore[arg-type]
         senders,
         connections=Connections(config),
         try_to_connect=lambda _: None,
@@ -177,44 +162,28 @@ async def test_the_less_loaded_of_two_is_chosen_where_that_is_asked_for_or_the_c
     assert free(choice_of(equal, view_of(*NODES[:3]), strategy="least_loaded"), 3) == [1, 2, 0]
 
 
-# ---------------------------------------------------------------- outcomes and bytes
+# ---------------------------------------------------------------- time limits
 
 
 class Partition:
-    """The lane, bytes and outcomes of one partition."""
+    """Keeps what expires."""
 
-    def __init__(self, pending: PendingPublishes) -> None:
-        self.pending = pending
-        self.lane: Lane[PendingPublish] = Lane()
+    def __init__(self) -> None:
+        self.pending = PendingPublishes(30.0)
         self.expired: list[PendingPublish] = []
-        self.outcomes = Outcomes(self.lane, TOPIC, 3, pending)
-        self.outcomes.connected("here:1")
 
     def expire(self, request: PendingPublish) -> None:
         self.expired.append(request)
 
-    def give_up(self, request: PendingPublish) -> None:
-        self.lane.give_up(request)
+    def give_up(self, request: PendingPublish) -> None: ...
 
-    def submit(self, request: PendingPublish) -> None:
+    def queue(self, request: PendingPublish, timeout: float | None = None) -> None:
         request.holder = self
-        self.lane.submit(request)
-
-    def queue(self, *requests: PendingPublish, timeout: float | None = None) -> None:
-        for request in requests:
-            self.pending.add(request, timeout)
-            self.submit(request)
-
-    def write(self) -> None:
-        self.lane.take(now(), 100)
+        self.pending.add(request, timeout)
 
 
-@pytest.fixture
-async def part() -> Partition:
-    return Partition(PendingPublishes(30.0))
-
-
-async def test_each_publish_expires_at_its_own_time_once(part: Partition) -> None:
+async def test_each_publish_expires_at_its_own_time_once() -> None:
+    part = Partition()
     usual, quick_one, unplaced = pub(), pub(), pub()
     part.queue(usual)
     part.queue(quick_one, timeout=2.0)
