@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import socket
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
 
@@ -26,11 +25,8 @@ if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
-log: logging.Logger = logging.getLogger("nsq_ha.devcluster")
-
 HOST: Final = "127.0.0.1"
 _BACKLOG: Final = 512
-_LONGEST_LINE: Final = 65536
 
 
 class PortConnection(asyncio.Protocol):
@@ -218,8 +214,8 @@ class Accepted(PortConnection):
 class Reserved(Listener[PortConnection]):
     """A port whose number lookups name, and that refuses everything: the embedded nodes talk without it."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda _: PortConnection())
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(lambda _: PortConnection(), port)
 
     def open(self) -> None:
         """Refuse attempts."""
@@ -242,7 +238,7 @@ class WebServer(Listener["_WebConnection"]):
     """
 
     def __init__(self, app: App, node: ClusterNode, port: int = 0, *, needs_tls: bool = False) -> None:
-        super().__init__(lambda _: _WebConnection(self._config, self._state, self.port), port)
+        super().__init__(lambda _: _WebConnection(self._config, self._state, {}), port)
         self._app = node.host.security.guarded(app, needs_tls=needs_tls)
         self._node = node
         self._awake = asyncio.Event()
@@ -305,47 +301,11 @@ class WebServer(Listener["_WebConnection"]):
 
 
 class _WebConnection(H11Protocol, PortConnection):
-    """Waits for the first whole line, as Go's server does, before it refuses what is no HTTP.
-
-    A client that takes this port for one of nsqd's protocol thus reads the refusal.
-    """
-
-    _line: bytes | None = b""
-
-    def __init__(self, config: uvicorn.Config, state: ServerState, port: int) -> None:
-        super().__init__(config, state, {})
-        self.logger = cast("logging.Logger", _Named(log, {"port": port}))
-
-    def data_received(self, data: bytes) -> None:
-        """Take bytes."""
-        if self._line is not None:
-            data = self._line + data
-            if b"\n" not in data and len(data) < _LONGEST_LINE:
-                self._line = data
-                return
-            self._line = None
-        super().data_received(data)
-
-    def freeze(self) -> None:
-        """Read on: the server answers no request while it is frozen."""
-
-    def thaw(self) -> None:
-        """Do nothing: the server answers the requests."""
+    """Reads on while its node is frozen: the server answers no request then."""
 
     def abort(self) -> None:
         """Reset the connection."""
         self.transport.abort()
-
-
-class _Named(logging.LoggerAdapter[logging.Logger]):
-    """Names the port in log lines; uvicorn's own logger would only print "Invalid HTTP request received."."""
-
-    level = logging.WARNING
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:  # noqa: ANN401
-        """Put the port before uvicorn's text."""
-        port = self.extra["port"] if self.extra else 0
-        return f"embedded cluster, HTTP port {port}: {msg}", kwargs
 
 
 def _bound(port: int) -> socket.socket:
@@ -361,13 +321,6 @@ def _bound(port: int) -> socket.socket:
     return bound
 
 
-class Absence:
-    """One absence of a node. Its planned effects are void once the node is back."""
-
-    def __init__(self, since: float) -> None:
-        self.since = since
-
-
 class ClusterNode:
     """A process of the cluster: an nsqd or an nsqlookupd. What is done to it is done to its ports, too.
 
@@ -380,7 +333,7 @@ class ClusterNode:
         writes_disabled: An operator disabled writing on this node (an nsqd).
         delay: Seconds by which everything that arrives is delayed.
         start_time: When the process was started, in seconds since the epoch.
-        absence: Set while the node is away. None while it is there.
+        absence: Since when the node is away. None while it is there. What was planned for another absence is void.
         tcp_port: The port of its TCP.
         http_port: The port of its HTTP.
     """
@@ -398,7 +351,7 @@ class ClusterNode:
         self.writes_disabled: bool = False
         self.delay: float = 0.0
         self.start_time: float = time.time()
-        self.absence: Absence | None = None
+        self.absence: float | None = None
 
     def __repr__(self) -> str:
         return f"<{self.name} {HOST}:{self.tcp_port}>"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -124,16 +122,13 @@ def test_the_next_leader_knows_a_channel_that_was_created(cluster: DevCluster) -
         assert call(seen, "/channel/setorder", channel="billing", order="true").status_code == 200
 
 
-def test_an_operator_empties_moves_and_finishes(seen: Probe) -> None:
+def test_an_operator_moves_and_deletes_a_channel(seen: Probe) -> None:
     assert call(seen, "/channel/create", channel="billing").status_code == 200
     for number in range(4):
         assert call(seen, "/pub", b"m%d" % number).text == "OK"
     with consumer(seen, word="SUB", ready=1) as consuming:
         held = consuming.message()
-        held_id = str(int.from_bytes(held[10:18], "big"))
-        assert said(call(seen, "/message/finish", channel="billing", msgid="x")) == (400, "INVALID_REQUEST")
-        assert call(seen, "/message/finish", channel="billing", msgid=held_id).status_code == 200
-        assert call(seen, "/message/finish", channel="billing", msgid=held_id).status_code == 500
+        finish(consuming, held)
         assert consuming.message().endswith(b"m1")
         assert call(seen, "/channel/setoffset", b"msgcount:4", channel="billing").status_code == 200
         stray = consuming.message()
@@ -218,18 +213,6 @@ def waiting(seen: Probe) -> object:
     replica = partition_of(seen.cluster, "orders", 0).led
     assert replica is not None
     return replica.waiting
-
-
-def test_a_request_that_is_no_http_is_logged_with_the_port(seen: Probe, caplog: pytest.LogCaptureFixture) -> None:
-    """uvicorn's "Invalid HTTP request received." used to stand alone, from nobody."""
-    port = urlsplit(seen.cluster.http_address("nsqd-0")).port
-    with socket.create_connection(("127.0.0.1", port or 0)) as stranger:
-        stranger.sendall(b"  V2IDENTIFY\n\r\n\r\n")
-        while stranger.recv(4096):
-            pass
-    (record,) = [each for each in caplog.records if "Invalid HTTP" in each.getMessage()]
-    assert record.name == "nsq_ha.devcluster"
-    assert record.getMessage() == f"embedded cluster, HTTP port {port}: Invalid HTTP request received."
 
 
 async def test_stats_show_a_clients_filter_without_its_empty_fields(cluster: DevCluster) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
-import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -179,42 +177,6 @@ def test_what_only_a_partitioned_cluster_has_is_refused(cluster: DevCluster) -> 
         cluster.refuse_writes("nsqd-0")
 
 
-# ---------------------------------------------------------------- real nsqds register by TCP
-
-
-def ask(wire: Wire, line: bytes) -> bytes:
-    wire.send(line)
-    wire.socket.settimeout(LIMIT)
-    size = int.from_bytes(wire.socket.recv(4), "big")
-    return wire.socket.recv(size)
-
-
-def described(**fields: object) -> bytes:
-    body = json.dumps({"broadcast_address": "h", "tcp_port": 1, "http_port": 2, "version": "1", **fields}).encode()
-    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
-
-
-@pytest.fixture
-def port(cluster: DevCluster) -> str:
-    """The TCP address of an nsqlookupd."""
-    return f"127.0.0.1:{plain_of(cluster).lookupds[0].tcp_port}"
-
-
-def test_a_real_nsqd_can_register(cluster: DevCluster, port: str) -> None:
-    with Wire(port, b"  V1") as wire:
-        assert ask(wire, b"PING\n") == b"OK"
-        assert json.loads(ask(wire, described()))["version"] == "1.3.0"
-        assert ask(wire, b"REGISTER t ch\n") == b"OK"
-        assert ask(wire, b"PING\n") == b"OK"
-        assert lookup(cluster, "t") == {"h:1"}
-        assert ask(wire, b"UNREGISTER t ch\n") == b"OK"
-        assert lookup(cluster, "t") == {"h:1"}
-        assert ask(wire, b"REGISTER e#ephemeral\n") == b"OK"
-        assert ask(wire, b"UNREGISTER e#ephemeral\n") == b"OK"
-        assert lookup(cluster, "e#ephemeral") is None
-    until(lambda: lookup(cluster, "t") == set())
-
-
 # ---------------------------------------------------------------- messages
 
 
@@ -345,22 +307,6 @@ def test_a_lower_ready_count_and_a_pause_write_what_was_gathered(cluster: DevClu
         publish(address, pub("t", b"two"))
         post(cluster, "nsqd-0", "/channel/pause?topic=t&channel=ch")
         assert bodies(wire, 1) == {b"two"}
-
-
-def test_stats_as_text(cluster: DevCluster) -> None:
-    address = cluster.nsqds["nsqd-0"]
-    url = cluster.http_address("nsqd-0") + "/stats"
-    assert "Topics: None" in web.get(url).text
-    with subscribe(address, "t"), connect(address, pub("t", b"one")) as publisher:
-        publisher.answer()
-        post(cluster, "nsqd-0", "/topic/pause?topic=t")
-        text = web.get(url).text
-        told = web.get(f"{url}?format=json").json()
-    assert "*P [t " in text
-    assert "Producers:" in text
-    assert told["producers"][0]["pub_counts"] == [{"topic": "t", "count": 1}]
-    channel = told["topics"][0]["channels"][0]
-    assert (channel["global_msg_count"], channel["clients"][0]["state"]) == (1, 3)
 
 
 # ---------------------------------------------------------------- ids

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.nsqlookupd import Nsqlookupd
 from nsq_ha.devcluster.control.placement import Partition, Placement
-from nsq_ha.devcluster.nodes import Absence, ClusterNode
+from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.nsqd.node import Nsqd
 
 if TYPE_CHECKING:
@@ -140,13 +140,13 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
 
     def _lookupd_went(self, lookupd: Nsqlookupd) -> None:
         """Plan the effects of an nsqlookupd that stopped answering."""
-        absence = lookupd.absence = Absence(self.host.now())
+        absence = lookupd.absence = self.host.now()
         led = self.leading is lookupd
         if led:
             self.leading, self.last_leading = None, lookupd
 
         def expire() -> None:
-            if lookupd.absence is absence:
+            if lookupd.absence == absence:
                 lookupd.listed = False
             if led:
                 self._choose_leading()
@@ -200,11 +200,11 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
             link: Seconds until the nsqlookupds drop its registrations.
             key: Seconds until it is removed from all in-sync replicas.
         """
-        absence = node.absence = Absence(self.host.now())
+        absence = node.absence = self.host.now()
         self._unsettle()
 
         def while_away(act: Callable[[Nsqd], None]) -> Callable[[], None]:
-            return lambda: act(node) if node.absence is absence else None
+            return lambda: act(node) if node.absence == absence else None
 
         self.check_followers_of(node)
         if link <= 0:
@@ -311,7 +311,7 @@ class Coordinator(Control[Nsqd, Nsqlookupd]):
         """Take back an nsqd that has registered: it still leads, or it catches up and joins the in-sync replicas."""
         absence, node.absence = node.absence, None
         self._unsettle()
-        away = self.host.now() - absence.since if absence else 0.0
+        away = 0.0 if absence is None else self.host.now() - absence
         node.overdue = False
         for partition in self.placement.partitions():
             if node not in partition.replicas:

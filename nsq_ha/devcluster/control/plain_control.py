@@ -9,14 +9,13 @@ Source: nsqio/nsq ``nsqd/lookup.go``.
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.control.control import Control
-from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
-from nsq_ha.devcluster.host import PLAIN_VERSION, Host
-from nsq_ha.devcluster.nodes import HOST, ClusterNode
+from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
+from nsq_ha.devcluster.host import Host
+from nsq_ha.devcluster.nodes import ClusterNode
 from nsq_ha.devcluster.nsqd.node import PlainNsqd
 from nsq_ha.devcluster.storage.log import is_ephemeral
 
@@ -42,21 +41,20 @@ class _Link:
         self.up: bool = False
         self.lookupd = lookupd
         self._nsqd = nsqd
-        self._peer: Peer | None = None  # as the nsqlookupd knows the nsqd
 
     def ping(self) -> None:
         """PING, or connect again."""
-        if self._begin() and self._peer is not None:
-            self._peer.seen = self.lookupd.known.now()
+        if self._begin():
+            self.lookupd.known.seen[self._nsqd] = self.lookupd.known.now()
 
     def tell(self, topic: str, channel: str, *, exists: bool) -> None:
         """Register or unregister a topic, or a channel if it is not empty."""
-        if not self._begin() or self._peer is None:
+        if not self._begin():
             return
         if exists:
-            self.lookupd.known.add(topic, channel, self._peer)
+            self.lookupd.known.add(topic, channel, self._nsqd)
         else:
-            self.lookupd.known.remove(topic, channel, self._peer)
+            self.lookupd.known.remove(topic, channel, self._nsqd)
 
     def _begin(self) -> bool:
         """Return whether a command arrives; connect first if the link is down."""
@@ -70,20 +68,17 @@ class _Link:
 
     def _connect(self) -> None:
         nsqd, known = self._nsqd, self.lookupd.known
-        host, address = socket.gethostname(), f"{HOST}:{nsqd.tcp_port}"
-        self._peer = Peer(HOST, nsqd.tcp_port, nsqd.http_port, PLAIN_VERSION, host, address, known.now())
-        known.peers.append(self._peer)
+        known.seen[nsqd] = known.now()
         for topic in nsqd.topics.values():
-            known.add(topic.name, "", self._peer)
+            known.add(topic.name, "", nsqd)
             for channel in topic.channels:
-                known.add(topic.name, channel, self._peer)
+                known.add(topic.name, channel, nsqd)
         self.up = True
 
     def settle(self) -> None:
         """Let the nsqlookupd notice that the link is down, if it runs."""
-        if not self.up and self._peer is not None and self.lookupd.reachable:
-            self.lookupd.known.disconnected(self._peer)
-            self._peer = None
+        if not self.up and self.lookupd.reachable:
+            self.lookupd.known.disconnected(self._nsqd)
 
 
 class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):

@@ -62,7 +62,6 @@ def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
                 "/channel/delete": this.delete_channel,
                 "/channel/setorder": this.set_order,
                 "/channel/setoffset": this.set_offset,
-                "/message/finish": this.finish,
                 "/message/trace/enable": this.trace,
                 "/message/trace/disable": this.trace,
                 "/disable/write": this.disable_write,
@@ -95,8 +94,8 @@ class _NsqdRoutes:
             "ha_support": True,
         }
 
-    async def stats(self, request: Request) -> str | dict[str, Any]:
-        """``/stats``: JSON if requested, otherwise text."""
+    async def stats(self, request: Request) -> dict[str, Any]:
+        """``/stats``, always as JSON."""
         return node_stats(self._node, request.query_params)
 
     async def coordinator_stats(self, request: Request) -> dict[str, Any]:
@@ -224,17 +223,6 @@ class _NsqdRoutes:
             raise HttpError(500, str(error)) from None
         channel.reset(index)
         channel.dispatch(self._node.host.now())
-
-    async def finish(self, request: Request) -> None:
-        """``/message/finish``: FIN for the consumer that holds the message."""
-        channel = self._led_channel(request)
-        text = request.query_params.get("msgid", "")
-        if not (text.isascii() and text.isdecimal() and len(text) < 20):
-            raise HttpError(400, "INVALID_REQUEST")
-        entry = channel.in_flight.get(int(text))
-        if entry is None:
-            raise HttpError(500, "ErrType:7 ErrCode:0 : Message ID not in flight")
-        channel.finish(int(text), entry.consumer, self._node.host.now())
 
     # ------------------------------------------------------------ publish
 

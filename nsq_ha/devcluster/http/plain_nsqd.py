@@ -86,8 +86,8 @@ class _PlainNsqdRoutes:
             "topology_region": "",
         }
 
-    async def stats(self, request: Request) -> str | dict[str, Any]:
-        """``/stats``: JSON if asked for, else text."""
+    async def stats(self, request: Request) -> dict[str, Any]:
+        """``/stats``, always as JSON."""
         return plain_node_stats(self._node, request.query_params)
 
     async def config(self, request: Request) -> None:

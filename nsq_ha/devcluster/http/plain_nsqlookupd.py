@@ -5,11 +5,13 @@ Source: nsqio/nsq ``nsqlookupd/http.go``.
 
 from __future__ import annotations
 
+import socket
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.http import answers
 from nsq_ha.devcluster.http.answers import HttpError, bare, gets, posts, present
+from nsq_ha.devcluster.nodes import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.control.plain_lookupd import Peer, PlainNsqlookupd
+    from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
+    from nsq_ha.devcluster.nsqd.node import PlainNsqd
 
 _Listed = TypeVar("_Listed")
 
@@ -34,7 +37,6 @@ def plain_lookupd_app(lookupd: PlainNsqlookupd) -> Starlette:
                 "/channels": this.channels,
                 "/nodes": this.nodes,
                 "/info": this.info,
-                "/debug": this.debug,
             },
         ),
         posts(
@@ -97,18 +99,6 @@ class _PlainLookupdRoutes:
             nodes.append({**_described(peer), "tombstones": tombstones, "topics": topics})
         return {"producers": nodes}
 
-    async def debug(self, _request: Request) -> dict[str, Any]:
-        """``/debug``: all registrations."""
-        entries = {
-            f"{'channel' if channel else 'topic'}:{topic}:{channel}": peers
-            for (topic, channel), peers in self._known.entries.items()
-        }
-        told: dict[str, list[dict[str, Any]]] = {
-            key: [{"id": peer.remote_address, **_described(peer)} for peer in peers] for key, peers in entries.items()
-        }
-        told["client::"] = [{"id": peer.remote_address, **_described(peer)} for peer in self._known.peers]
-        return {key: peers for key, peers in told.items() if peers}
-
     async def create_topic(self, request: Request) -> None:
         """``/topic/create``."""
         self._known.add(answers.valid_name(present(request, "topic"), "INVALID_ARG_TOPIC"))
@@ -131,14 +121,14 @@ class _PlainLookupdRoutes:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
 
 
-def _described(peer: Peer) -> dict[str, Any]:
+def _described(nsqd: PlainNsqd) -> dict[str, Any]:
     return {
-        "remote_address": peer.remote_address,
-        "hostname": peer.hostname,
-        "broadcast_address": peer.broadcast_address,
-        "tcp_port": peer.tcp_port,
-        "http_port": peer.http_port,
-        "version": peer.version,
+        "remote_address": f"{HOST}:{nsqd.tcp_port}",
+        "hostname": socket.gethostname(),
+        "broadcast_address": HOST,
+        "tcp_port": nsqd.tcp_port,
+        "http_port": nsqd.http_port,
+        "version": PLAIN_VERSION,
         "topology_zone": "",
         "topology_region": "",
     }

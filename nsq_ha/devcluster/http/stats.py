@@ -5,7 +5,6 @@ Source: server protocol 12; youzan/nsq and nsqio/nsq ``nsqd/stats.go``, ``doStat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -78,15 +77,10 @@ def _client(session: AnySession, consumer: _Subscriber | None) -> dict[str, Any]
     }
 
 
-def _head(version: str, start_time: float) -> list[str]:
-    start = datetime.fromtimestamp(start_time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [f"nsqd v{version} (dev cluster)", f"start_time {start}", f"uptime {time.time() - start_time:.3f}s", ""]
-
-
 # ------------------------------------------------------------ the partitioned nsqd
 
 
-def node_stats(node: Nsqd, asked: Mapping[str, str]) -> str | dict[str, Any]:
+def node_stats(node: Nsqd, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return ``/stats`` of a partitioned nsqd for the arguments of a request."""
     leader_only = asked.get("leaderOnly") in ("1", "t", "T", "true", "TRUE", "True")
     replicas = [
@@ -96,9 +90,6 @@ def node_stats(node: Nsqd, asked: Mapping[str, str]) -> str | dict[str, Any]:
         and asked.get("partition") in (None, "", str(number))
         and (replica.leads or not leader_only)
     ]
-    if asked.get("format") != "json":
-        lines = [f"   [{each.topic}-{each.partition.number}] msgs: {len(each.log.records)}" for each in replicas]
-        return "\n".join([*_head(VERSION, node.start_time), *(lines or ["NO_TOPICS"])]) + "\n"
     clients = asked.get("needClients")
     with_clients = clients == "true" or bool(asked.get("topic") and not clients)
     return {
@@ -219,7 +210,7 @@ def _time(timestamp_ns: int) -> str:
 # ------------------------------------------------------------ upstream's nsqd
 
 
-def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> str | dict[str, Any]:
+def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return ``/stats`` of an upstream nsqd for the arguments of a request."""
     name, channel = asked.get("topic") or "", asked.get("channel") or ""
     clients = asked.get("include_clients") not in _FALSE
@@ -232,8 +223,6 @@ def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> str | dict[st
     unknown = bool(name) and name not in node.topics
     publishers = sorted((each for each in node.connections if each.published), key=lambda each: each.client_id)
     producers = [_plain_client(session, name, None) for session in publishers] if clients and not unknown else []
-    if asked.get("format") != "json":
-        return _plain_lines(node.start_time, topics, producers)
     return {
         "version": PLAIN_VERSION,
         "health": "OK",
@@ -292,26 +281,3 @@ def _plain_client(session: PlainSession, asked: str, consumer: _Subscriber | Non
         **({"pub_counts": [{"topic": topic, "count": count} for topic, count in counts]} if counts else {}),
         "tls": session.is_secured,
     }
-
-
-def _plain_lines(start_time: float, topics: list[dict[str, Any]], producers: list[dict[str, Any]]) -> str:
-    lines = [*_head(PLAIN_VERSION, start_time), "Health: OK", "", "Topics:" if topics else "Topics: None"]
-    for topic in topics:
-        lines.append(
-            f"{_mark(topic)}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} "
-            f"be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8} e2e%: "
-        )
-        lines += [
-            f"   {_mark(channel)}[{channel['channel_name']:<25}] depth: {channel['depth']:<5} "
-            f"be-depth: {channel['backend_depth']:<5} inflt: {channel['in_flight_count']:<4} "
-            f"def: {channel['deferred_count']:<4} re-q: {channel['requeue_count']:<5} "
-            f"timeout: {channel['timeout_count']:<5} msgs: {channel['message_count']:<8} e2e%: "
-            for channel in topic["channels"]
-        ]
-    lines += ["", "Producers:" if producers else "Producers: None"]
-    lines += [f"   [V2 {client['hostname']}] {client['pub_counts']}" for client in producers]
-    return "\n".join(lines) + "\n"
-
-
-def _mark(paused: dict[str, Any]) -> str:
-    return "*P " if paused["paused"] else "   "
