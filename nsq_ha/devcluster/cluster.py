@@ -8,6 +8,7 @@ another running loop.
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -187,10 +188,10 @@ class DevCluster:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         host = Host(
-            loop,
-            self._timing,
-            self._seed,
-            self._security,
+            loop=loop,
+            timing=self._timing,
+            chance=random.Random(self._seed),  # noqa: S311 - a test cluster's dice
+            security=self._security,
             limits=self._limits,
             auth=self._auth,
             retain_bytes=self._retain_bytes,

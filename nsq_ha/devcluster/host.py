@@ -5,12 +5,12 @@ Storage, nsqd and HTTP see the rest of the cluster only through :class:`Host`.
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     import asyncio
+    import random
     from collections.abc import Callable
 
     from nsq_ha.devcluster.auth import AuthTable
@@ -104,40 +104,30 @@ class Timing:
         return replace(measured, **{field.name: getattr(measured, field.name) * factor for field in fields(cls)})
 
 
+@dataclass(eq=False, kw_only=True)
 class Host:
     """Everything that the nodes of one cluster share.
 
     Attributes:
         loop: The loop that runs the cluster.
         timing: The cluster's delays.
+        chance: The only source of randomness, seeded.
         security: TLS and HTTP access of all nodes.
         limits: What the nsqds accept.
         auth: The secrets for AUTH. None for nsqds that do not ask for it.
-        chance: The only source of randomness, seeded.
-        writes_disabled: An operator disabled writing in the whole cluster.
         retain_bytes: Bytes of finished messages that a partition keeps. None for all.
+        writes_disabled: An operator disabled writing in the whole cluster.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        timing: Timing,
-        seed: int,
-        security: Security,
-        *,
-        limits: Limits,
-        auth: AuthTable | None = None,
-        retain_bytes: int | None = None,
-    ) -> None:
-        self.loop = loop
-        self.timing = timing
-        self.security = security
-        self.limits = limits
-        self.auth = auth
-        self.chance: random.Random = random.Random(seed)  # noqa: S311 - a test cluster's dice
-        self.writes_disabled = False
-        self.retain_bytes = retain_bytes
-        self._timers: set[asyncio.TimerHandle] = set()
+    loop: asyncio.AbstractEventLoop
+    timing: Timing
+    chance: random.Random
+    security: Security
+    limits: Limits
+    auth: AuthTable | None = None
+    retain_bytes: int | None = None
+    writes_disabled: bool = False
+    _timers: set[asyncio.TimerHandle] = field(init=False, default_factory=set)
 
     def now(self) -> float:
         """Return the time of the cluster's clock."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,6 @@ from nsq_ha.devcluster.storage.queue_node import SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
 from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until
-from tests.devcluster.record_plain import dpub, mpub, pub
 from tests.devcluster.wire import Closed, Wire, connect, identify, message_id
 from tests.support import web
 from tests.support.inside import nsqd_of, plain_of
@@ -31,6 +31,20 @@ LARGE = b"x" * 1_000_000
 def cluster() -> Iterator[DevCluster]:
     with DevCluster(plain=True, nsqds=2, time_scale=0.02) as cluster:
         yield cluster
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return f"PUB {topic}\n".encode() + struct.pack(">i", len(body)) + body
+
+
+def mpub(topic: str, *bodies: bytes) -> bytes:
+    content = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+    content = struct.pack(">i", len(bodies)) + content
+    return f"MPUB {topic}\n".encode() + struct.pack(">i", len(content)) + content
+
+
+def dpub(topic: str, delay: str, body: bytes) -> bytes:
+    return f"DPUB {topic} {delay}\n".encode() + struct.pack(">i", len(body)) + body
 
 
 def lookup(cluster: DevCluster, topic: str, lookupd: int = 0) -> set[str] | None:

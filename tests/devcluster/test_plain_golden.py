@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol.compression import DeflateCodec, SnappyCodec
 from nsq_ha.protocol.frames import FrameType
-from tests.devcluster.record_plain import SILENCE, Talk
+from tests.devcluster.wire import Wire
 from tests.golden import load
 from tests.support.certificates import server_context
 from tests.support.web import NO_CERTIFICATES
@@ -27,47 +28,59 @@ def cluster() -> Iterator[DevCluster]:
         yield cluster
 
 
-class PlainReplay(Talk):
+_CODECS = {"snappy": SnappyCodec, "deflate": DeflateCodec}
+QUIET = 0.1
+"""Seconds of silence that count as silence."""
+
+
+class PlainReplay:
     """Plays the recorded steps: what the client wrote is written, what the server said must come."""
 
-    def __init__(self, cluster: DevCluster, name: str) -> None:
-        (address,) = cluster.nsqds.values()
-        super().__init__(name, address, cluster.http_address("nsqd-0"))
+    def __init__(self, cluster: DevCluster) -> None:
+        (self._tcp,) = cluster.nsqds.values()
+        self._web = cluster.http_address("nsqd-0")
+        self._wires: dict[str, Wire] = {}
         self._translated: dict[bytes, bytes] = {}
+
+    def _wire(self, conn: str) -> Wire:
+        if conn not in self._wires:
+            self._wires[conn] = Wire(self._tcp)
+        return self._wires[conn]
 
     def run(self, steps: list[dict[str, Any]]) -> None:
         for step in steps:
-            conn = step.get("conn", "")
-            if step["dir"] == "c2s":
-                self.send(self._with_ids(bytes.fromhex(step["hex"])), conn)
+            wire = self._wire(step.get("conn", "")) if step["dir"] != "http" else None
+            if wire is None:
+                _play(step, self._web, self._web)
+            elif step["dir"] == "c2s":
+                wire.send(self._with_ids(bytes.fromhex(step["hex"])))
             elif step["dir"] == "s2c":
-                self._compare(step, conn)
-            elif step["dir"] == "http":
-                self.http(step["method"], step["path"], bytes.fromhex(step.get("request_body_hex", "")))
-                assert self.steps[-1] == step
+                self._compare(wire, step)
             else:
-                self._happen(step["event"], conn)
+                self._happen(wire, step["event"], step.get("conn", ""))
 
-    def _happen(self, event: str, conn: str) -> None:
+    def _happen(self, wire: Wire, event: str, conn: str) -> None:
         if event == "closed_by_server":
-            self.closed(conn)
+            assert wire.ends()
         elif event == "no_frame":
-            self.quiet(conn, SILENCE / 3)
+            assert wire.is_quiet(QUIET)
         elif event == "client_closed":
-            self.leave(conn)
+            self._wires.pop(conn).close()
+        elif event == "tls":
+            wire.secure()
         else:
-            self.switch(event, conn)
+            wire.compress(_CODECS[event]())
 
     def _with_ids(self, data: bytes) -> bytes:
         for recorded, actual in self._translated.items():
             data = data.replace(recorded, actual)
         return data
 
-    def _compare(self, step: dict[str, Any], conn: str) -> None:
+    def _compare(self, wire: Wire, step: dict[str, Any]) -> None:
         recorded = bytes.fromhex(step["hex"])[8:]
-        data = self.frame(conn)
-        assert self.steps[-1]["frame"] == step["frame"], (self.steps[-1], step)
-        if step["frame"] == FrameType.MESSAGE.name.lower():
+        kind, data = wire.frame()
+        assert kind.name.lower() == step["frame"], (data, step)
+        if kind is FrameType.MESSAGE:
             self._translated[recorded[10:26]] = data[10:26]
             # Timestamp and id are of the recording, attempts and body are not.
             assert data[8:10] + data[26:] == recorded[8:10] + recorded[26:]
@@ -75,10 +88,14 @@ class PlainReplay(Talk):
         else:
             assert data == self._with_ids(recorded)
 
+    def close(self) -> None:
+        for wire in self._wires.values():
+            wire.close()
+
 
 @pytest.mark.parametrize("exchange", [pytest.param(exchange, id=exchange["name"]) for exchange in TCP])
 def test_tcp(cluster: DevCluster, exchange: dict[str, Any]) -> None:
-    replay = PlainReplay(cluster, exchange["name"])
+    replay = PlainReplay(cluster)
     try:
         replay.run(exchange["steps"])
     finally:

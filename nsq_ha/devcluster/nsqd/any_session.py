@@ -40,6 +40,9 @@ _Message = TypeVar("_Message")
 _Channel = TypeVar("_Channel", bound="AnyChannel[Any, Any]")
 
 
+MessageAnswer = commands.Finish | commands.Requeue | commands.Touch
+
+
 class SessionStage(enum.Enum):
     """The stages of a session."""
 
@@ -82,9 +85,9 @@ class AnySession(ServerConnection):
             commands.Identify: self._identify,
             commands.Auth: self._auth,
             commands.Ready: self._ready,
-            commands.Finish: self._finish,
-            commands.Requeue: self._requeue,
-            commands.Touch: self._touch,
+            commands.Finish: self._answer,
+            commands.Requeue: self._answer,
+            commands.Touch: self._answer,
             commands.Close: self._close,
             commands.Nop: lambda _: None,  # receiving the bytes is enough
         }
@@ -230,23 +233,11 @@ class AnySession(ServerConnection):
             return
         self._subscriber.set_ready(command.count)
 
-    def _finish(self, command: commands.Finish) -> None:
+    def _answer(self, command: MessageAnswer) -> None:
         if self._subscriber is None:
             self._is_forbidden(command.word)
         else:
-            self._subscriber.finish(command.message_id)
-
-    def _requeue(self, command: commands.Requeue) -> None:
-        if self._subscriber is None:
-            self._is_forbidden(command.word)
-        else:
-            self._subscriber.requeue(command.message_id, command.delay_ms / 1000)
-
-    def _touch(self, command: commands.Touch) -> None:
-        if self._subscriber is None:
-            self._is_forbidden(command.word)
-        else:
-            self._subscriber.touch(command.message_id)
+            self._subscriber.answer(command)
 
     def _close(self, command: commands.Close) -> None:
         if self._is_forbidden(command.word) or self._subscriber is None:
@@ -309,29 +300,21 @@ class AnySubscriber(AnyConsumer[_Message], Generic[_Id, _Message, _Channel]):
         self._silent = True
         self.ready = 0
 
-    def finish(self, message_id: bytes) -> None:
-        """FIN."""
-        self.finished += self._answer("FIN", message_id, self._channel.finish)
-
-    def requeue(self, message_id: bytes, delay: float) -> None:
-        """REQ; nsqd shortens a delay that is too long."""
-        limited = min(delay, self._host.limits.max_delay / 1000)
-        self.requeued += self._answer(
-            "REQ", message_id, lambda found, client, now: self._channel.requeue(found, client, limited, now)
-        )
-
-    def touch(self, message_id: bytes) -> None:
-        """TOUCH."""
-        self._answer("TOUCH", message_id, self._channel.touch)
-
-    def _answer(self, word: str, message_id: bytes, act: Callable[[_Id, Self, float], None]) -> bool:
-        """Answer a message, and return whether that was possible."""
+    def answer(self, command: MessageAnswer) -> None:
+        """FIN, REQ or TOUCH; nsqd shortens a delay that is too long."""
+        found, now = self._id(command.message_id), self._host.now()
         try:
-            act(self._id(message_id), self, self._host.now())
+            if isinstance(command, commands.Finish):
+                self._channel.finish(found, self, now)
+                self.finished += 1
+            elif isinstance(command, commands.Requeue):
+                delay = min(command.delay_ms, self._host.limits.max_delay) / 1000
+                self._channel.requeue(found, self, delay, now)
+                self.requeued += 1
+            else:
+                self._channel.touch(found, self, now)
         except Refusal as refusal:
-            self.session.refuse(self._refused(word, message_id, str(refusal)))
-            return False
-        return True
+            self.session.refuse(self._refused(command.word.decode(), command.message_id, str(refusal)))
 
     @abstractmethod
     def _id(self, message_id: bytes) -> _Id:

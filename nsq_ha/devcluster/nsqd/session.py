@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.host import VERSION
-from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber
+from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, MessageAnswer
 from nsq_ha.devcluster.nsqd.connection import OK_FRAME, Manner
 from nsq_ha.devcluster.storage.log import Draft, Record, raw_size
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_LEADER, NOT_WRITABLE, Replica, Waiting
@@ -297,17 +297,18 @@ class Subscriber(AnySubscriber[int, "Record", "Channel"]):
         frame = message_frame(message, attempts, self._layout)
         self.session.send_message(frame, at_once=at_once or self.holds >= self.ready)
 
-    def finish(self, message_id: bytes) -> None:
-        """FIN. On an ordered channel it needs the replicas, like a write."""
+    def answer(self, command: MessageAnswer) -> None:
+        """FIN, REQ or TOUCH. On an ordered channel FIN needs the replicas, like a write."""
         replica = self._replica
-        if not replica.leads:
+        is_finish = isinstance(command, commands.Finish)
+        if is_finish and not replica.leads:
             self.session.fail(NOT_LEADER)
-        elif not (replica.stalled and self._channel.ordered):
-            super().finish(message_id)
+        elif not (is_finish and replica.stalled and self._channel.ordered):
+            super().answer(command)
         elif replica.gave_up:
             self.session.fail(NOT_WRITABLE)
         else:
-            _wait(self.session, replica, lambda: AnySubscriber.finish(self, message_id))
+            _wait(self.session, replica, lambda: AnySubscriber.answer(self, command))
 
     def _id(self, message_id: bytes) -> int:
         return int.from_bytes(message_id[:8], "big")

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
 SCAN: Final = 0.1
 """Seconds between two scans for messages that timed out or whose delay ended (``QueueScanInterval``)."""
-SCANNED: Final = 20
-"""Channels of a scan, chosen by chance (``-queue-scan-selection-count``)."""
-BUSY_SHARE: Final = 0.25
-"""Share of them with such messages above which others are scanned at once (``QueueScanDirtyPercent``)."""
 SYNC_TIMEOUT: Final = 2.0
 """Seconds after which a backend keeps its position (``-sync-timeout``)."""
 
@@ -136,7 +132,5 @@ class QueueNode(ClusterNode):
         if now >= self._next_refresh:
             self._next_refresh = now + self.host.timing.scan_refresh
             self._scanned = [channel for topic in self.topics.values() for channel in topic.channels.values()]
-        number = min(SCANNED, len(self._scanned))
-        busy = number
-        while busy > number * BUSY_SHARE:
-            busy = sum(channel.tick(now) for channel in self.host.chance.sample(self._scanned, number))
+        for channel in self._scanned:
+            channel.tick(now)

@@ -212,14 +212,13 @@ class PlainChannel(AnyChannel[bytes, Delivered[Queued]]):
 
     # ------------------------------------------------------------ time
 
-    def tick(self, now: float) -> bool:
-        """Queue messages that timed out or whose delay ended; return whether there were any."""
+    def tick(self, now: float) -> None:
+        """Queue messages that timed out or whose delay ended."""
         back = [*self.deferred.pop_due(now), *(held.message for held in self._late(now))]
         for message in back:
             self.queue.put(message)
         if back:
             self.dispatch(now)
-        return bool(back)
 
     # ------------------------------------------------------------ operators, and the end of the process
 
