@@ -28,7 +28,10 @@ from nsq_ha.devcluster.http.nsqlookupd import lookupd_app
 from nsq_ha.devcluster.http.plain_nsqd import plain_nsqd_app
 from nsq_ha.devcluster.http.plain_nsqlookupd import plain_lookupd_app
 from nsq_ha.devcluster.nodes import HOST, ClusterNode
-from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
+from nsq_ha.devcluster.nsqd.node import Nsqd
+from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
+from nsq_ha.devcluster.nsqd.plain_session import PlainSession
+from nsq_ha.devcluster.nsqd.session import Session
 from nsq_ha.devcluster.security import App, Security
 from nsq_ha.devcluster.storage.guids import node_ids_of
 from nsq_ha.devcluster.storage.replica import TopicOptions
@@ -213,15 +216,25 @@ class DevCluster:
         for number, port in enumerate(self._lookupd_ports):
             coordinator.lookupds.append(Nsqlookupd(f"nsqlookupd-{number}", host, placement, lookupd_http, port))
         for number, port in enumerate(self._nsqd_ports):
-            coordinator.nsqds.append(Nsqd(f"nsqd-{number}", host, lambda node: nsqd_app(node, placement), port))
+            coordinator.nsqds.append(
+                Nsqd(f"nsqd-{number}", host, Session, lambda node: nsqd_app(node, placement), port)
+            )
 
     def _make_plain(self, host: Host) -> None:
         control = self._running = PlainControl(host)
         for number, port in enumerate(self._lookupd_ports):
             control.lookupds.append(PlainNsqlookupd(f"nsqlookupd-{number}", host, plain_lookupd_app, port))
         for number, (port, node_id) in enumerate(zip(self._nsqd_ports, self._node_ids, strict=True)):
-            name, tell, ask = f"nsqd-{number}", control.changed, control.channels_of
-            nsqd = PlainNsqd(name, node_id, host, plain_nsqd_app, port=port, changed=tell, channels_of=ask)
+            nsqd = PlainNsqd(
+                f"nsqd-{number}",
+                host,
+                PlainSession,
+                plain_nsqd_app,
+                port,
+                node_id=node_id,
+                changed=control.changed,
+                channels_of=control.channels_of,
+            )
             control.nsqds.append(nsqd)
 
     async def _tick(self) -> None:

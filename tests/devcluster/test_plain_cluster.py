@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from nsq_ha.devcluster import ChangeRefusedError, DevCluster
+from nsq_ha.devcluster.nsqd.plain_node import SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.guids import default_node_id
-from nsq_ha.devcluster.storage.queue_node import SYNC_TIMEOUT
 from nsq_ha.devcluster.storage.queues import MEMORY_MESSAGES
 from tests.devcluster.clock import Clock, held
 from tests.devcluster.probes import LIMIT, until

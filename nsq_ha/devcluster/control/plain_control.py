@@ -9,18 +9,15 @@ Source: nsqio/nsq ``nsqd/lookup.go``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from nsq_ha.devcluster.control.changes import ChangeRefusedError
 from nsq_ha.devcluster.control.control import Control
 from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
 from nsq_ha.devcluster.host import Host
 from nsq_ha.devcluster.nodes import ClusterNode
-from nsq_ha.devcluster.nsqd.node import PlainNsqd
+from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 from nsq_ha.devcluster.storage.log import is_ephemeral
-
-if TYPE_CHECKING:
-    from nsq_ha.devcluster.storage.queue_node import QueueNode
 
 PING_EVERY: Final = 15.0
 """Seconds between two PINGs of an nsqd, with which it also notices a broken link."""
@@ -86,7 +83,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
-        self._links: dict[QueueNode, list[_Link]] = {}
+        self._links: dict[PlainNsqd, list[_Link]] = {}
         self._next_ping = host.now()
 
     def begin(self) -> None:
@@ -97,7 +94,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
             self._links[nsqd] = [_Link(nsqd, lookupd) for lookupd in self.lookupds]
             self.start(nsqd)
 
-    def changed(self, nsqd: QueueNode, topic: str, channel: str, exists: bool) -> None:
+    def changed(self, nsqd: PlainNsqd, topic: str, channel: str, exists: bool) -> None:
         """Register or unregister a topic of an nsqd, or a channel if it is not empty."""
         for link in self._links[nsqd]:
             link.tell(topic, channel, exists=exists)

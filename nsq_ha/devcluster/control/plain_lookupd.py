@@ -17,7 +17,7 @@ from nsq_ha.devcluster.storage.log import is_ephemeral
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
-    from nsq_ha.devcluster.nsqd.node import PlainNsqd
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
     from nsq_ha.devcluster.security import App
 
 INACTIVE_AFTER: Final = 300.0

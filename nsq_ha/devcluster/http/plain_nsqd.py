@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
 
-    from nsq_ha.devcluster.nsqd.node import PlainNsqd
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
     from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
 
 _NS_PER_MS: Final = 1_000_000

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from nsq_ha.devcluster.control.plain_lookupd import PlainNsqlookupd
-    from nsq_ha.devcluster.nsqd.node import PlainNsqd
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
 
 _Listed = TypeVar("_Listed")
 

@@ -16,7 +16,8 @@ from nsq_ha.devcluster.nsqd.any_session import AnySession, AnySubscriber, Sessio
 from nsq_ha.devcluster.nsqd.plain_session import PlainSession
 
 if TYPE_CHECKING:
-    from nsq_ha.devcluster.nsqd.node import Nsqd, PlainNsqd
+    from nsq_ha.devcluster.nsqd.node import Nsqd
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
     from nsq_ha.devcluster.storage.any_channel import AnyChannel
     from nsq_ha.devcluster.storage.channel import Channel
     from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic
@@ -32,20 +33,6 @@ _CHANNEL_BUCKETS: Final = 12
 _TOPIC_BUCKETS: Final = 16
 _NS: Final = 1_000_000_000
 _NS_PER_MS: Final = 1_000_000
-_MEMORY: Final = dict.fromkeys(
-    (
-        "heap_objects",
-        "heap_idle_bytes",
-        "heap_in_use_bytes",
-        "heap_released_bytes",
-        "gc_pause_usec_100",
-        "gc_pause_usec_99",
-        "gc_pause_usec_95",
-        "next_gc_bytes",
-        "gc_total_runs",
-    ),
-    0,
-)
 
 
 def _consumers(channel: AnyChannel[Any, Any] | None) -> list[_Subscriber]:
@@ -221,14 +208,15 @@ def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> dict[str, Any
     ]
     # A topic that does not exist leaves the publishers out, too.
     unknown = bool(name) and name not in node.topics
-    publishers = sorted((each for each in node.connections if each.published), key=lambda each: each.client_id)
+    sessions = [each for each in node.connections if isinstance(each, PlainSession) and each.published]
+    publishers = sorted(sessions, key=lambda each: each.client_id)
     producers = [_plain_client(session, name, None) for session in publishers] if clients and not unknown else []
     return {
         "version": PLAIN_VERSION,
         "health": "OK",
         "start_time": int(node.start_time),
         "topics": None if unknown else topics,
-        **({"memory": _MEMORY} if asked.get("include_mem") not in _FALSE else {}),
+        **({"memory": {}} if asked.get("include_mem") not in _FALSE else {}),
         "producers": producers or None,
     }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Self
 
 from nsq_ha.devcluster.nodes import Accepted
@@ -21,8 +22,8 @@ from nsq_ha.spark.pull.calls import encode_stored
 from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
 
 if TYPE_CHECKING:
+    from nsq_ha.devcluster.nodes import ClusterNode
     from nsq_ha.devcluster.storage.replica import Replica
-    from nsq_ha.devcluster.storage.replicas import StorageNode
 
 
 NOT_HERE: Final = "ErrType:5 ErrCode:24 : missing topic coordinator"
@@ -95,11 +96,12 @@ class CopyConnection(Accepted):
     Args:
         node: The nsqd.
         connections: The open connections of the port.
+        replicas: The replicas of the node, by topic and partition.
     """
 
-    def __init__(self, node: StorageNode, connections: set[Self]) -> None:
+    def __init__(self, node: ClusterNode, connections: set[Self], replicas: Mapping[tuple[str, int], Replica]) -> None:
         super().__init__(node, connections)
-        self._node = node
+        self._replicas = replicas
         self._reader = CallReader()
         self._writer = AnswerWriter()
 
@@ -107,8 +109,8 @@ class CopyConnection(Accepted):
         """Answer the calls that are complete; close the connection after bytes that are none."""
         try:
             for call in self._reader.feed(data):
-                if self._node.delay > 0:
-                    self._node.host.after(self._node.delay, functools.partial(self._answer, call))
+                if self.node.delay > 0:
+                    self.node.host.after(self.node.delay, functools.partial(self._answer, call))
                 else:
                     self._answer(call)
         except RemoteProtocolError:
@@ -121,7 +123,7 @@ class CopyConnection(Accepted):
         if asked is None:
             answer = self._writer.refuse(call.number, f"gorpc.Dispatcher: unknown method [{call.method}]")
         else:
-            replica = self._node.replicas.get((asked.topic, asked.partition))
+            replica = self._replicas.get((asked.topic, asked.partition))
             try:
                 answer = self._writer.answer(call.number, pull(replica, asked.entry, asked.count))
             except PullError as error:

@@ -1,62 +1,80 @@
-"""One nsqd process of each kind: its ports, what it stores, its connections.
+"""One nsqd process: its ports, what it stores, its connections.
 
-When a partitioned one dies, it loses its connections and channels; logs and positions
-stay, as files would.
-
-A clean exit of an upstream one writes all messages to the backends, so a restart brings them back. A
-killed process loses what was in memory, in flight or deferred; topics, channels
-and what is paused stay, as its metadata file would.
-
-Source: nsqio/nsq ``nsqd/nsqd.go``.
+When a partitioned one dies, it loses its connections and channels; logs and positions stay, as files would.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from nsq_ha.devcluster.nodes import HOST, Listener, WebServer
+from nsq_ha.devcluster.nodes import HOST, ClusterNode, Listener, WebServer
+from nsq_ha.devcluster.nsqd.connection import ServerConnection
 from nsq_ha.devcluster.nsqd.copies import CopyConnection
-from nsq_ha.devcluster.nsqd.plain_session import PlainSession
-from nsq_ha.devcluster.nsqd.session import Session
-from nsq_ha.devcluster.storage.queue_node import QueueNode
-from nsq_ha.devcluster.storage.replicas import StorageNode
+from nsq_ha.devcluster.storage.replica import ALL, Replica, TopicPartition, is_flushed
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
     from nsq_ha.devcluster.security import App
 
 
-class Nsqd(StorageNode):
-    """One nsqd.
+class AnyNsqd(ClusterNode):
+    """What the nsqds of both kinds have in common: their ports.
 
     Args:
         name: Its name in controls, ``nsqd-0``.
         host: Its environment.
+        connect: Creates a connection from the node, its open connections, and a number.
         app: Creates the application that answers its HTTP.
         port: The port of its TCP, one below that of its HTTP; 0 for free ones.
 
     Attributes:
         connections: Open TCP connections.
-        copy_port: The port for copying partitions; part of the node's id.
-        started: How often the process was started.
-        overdue: The node should have been removed, but no nsqlookupd led.
 
     Raises:
         OSError: A port is taken.
     """
 
-    def __init__(self, name: str, host: Host, app: Callable[[Nsqd], App], port: int = 0) -> None:
+    def __init__(
+        self, name: str, host: Host, connect: Callable[..., ServerConnection], app: Callable[[Any], App], port: int
+    ) -> None:
         super().__init__(name, host)
-        self.overdue = False
-        self.started: int = 0
         numbers = itertools.count(1)
-        tcp = self._reserve(lambda: Listener[Session](lambda others: Session(self, others, next(numbers)), port))
-        self.connections: set[Session] = tcp.connections
+        tcp = self._reserve(
+            lambda: Listener[ServerConnection](lambda others: connect(self, others, next(numbers)), port)
+        )
+        self.connections: set[ServerConnection] = tcp.connections
         self.tcp_port: int = tcp.port
         self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port and port + 1, needs_tls=True)).port
-        copies = self._reserve(lambda: Listener[CopyConnection](lambda others: CopyConnection(self, others)))
+
+
+class Nsqd(AnyNsqd):
+    """One nsqd of a partitioned cluster, with its replicas and the clocks by which it flushes and scans them.
+
+    Takes the arguments of its base.
+
+    Attributes:
+        replicas: By topic and partition.
+        next_flush: When the flush clock ticks next.
+        copy_port: The port for copying partitions; part of the node's id.
+        started: How often the process was started.
+        overdue: The node should have been removed, but no nsqlookupd led.
+    """
+
+    def __init__(
+        self, name: str, host: Host, connect: Callable[..., ServerConnection], app: Callable[[Any], App], port: int = 0
+    ) -> None:
+        super().__init__(name, host, connect, app, port)
+        self.replicas: dict[tuple[str, int], Replica] = {}
+        self.overdue = False
+        self.started: int = 0
+        self._ticks = 0
+        self.next_flush: float = 0.0
+        self._next_scan = self._next_refresh = 0.0
+        copies = self._reserve(
+            lambda: Listener[CopyConnection](lambda others: CopyConnection(self, others, self.replicas))
+        )
         self.copy_port: int = copies.port
         self.distributed_id: str = f"{HOST}:{self.copy_port}:{self.tcp_port}:1"
 
@@ -65,11 +83,13 @@ class Nsqd(StorageNode):
         """Whether the node is registered at the nsqlookupds."""
         return self.reachable and self.absence is None
 
+    # ------------------------------------------------------------ process
+
     def start(self) -> None:
-        """Start the process."""
+        """Start the process, and the flush clock with its first tick."""
         super().start()
         self.started += 1
-        self.start_clock()
+        self._ticks, self.next_flush = 0, self.host.now() + self.host.timing.flush
 
     def leave(self) -> None:
         """Begin a clean shutdown: replicate what is finished, disconnect consumers, refuse publishers."""
@@ -84,57 +104,60 @@ class Nsqd(StorageNode):
         for replica in self.replicas.values():
             replica.forget()
 
+    # ------------------------------------------------------------ replicas
 
-class PlainNsqd(QueueNode):
-    """One upstream nsqd.
+    def replica_of(self, partition: TopicPartition) -> Replica:
+        """Return the replica of a partition; create a new one."""
+        replica = self.replicas.get(partition.key)
+        if replica is None or replica.partition is not partition:
+            replica = self.replicas[partition.key] = Replica(partition, self)
+        return replica
 
-    Args:
-        name: Its name in controls, ``nsqd-0``.
-        node_id: Part of its message ids (``-node-id``).
-        host: What it runs on.
-        app: Makes the application that answers its HTTP.
-        port: The port of its TCP, one below that of its HTTP; 0 for free ones.
-        changed: Called when topics and channels are created and deleted, see its base.
-        channels_of: Returns the channels of a topic that the nsqlookupds know.
+    def drop_replica(self, partition: TopicPartition) -> None:
+        """Delete a replica and disconnect its consumers."""
+        replica = self.replicas.get(partition.key)
+        if replica is not None and replica.partition is partition:
+            del self.replicas[partition.key]
+            replica.step_down()
 
-    Attributes:
-        connections: Open TCP connections.
+    def find(self, topic: str, partition: int | None) -> Replica | None:
+        """Return the replica of a partition; if ``partition`` is None, of any partition that this node leads.
 
-    Raises:
-        OSError: A port is taken.
-    """
+        Source: server protocol 5.1.
+        """
+        if partition is None:
+            led = [number for (name, number), replica in self.replicas.items() if name == topic and replica.leads]
+            partition = self.host.chance.choice(led) if led else None
+        return None if partition is None else self.replicas.get((topic, partition))
 
-    def __init__(
-        self,
-        name: str,
-        node_id: int,
-        host: Host,
-        app: Callable[[PlainNsqd], App],
-        *,
-        port: int,
-        changed: Callable[[QueueNode, str, str, bool], None],
-        channels_of: Callable[[str], Iterable[str]],
-    ) -> None:
-        super().__init__(name, node_id, host, changed, channels_of)
-        numbers = itertools.count(1)
-        tcp = self._reserve(
-            lambda: Listener[PlainSession](lambda others: PlainSession(self, others, next(numbers)), port)
-        )
-        self.connections: set[PlainSession] = tcp.connections
-        self.tcp_port: int = tcp.port
-        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port and port + 1, needs_tls=True)).port
+    def update_refusals(self) -> None:
+        """Recompute how publishes are refused, after an operator disabled or enabled writing."""
+        for replica in self.replicas.values():
+            replica.update_refusal()
 
-    def leave(self) -> None:
-        """Exit cleanly, with all messages written to the backends."""
-        self.keep_stored(lambda stored: stored.flush())
-        closing = tuple(self.connections)
-        for connection in closing:
-            connection.close()
-        self.connections.clear()  # they are not reset: they end once what was written to them is read
-        super().kill()
-        self.connections.update(closing)
+    def _tick(self, now: float) -> None:
+        """Flush and scan the replicas that are due."""
+        timing = self.host.timing
+        if now >= self._next_refresh:
+            self._next_refresh = now + timing.scan_refresh
+            for replica in self.replicas.values():
+                replica.refresh_scan()
+        if now >= self._next_scan:
+            self._next_scan = now + timing.scan
+            for replica in self.replicas.values():
+                if replica.channels:
+                    replica.tick(now)
+        while now >= self.next_flush:
+            self.next_flush += timing.flush
+            self._ticks += 1
+            self._flush(now)
 
-    def kill(self) -> None:
-        """End the process at once and reset its connections; lose what was in memory."""
-        self.keep_stored(lambda stored: stored.forget_memory())
-        super().kill()
+    def _flush(self, now: float) -> None:
+        """Flush the led partitions that are due; at every 30th tick flush all replicas."""
+        for (_, number), replica in self.replicas.items():
+            if is_flushed(self._ticks, number) and (replica.leads or self._ticks % ALL == 0):
+                replica.flushing.tick()
+                replica.dispatch(now)
+                replica.replicate_channels()
+                if replica.leads and self.host.retain_bytes is not None:
+                    replica.clean_finished(self.host.retain_bytes)

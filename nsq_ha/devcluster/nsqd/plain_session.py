@@ -20,7 +20,7 @@ from nsq_ha.protocol.server.plain_decoder import DeferredPub, PlainDecoder, Topi
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nsq_ha.devcluster.storage.queue_node import QueueNode
+    from nsq_ha.devcluster.nsqd.plain_node import PlainNsqd
     from nsq_ha.protocol.identify import Identity
     from nsq_ha.protocol.server.command_lines import Malformed
 
@@ -49,7 +49,7 @@ class PlainSession(AnySession):
 
     is_partitioned = False
 
-    def __init__(self, node: QueueNode, connections: set[Self], client_id: int) -> None:
+    def __init__(self, node: PlainNsqd, connections: set[Self], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)
         self.identified: bool = False
         self.published: dict[str, int] = {}
@@ -111,7 +111,7 @@ class PlainSubscriber(AnySubscriber[bytes, Queued, "PlainChannel"]):
 
     received: int
 
-    def __init__(self, session: PlainSession, node: QueueNode, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
+    def __init__(self, session: PlainSession, node: PlainNsqd, topic: PlainNsqdTopic, channel: PlainChannel) -> None:
         super().__init__(session, channel)
         self._node = node
         self._topic = topic

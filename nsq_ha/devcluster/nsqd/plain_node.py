@@ -1,4 +1,7 @@
-"""The topics and channels of one upstream nsqd, and the clock by which it scans them.
+"""One process of upstream's nsqd: its topics and channels, and the clock by which it scans them.
+
+A clean exit writes all messages to the backends, so a restart brings them back. A killed process loses what was in
+memory, in flight or deferred; topics, channels and what is paused stay, as its metadata file would.
 
 Source: nsqio/nsq ``nsqd/nsqd.go``.
 """
@@ -7,14 +10,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nsq_ha.devcluster.nodes import ClusterNode
+from nsq_ha.devcluster.nsqd.node import AnyNsqd
 from nsq_ha.devcluster.storage.guids import Guids
 from nsq_ha.devcluster.storage.queues import PlainChannel, PlainNsqdTopic, Queue, Queued
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster.host import Host
+    from nsq_ha.devcluster.nsqd.connection import ServerConnection
+    from nsq_ha.devcluster.security import App
 
 SCAN: Final = 0.1
 """Seconds between two scans for messages that timed out or whose delay ended (``QueueScanInterval``)."""
@@ -22,13 +27,16 @@ SYNC_TIMEOUT: Final = 2.0
 """Seconds after which a backend keeps its position (``-sync-timeout``)."""
 
 
-class QueueNode(ClusterNode):
-    """An nsqd with topics.
+class PlainNsqd(AnyNsqd):
+    """One upstream nsqd.
 
     Args:
-        name: Its name in controls, ``nsqd-0``.
+        name: As for its base, like the next three and ``port``.
+        host: See ``name``.
+        connect: See ``name``.
+        app: See ``name``.
+        port: See ``name``.
         node_id: Part of its message ids (``-node-id``).
-        host: What it runs on.
         changed: Called with this node, topic and channel (empty for the topic itself), and whether it was created or
             deleted.
         channels_of: Returns the channels of a new topic that the nsqlookupds know.
@@ -40,12 +48,16 @@ class QueueNode(ClusterNode):
     def __init__(
         self,
         name: str,
-        node_id: int,
         host: Host,
-        changed: Callable[[QueueNode, str, str, bool], None],
+        connect: Callable[..., ServerConnection],
+        app: Callable[[Any], App],
+        port: int,
+        *,
+        node_id: int,
+        changed: Callable[[PlainNsqd, str, str, bool], None],
         channels_of: Callable[[str], Iterable[str]],
     ) -> None:
-        super().__init__(name, host)
+        super().__init__(name, host, connect, app, port)
         self.topics: dict[str, PlainNsqdTopic] = {}
         self._changed = changed
         self._channels_of = channels_of
@@ -108,7 +120,22 @@ class QueueNode(ClusterNode):
 
     # ------------------------------------------------------------ process
 
-    def keep_stored(self, act: Callable[[Queue | PlainChannel], None]) -> None:
+    def leave(self) -> None:
+        """Exit cleanly, with all messages written to the backends."""
+        self._keep_stored(lambda stored: stored.flush())
+        closing = tuple(self.connections)
+        for connection in closing:
+            connection.close()
+        self.connections.clear()  # they are not reset: they end once what was written to them is read
+        super().kill()
+        self.connections.update(closing)
+
+    def kill(self) -> None:
+        """End the process at once and reset its connections; lose what was in memory."""
+        self._keep_stored(lambda stored: stored.forget_memory())
+        super().kill()
+
+    def _keep_stored(self, act: Callable[[Queue | PlainChannel], None]) -> None:
         """Keep what a process leaves behind when it ends: all but ephemeral topics and channels.
 
         Args:
