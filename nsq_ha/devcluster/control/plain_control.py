@@ -42,16 +42,16 @@ class _Link:
     def ping(self) -> None:
         """PING, or connect again."""
         if self._begin():
-            self.lookupd.known.seen[self._nsqd] = self.lookupd.known.now()
+            self.lookupd.seen[self._nsqd] = self.lookupd.host.now()
 
     def tell(self, topic: str, channel: str, *, exists: bool) -> None:
         """Register or unregister a topic, or a channel if it is not empty."""
         if not self._begin():
             return
         if exists:
-            self.lookupd.known.add(topic, channel, self._nsqd)
+            self.lookupd.add(topic, channel, self._nsqd)
         else:
-            self.lookupd.known.remove(topic, channel, self._nsqd)
+            self.lookupd.remove(topic, channel, self._nsqd)
 
     def _begin(self) -> bool:
         """Return whether a command arrives; connect first if the link is down."""
@@ -64,18 +64,18 @@ class _Link:
         return True
 
     def _connect(self) -> None:
-        nsqd, known = self._nsqd, self.lookupd.known
-        known.seen[nsqd] = known.now()
+        nsqd, lookupd = self._nsqd, self.lookupd
+        lookupd.seen[nsqd] = lookupd.host.now()
         for topic in nsqd.topics.values():
-            known.add(topic.name, "", nsqd)
+            lookupd.add(topic.name, "", nsqd)
             for channel in topic.channels:
-                known.add(topic.name, channel, nsqd)
+                lookupd.add(topic.name, channel, nsqd)
         self.up = True
 
     def settle(self) -> None:
         """Let the nsqlookupd notice that the link is down, if it runs."""
         if not self.up and self.lookupd.reachable:
-            self.lookupd.known.disconnected(self._nsqd)
+            self.lookupd.disconnected(self._nsqd)
 
 
 class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
@@ -101,7 +101,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
 
     def channels_of(self, topic: str) -> list[str]:
         """Return the channels of a topic that the nsqlookupds know, without ephemeral ones."""
-        names = [name for lookupd in self.lookupds if lookupd.reachable for name in lookupd.known.channels(topic)]
+        names = [name for lookupd in self.lookupds if lookupd.reachable for name in lookupd.channels(topic)]
         return [name for name in dict.fromkeys(names) if not is_ephemeral(name)]
 
     def tick(self, now: float) -> None:
@@ -131,7 +131,7 @@ class PlainControl(Control[PlainNsqd, PlainNsqlookupd]):
         having = [nsqd for nsqd in self.nsqds if nsqd.reachable and name in nsqd.topics]
         for nsqd in having:
             nsqd.delete_topic(nsqd.topics[name])
-        known = [lookupd.known.forget(name) for lookupd in self.lookupds if lookupd.reachable]
+        known = [lookupd.forget(name) for lookupd in self.lookupds if lookupd.reachable]
         if not having and not any(known):
             raise ChangeRefusedError(f"no nsqd has a topic {name!r}")
 

@@ -9,7 +9,6 @@ Source: nsqio/nsq ``nsqlookupd/registration_db.go``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.devcluster.nodes import HOST, ClusterNode, Reserved, WebServer
@@ -30,21 +29,39 @@ Key = tuple[str, str]
 """Topic and channel; the channel is empty for the topic itself."""
 
 
-@dataclass(slots=True, eq=False)
-class Registrations:
-    """The memory of one nsqlookupd.
+class PlainNsqlookupd(ClusterNode):
+    """One upstream nsqlookupd.
+
+    Args:
+        name: Its name in controls, ``nsqlookupd-0``.
+        host: What it runs on.
+        app: Makes the application that answers its HTTP.
+        port: The port of its HTTP, one above that of its TCP, as 4161 and 4160 are; 0 for free ones.
 
     Attributes:
         seen: All nsqds that are connected, and the time of their last PING.
         entries: The nsqds of each topic and channel, and when each got a tombstone there.
-        now: Returns the time.
-        factor: Factor of the server's own times.
+        requests: Number of lookups that it answered; tests of clients check it.
+
+    Raises:
+        OSError: A port is taken.
     """
 
-    now: Callable[[], float]
-    factor: float
-    seen: dict[PlainNsqd, float] = field(default_factory=dict)
-    entries: dict[Key, dict[PlainNsqd, float | None]] = field(default_factory=dict)
+    def __init__(self, name: str, host: Host, app: Callable[[PlainNsqlookupd], App], port: int = 0) -> None:
+        super().__init__(name, host)
+        self.seen: dict[PlainNsqd, float] = {}
+        self.entries: dict[Key, dict[PlainNsqd, float | None]] = {}
+        self.requests = 0
+        self.tcp_port: int = self._reserve(lambda: Reserved(port and port - 1)).port
+        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port)).port
+
+    def kill(self) -> None:
+        """End the process at once; it knows nothing until the nsqds register again."""
+        super().kill()
+        self.seen.clear()
+        self.entries.clear()
+
+    # ------------------------------------------------------------ memory
 
     def add(self, topic: str, channel: str = "", nsqd: PlainNsqd | None = None) -> None:
         """Add a topic, a channel of it if it is not empty, and the nsqd that has them."""
@@ -74,11 +91,6 @@ class Registrations:
         self.seen.pop(nsqd, None)
         for nsqds in self.entries.values():
             nsqds.pop(nsqd, None)
-
-    def clear(self) -> None:
-        """Forget everything, as a process that ends."""
-        self.seen.clear()
-        self.entries.clear()
 
     # ------------------------------------------------------------ questions
 
@@ -110,47 +122,12 @@ class Registrations:
         nsqds = self.entries.get((topic, ""), {})
         for nsqd in nsqds:
             if f"{HOST}:{nsqd.http_port}" == node:
-                nsqds[nsqd] = self.now()
+                nsqds[nsqd] = self.host.now()
 
     def is_tombstoned(self, topic: str, nsqd: PlainNsqd) -> bool:
         """Return whether an nsqd has a tombstone for a topic."""
         marked = self.entries.get((topic, ""), {}).get(nsqd)
-        return marked is not None and self.now() - marked < TOMBSTONE_LIFETIME * self.factor
+        return marked is not None and self.host.now() - marked < TOMBSTONE_LIFETIME * self.host.timing.scale
 
     def _is_active(self, nsqd: PlainNsqd) -> bool:
-        return self.now() - self.seen.get(nsqd, 0.0) <= INACTIVE_AFTER * self.factor
-
-
-class PlainNsqlookupd(ClusterNode):
-    """One upstream nsqlookupd.
-
-    Args:
-        name: Its name in controls, ``nsqlookupd-0``.
-        host: What it runs on.
-        app: Makes the application that answers its HTTP.
-        port: The port of its HTTP, one above that of its TCP, as 4161 and 4160 are; 0 for free ones.
-
-    Attributes:
-        known: What it knows.
-        requests: Number of lookups that it answered; tests of clients check it.
-
-    Raises:
-        OSError: A port is taken.
-    """
-
-    def __init__(self, name: str, host: Host, app: Callable[[PlainNsqlookupd], App], port: int = 0) -> None:
-        super().__init__(name, host)
-        self.known: Registrations = Registrations(host.now, host.timing.scale)
-        self.requests = 0
-        self.tcp_port: int = self._reserve(lambda: Reserved(port and port - 1)).port
-        self.http_port: int = self._reserve(lambda: WebServer(app(self), self, port)).port
-
-    def start(self) -> None:
-        """Start the process; it knows nothing until the nsqds register."""
-        super().start()
-        self.known.clear()
-
-    def kill(self) -> None:
-        """End the process at once."""
-        super().kill()
-        self.known.clear()
+        return self.host.now() - self.seen.get(nsqd, 0.0) <= INACTIVE_AFTER * self.host.timing.scale

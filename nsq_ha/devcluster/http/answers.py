@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -39,14 +40,10 @@ class HttpError(Exception):
         self.status = status
         self.text = text
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """Pickle and copy it."""
-        return type(self), (self.status, self.text), vars(self)
-
 
 Answer = Callable[[Request], Awaitable[Any]]
 """A route's function. It returns JSON data, a string for plain text, or None for an empty body."""
-Wrap = Callable[[Answer], Callable[[Request], Awaitable[Response]]]
+Wrap = Callable[[Answer, Request], Awaitable[Response]]
 
 
 def app_of(*routes: list[Route]) -> Starlette:
@@ -59,41 +56,29 @@ def app_of(*routes: list[Route]) -> Starlette:
 
 def gets(wrap: Wrap, answers: Mapping[str, Answer]) -> list[Route]:
     """Return the routes for GET."""
-    return [Route(path, wrap(answer), methods=["GET"]) for path, answer in answers.items()]
+    return [Route(path, partial(wrap, answer), methods=["GET"]) for path, answer in answers.items()]
 
 
 def posts(wrap: Wrap, answers: Mapping[str, Answer]) -> list[Route]:
     """Return the routes for POST."""
-    return [Route(path, wrap(answer), methods=["POST"]) for path, answer in answers.items()]
+    return [Route(path, partial(wrap, answer), methods=["POST"]) for path, answer in answers.items()]
 
 
-def enveloped(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route that wraps its answer unless the request's header asks for bare data."""
-
-    async def route(request: Request) -> Response:
-        if request.headers.get("accept") == V1:
-            return await _bare(answer, request)
-        try:
-            data = await answer(request)
-        except HttpError as error:
-            return _json(500, {"status_code": 500, "status_txt": error.text, "data": None}, {})
-        if isinstance(data, str):
-            return Response(data, 200, media_type=_TEXT)
-        return _json(200, {"status_code": 200, "status_txt": "OK", "data": data}, {})
-
-    return route
+async def enveloped(answer: Answer, request: Request) -> Response:
+    """Answer in an envelope unless the request's header asks for bare data."""
+    if request.headers.get("accept") == V1:
+        return await bare(answer, request)
+    try:
+        data = await answer(request)
+    except HttpError as error:
+        return _json(500, {"status_code": 500, "status_txt": error.text, "data": None}, {})
+    if isinstance(data, str):
+        return Response(data, 200, media_type=_TEXT)
+    return _json(200, {"status_code": 200, "status_txt": "OK", "data": data}, {})
 
 
-def bare(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
-    """Return a route that never wraps its answer."""
-
-    async def route(request: Request) -> Response:
-        return await _bare(answer, request)
-
-    return route
-
-
-async def _bare(answer: Answer, request: Request) -> Response:
+async def bare(answer: Answer, request: Request) -> Response:
+    """Answer without an envelope."""
     try:
         data = await answer(request)
     except HttpError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.routing import Route
@@ -44,7 +45,7 @@ def plain_nsqd_app(node: PlainNsqd) -> Starlette:
         "/channel/unpause": lambda _, channel: channel.pause(now(), paused=False),
     }
     return answers.app_of(
-        [Route("/config/{option}", bare(this.config), methods=["GET", "PUT"])],
+        [Route("/config/{option}", partial(bare, this.config), methods=["GET", "PUT"])],
         gets(bare, {"/info": this.info, "/stats": this.stats}),
         posts(bare, {path: this.topic_change(act) for path, act in on_topic.items()}),
         posts(bare, {path: this.channel_change(act) for path, act in on_channel.items()}),

@@ -57,7 +57,6 @@ class _PlainLookupdRoutes:
 
     def __init__(self, lookupd: PlainNsqlookupd) -> None:
         self._lookupd = lookupd
-        self._known = lookupd.known
         self._chance = lookupd.host.chance
 
     def _in_any_order(self, listed: Iterable[_Listed]) -> list[_Listed]:
@@ -74,50 +73,50 @@ class _PlainLookupdRoutes:
         """``/lookup``."""
         self._lookupd.requests += 1
         topic = present(request, "topic")
-        producers = self._known.producers(topic)
+        producers = self._lookupd.producers(topic)
         if producers is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return {
-            "channels": self._in_any_order(self._known.channels(topic)),
+            "channels": self._in_any_order(self._lookupd.channels(topic)),
             "producers": [_described(peer) for peer in self._in_any_order(producers)],
         }
 
     async def topics(self, _request: Request) -> dict[str, Any]:
         """``/topics``."""
-        return {"topics": self._in_any_order(self._known.topics())}
+        return {"topics": self._in_any_order(self._lookupd.topics())}
 
     async def channels(self, request: Request) -> dict[str, Any]:
         """``/channels``."""
-        return {"channels": self._in_any_order(self._known.channels(present(request, "topic")))}
+        return {"channels": self._in_any_order(self._lookupd.channels(present(request, "topic")))}
 
     async def nodes(self, _request: Request) -> dict[str, Any]:
         """``/nodes``."""
         nodes = []
-        for peer in self._in_any_order(self._known.nodes()):
-            topics = self._in_any_order(self._known.topics_of(peer))
-            tombstones = [self._known.is_tombstoned(topic, peer) for topic in topics]
+        for peer in self._in_any_order(self._lookupd.nodes()):
+            topics = self._in_any_order(self._lookupd.topics_of(peer))
+            tombstones = [self._lookupd.is_tombstoned(topic, peer) for topic in topics]
             nodes.append({**_described(peer), "tombstones": tombstones, "topics": topics})
         return {"producers": nodes}
 
     async def create_topic(self, request: Request) -> None:
         """``/topic/create``."""
-        self._known.add(answers.valid_name(present(request, "topic"), "INVALID_ARG_TOPIC"))
+        self._lookupd.add(answers.valid_name(present(request, "topic"), "INVALID_ARG_TOPIC"))
 
     async def delete_topic(self, request: Request) -> None:
         """``/topic/delete``: the nsqds keep it, and register it again after they connected again."""
-        self._known.forget(present(request, "topic"))
+        self._lookupd.forget(present(request, "topic"))
 
     async def tombstone(self, request: Request) -> None:
         """``/topic/tombstone``."""
-        self._known.tombstone(present(request, "topic"), present(request, "node"))
+        self._lookupd.tombstone(present(request, "topic"), present(request, "node"))
 
     async def create_channel(self, request: Request) -> None:
         """``/channel/create``."""
-        self._known.add(*answers.topic_and_channel(request))
+        self._lookupd.add(*answers.topic_and_channel(request))
 
     async def delete_channel(self, request: Request) -> None:
         """``/channel/delete``."""
-        if not self._known.forget(*answers.topic_and_channel(request)):
+        if not self._lookupd.forget(*answers.topic_and_channel(request)):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
 
 
