@@ -252,14 +252,12 @@ def waits(
     """
     name = method.__name__
     parameters = inspect.signature(method).parameters
-    reads_iterators = any("Iterable" in str(parameter) for parameter in parameters.values())
     usual = parameters["timeout"].default if "timeout" in parameters else None
 
     def call(self: Facade[_Client], /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
         portal = self._started(name) if self._portal is not None else self._started(name, limit=_limit_of(kwargs))
         bound: Callable[..., Coroutine[Any, Any, _Result]] = getattr(self._client, name)  # its class may override it
-        read = _read if reads_iterators else _as_it_is
-        given, named = [read(each) for each in args], {key: read(each) for key, each in kwargs.items()}
+        given, named = [_read(each) for each in args], {key: _read(each) for key, each in kwargs.items()}
         limit = _limit_of(kwargs, usual) or self._call_limit
         topic = args[0] if args else kwargs.get("topic")
         return self._wait(portal, bound(*given, **named), limit and limit + MOMENT, name, topic)
@@ -270,10 +268,6 @@ def waits(
 def _limit_of(keywords: dict[str, object], usual: object = None) -> float | None:
     timeout = keywords.get("timeout", usual)
     return timeout if isinstance(timeout, int | float) and timeout > 0 else None
-
-
-def _as_it_is(argument: object) -> object:
-    return argument
 
 
 def _read(argument: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
@@ -15,9 +14,8 @@ import pytest
 
 from nsq_ha import Consumer, ExtFilter
 from nsq_ha.devcluster import DevCluster
-from tests.devcluster.probes import Probe, consumer, finish, probe, topic_of, until
+from tests.devcluster.probes import Probe, consumer, finish, topic_of, until
 from tests.support import web
-from tests.support.inside import in_cluster, partition_of
 
 V1 = {"Accept": "application/vnd.nsq; version=1.0"}
 
@@ -191,28 +189,6 @@ def test_cleaning_moves_the_start_and_the_channels_that_stood_there(seen: Probe)
     assert (numbers["backend_start"], numbers["backend_depth"], numbers["message_count"]) == (96, 160, 5)
     with consumer(seen, word="SUB") as consuming:
         assert consuming.message().endswith(b"m3")
-
-
-def test_a_publish_over_http_waits_for_the_replicas_too() -> None:
-    with probe(scale=0.1) as seen:
-        leader, follower = seen.leader(), seen.cluster.followers("orders")[0]
-        seen.cluster.freeze(follower)
-        answers: list[httpx.Response] = []
-        publishing = threading.Thread(target=lambda: answers.append(call(seen, "/pub", b"waits")))
-        publishing.start()
-        until(lambda: in_cluster(seen.cluster, lambda: bool(waiting(seen))))
-        seen.cluster.thaw(follower)
-        publishing.join()
-        assert answers[0].text == "OK"
-        seen.cluster.kill(follower)
-        assert said(call(seen, "/pub", b"refused")) == (400, "E_FAILED_ON_NOT_WRITABLE")
-        assert seen.cluster.leader("orders") == leader
-
-
-def waiting(seen: Probe) -> object:
-    replica = partition_of(seen.cluster, "orders", 0).led
-    assert replica is not None
-    return replica.waiting
 
 
 async def test_stats_show_a_clients_filter_without_its_empty_fields(cluster: DevCluster) -> None:

@@ -36,7 +36,7 @@ class HttpError(Exception):
     """
 
     def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
+        super().__init__(status, text)
         self.status = status
         self.text = text
 

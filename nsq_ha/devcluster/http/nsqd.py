@@ -6,7 +6,6 @@ Source: server protocol 12; Spark design 1.1; youzan/nsq ``nsqdserver/http.go`` 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import Callable, Sequence
@@ -20,7 +19,7 @@ from nsq_ha.devcluster.http.stats import node_stats
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
 from nsq_ha.devcluster.storage.log import Draft, Log, Record
-from nsq_ha.devcluster.storage.replica import EXITING, Replica
+from nsq_ha.devcluster.storage.replica import EXITING, NOT_WRITABLE, Replica
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
 from nsq_ha.message import TRACE_KEY
 
@@ -229,14 +228,14 @@ class _NsqdRoutes:
     async def pub(self, request: Request) -> str:
         """``/pub``."""
         replica, body = await self._begin(request)
-        await self._store(replica, [Draft(body)])
+        self._store(replica, [Draft(body)])
         return "OK"
 
     async def pub_trace(self, request: Request) -> dict[str, Any]:
         """``/pubtrace``."""
         replica, body = await self._begin(request)
         text = request.query_params.get("trace_id", "")
-        records = await self._store(replica, [Draft(body, _trace_id(text))])
+        records = self._store(replica, [Draft(body, _trace_id(text))])
         return _traced(records[0], text)
 
     async def pub_ext(self, request: Request) -> str | dict[str, Any]:
@@ -253,7 +252,7 @@ class _NsqdRoutes:
             raise HttpError(400, "E_EXT_NOT_SUPPORT")
         # Go's encoder sorts the keys of a map.
         ext = json.dumps(header, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
-        records = await self._store(replica, [Draft(body, trace_id, ext)])
+        records = self._store(replica, [Draft(body, trace_id, ext)])
         return "OK" if not isinstance(trace, str) else _traced(records[0], trace)
 
     async def mpub(self, request: Request) -> str:
@@ -262,7 +261,7 @@ class _NsqdRoutes:
         body = await answers.read_body(request, self._limits.max_body_bytes, "BODY_TOO_BIG")
         split = answers.counted_messages if "binary" in request.query_params else answers.lines_of
         messages = split(body, self._limits.max_message_bytes)
-        await self._store(replica, [Draft(message) for message in messages])
+        self._store(replica, [Draft(message) for message in messages])
         return "OK"
 
     async def _begin(self, request: Request) -> tuple[Replica, bytes]:
@@ -277,10 +276,10 @@ class _NsqdRoutes:
         _may_write(replica)
         return replica, body
 
-    async def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
+    def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
         _may_write(replica)
-        if replica.stalled:
-            return await _stored(replica, drafts)
+        if replica.stalled:  # the real one waits for the replicas first
+            raise HttpError(400, NOT_WRITABLE.decode().rstrip())
         records = replica.store(drafts)
         replica.dispatch(self._node.host.now())
         return records
@@ -323,25 +322,6 @@ def _may_write(replica: Replica) -> None:
         raise HttpError(503, EXITING.decode())
     if replica.refusal is not None:
         raise HttpError(400, replica.refusal.decode().rstrip())
-
-
-async def _stored(replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
-    """Store once the followers answer.
-
-    Raises:
-        HttpError: The wait for the followers ended without an answer.
-    """
-    done: asyncio.Future[list[Record] | bytes] = asyncio.get_running_loop().create_future()
-
-    def end(result: list[Record] | bytes) -> None:
-        if not done.done():
-            done.set_result(result)
-
-    replica.store_later(drafts, end, end)
-    result = await done
-    if isinstance(result, bytes):
-        raise HttpError(400, result.decode().rstrip())
-    return result
 
 
 def _trace_id(text: str) -> int:
