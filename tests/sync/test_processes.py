@@ -119,24 +119,6 @@ def test_handlers_of_atexit_may_still_publish(programs: Programs) -> None:
 
 
 @pytest.mark.slow
-def test_messages_of_a_program_that_ends_are_delivered_to_others_at_once(programs: Programs) -> None:
-    ended = programs.run("""
-        Producer(lookupd=lookupd).publish_many(topic, [b"1", b"2", b"3"])
-        consumer = Consumer(topic, "ch", lookupd=lookupd)
-        got = threading.Event()
-
-        def work():
-            for message in consumer:
-                got.set()
-
-        threading.Thread(target=work, daemon=True).start()
-        got.wait()
-    """)
-    assert ended.code == 0, ended
-    assert programs.stored(3) == [b"1", b"2", b"3"]
-
-
-@pytest.mark.slow
 def test_a_blocked_event_loop_does_not_keep_the_program(programs: Programs) -> None:
     ended = programs.run("""
         Producer(lookupd=lookupd).publish(topic, b"x")
@@ -246,40 +228,6 @@ def test_a_child_that_leaves_the_parents_block_closes_nothing(programs: Programs
     """)
     assert ended == Ended(0, ["0"], "")
     assert programs.stored(1) == [b"1"]
-
-
-@pytest.mark.slow
-def test_forks_while_other_threads_publish(programs: Programs) -> None:
-    """As a server that makes workers at any time: neither side hangs, and nothing of either is lost."""
-    ended = programs.run("""
-        producer = Producer(lookupd=lookupd)
-        over = threading.Event()
-        counts = [0] * 3
-
-        def publish(index):
-            while not over.is_set():
-                producer.publish(topic, b"parent")
-                counts[index] += 1
-
-        threads = [threading.Thread(target=publish, args=(index,)) for index in range(3)]
-        for thread in threads:
-            thread.start()
-        until(lambda: all(counts))
-
-        def work():
-            with Producer(lookupd=lookupd) as own:
-                own.publish(topic, b"child")
-
-        print(*(child(work) for _ in range(8)))
-        over.set()
-        for thread in threads:
-            thread.join()
-        print(sum(counts))
-    """)
-    assert (ended.code, ended.complaints) == (0, "")
-    assert ended.lines[0] == " ".join("0" * 8)
-    stored = programs.stored(8 + int(ended.lines[1]))
-    assert stored.count(b"child") == 8
 
 
 @pytest.mark.slow
