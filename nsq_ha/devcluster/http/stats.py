@@ -39,18 +39,18 @@ def _consumers(channel: AnyChannel[Any, Any] | None) -> list[_Subscriber]:
     return [each for each in channel.consumers if isinstance(each, AnySubscriber)] if channel else []
 
 
-def _client(session: AnySession, consumer: _Subscriber | None) -> dict[str, Any]:
+def _client(session: AnySession, consumer: _Subscriber) -> dict[str, Any]:
     """Return the numbers of a client that both kinds of nsqd have."""
     settings = session.settings
     return {
         "version": "V2",
         "remote_address": session.peer,
         "state": _STATES[session.stage],
-        "ready_count": consumer.ready if consumer else 0,
-        "in_flight_count": consumer.holds if consumer else 0,
-        "message_count": consumer.received if consumer else 0,
-        "finish_count": consumer.finished if consumer else 0,
-        "requeue_count": consumer.requeued if consumer else 0,
+        "ready_count": consumer.ready,
+        "in_flight_count": consumer.holds,
+        "message_count": consumer.received,
+        "finish_count": consumer.finished,
+        "requeue_count": consumer.requeued,
         "connect_ts": int(session.connected_time),
         "sample_rate": settings.sample_rate,
         "deflate": settings.deflate,
@@ -202,30 +202,25 @@ def plain_node_stats(node: PlainNsqd, asked: Mapping[str, str]) -> dict[str, Any
     name, channel = asked.get("topic") or "", asked.get("channel") or ""
     clients = asked.get("include_clients") not in _FALSE
     topics = [
-        _plain_topic(topic, channel, name, clients=clients)
+        _plain_topic(topic, channel, clients=clients)
         for key, topic in sorted(node.topics.items())
         if name in ("", key) and (not channel or channel in topic.channels)
     ]
-    # A topic that does not exist leaves the publishers out, too.
-    unknown = bool(name) and name not in node.topics
-    sessions = [each for each in node.connections if isinstance(each, PlainSession) and each.published]
-    publishers = sorted(sessions, key=lambda each: each.client_id)
-    producers = [_plain_client(session, name, None) for session in publishers] if clients and not unknown else []
     return {
         "version": PLAIN_VERSION,
         "health": "OK",
         "start_time": int(node.start_time),
-        "topics": None if unknown else topics,
+        "topics": topics if name in ("", *node.topics) else None,
         **({"memory": {}} if asked.get("include_mem") not in _FALSE else {}),
-        "producers": producers or None,
+        "producers": None,
     }
 
 
-def _plain_topic(topic: PlainNsqdTopic, only: str, asked: str, *, clients: bool) -> dict[str, Any]:
+def _plain_topic(topic: PlainNsqdTopic, only: str, *, clients: bool) -> dict[str, Any]:
     channels = [channel for name, channel in sorted(topic.channels.items()) if only in ("", name)]
     return {
         "topic_name": topic.name,
-        "channels": [_plain_channel(channel, asked, clients=clients) for channel in channels],
+        "channels": [_plain_channel(channel, clients=clients) for channel in channels],
         "depth": len(topic.queue),
         "backend_depth": topic.queue.backend_depth,
         "message_count": topic.messages,
@@ -235,7 +230,7 @@ def _plain_topic(topic: PlainNsqdTopic, only: str, asked: str, *, clients: bool)
     }
 
 
-def _plain_channel(channel: PlainChannel, asked: str, *, clients: bool) -> dict[str, Any]:
+def _plain_channel(channel: PlainChannel, *, clients: bool) -> dict[str, Any]:
     consumers = _consumers(channel)
     sessions = [(each, each.session) for each in consumers if isinstance(each.session, PlainSession)]
     return {
@@ -245,27 +240,23 @@ def _plain_channel(channel: PlainChannel, asked: str, *, clients: bool) -> dict[
         "in_flight_count": len(channel.in_flight),
         "deferred_count": len(channel.deferred),
         "message_count": channel.received,
-        **({"global_msg_count": channel.queue.from_memory} if channel.queue.from_memory else {}),
         "requeue_count": channel.requeued,
         "timeout_count": channel.timed_out,
         "client_count": len(consumers),
-        "clients": [_plain_client(session, asked, each) for each, session in sessions] if clients else None,
+        "clients": [_plain_client(session, each) for each, session in sessions] if clients else None,
         "paused": channel.paused,
         "e2e_processing_latency": _NO_LATENCY,
     }
 
 
-def _plain_client(session: PlainSession, asked: str, consumer: _Subscriber | None) -> dict[str, Any]:
+def _plain_client(session: PlainSession, consumer: _Subscriber) -> dict[str, Any]:
     settings = session.settings
     address = session.peer.rpartition(":")[0]
-    # The real nsqd names one topic of several, too.
-    counts = [(topic, count) for topic, count in session.published.items() if asked in ("", topic)][:1]
     return {
         **_client(session, consumer),
         "client_id": settings.client_id if session.identified else address,
         "hostname": settings.hostname if session.identified else address,
         "topology_zone": settings.topology_zone,
         "topology_region": settings.topology_region,
-        **({"pub_counts": [{"topic": topic, "count": count} for topic, count in counts]} if counts else {}),
         "tls": session.is_secured,
     }

@@ -44,7 +44,6 @@ class PlainSession(AnySession):
 
     Attributes:
         identified: The client sent IDENTIFY.
-        published: Number of messages published, by topic.
     """
 
     is_partitioned = False
@@ -52,7 +51,6 @@ class PlainSession(AnySession):
     def __init__(self, node: PlainNsqd, connections: set[Self], client_id: int) -> None:
         super().__init__(node, connections, client_id, PlainDecoder(node.host.limits), PLAIN_MANNER)
         self.identified: bool = False
-        self.published: dict[str, int] = {}
         self._node = node
         self._handlers |= {
             TopicNamed: self._topic_named,
@@ -102,7 +100,6 @@ class PlainSession(AnySession):
         topic = self._node.topic(name)
         self._node.store(topic, bodies, delay)
         self._has_changed(topic)
-        self.published[name] = self.published.get(name, 0) + len(bodies)
         self.send(OK_FRAME)
 
 

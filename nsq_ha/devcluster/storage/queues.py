@@ -58,15 +58,11 @@ class Queue:
     Args:
         chance: Decides whether memory or backend gives the next message.
         ephemeral: There is no backend: what has no room in memory is lost.
-
-    Attributes:
-        from_memory: Number of messages that memory gave.
     """
 
     def __init__(self, chance: random.Random, *, ephemeral: bool) -> None:
         self._chance = chance
         self._ephemeral = ephemeral
-        self.from_memory: int = 0
         self._memory: deque[Queued] = deque()
         self._backend: deque[Queued] = deque()
         self._given: list[Queued] = []  # by the backend, since it kept its position
@@ -90,7 +86,6 @@ class Queue:
     def take(self) -> Queued:
         """Remove and return the next message; there must be one."""
         if self._memory and (not self._backend or self._chance.random() < 0.5):
-            self.from_memory += 1
             return self._memory.popleft()
         message = self._backend.popleft()
         self._given.append(replace(message))  # as it is on disk
@@ -255,7 +250,7 @@ class PlainChannel(AnyChannel[bytes, Delivered[Queued]]):
     def restart(self) -> None:
         """Begin again with what the backend has: no consumers, no counts."""
         self.consumers.clear()
-        self.received = self.requeued = self.timed_out = self.queue.from_memory = 0
+        self.received = self.requeued = self.timed_out = 0
 
 
 class PlainNsqdTopic:
