@@ -18,7 +18,6 @@ from starlette.responses import RedirectResponse, Response
 
 from nsq_ha.admin.reading import Reading
 from nsq_ha.dashboard.actions import ACTIONS, ActionTarget, refusal, target_of
-from nsq_ha.dashboard.connections import network_of
 from nsq_ha.dashboard.guard import LIFETIME, BrowserSession, Guard, WrongTokens, cookie_of, form, session_of
 from nsq_ha.dashboard.history import MAX_TEXT, ClusterEvent, History, Level
 from nsq_ha.dashboard.pages import change
@@ -91,7 +90,7 @@ class Changing:
         if request.method == "GET":
             return self._respond(request, change.sign_in())
         fields = await form(request)
-        address = network_of(request.client.host) if request.client else ""
+        address = request.client.host if request.client else ""
         if (wait := self._wrong.wait(address)) > 0:
             seconds = math.ceil(wait)
             return self._refused(request, f"Too many wrong tokens came from your address: wait {seconds} s.", 429)
