@@ -45,9 +45,6 @@ SLOW: Final = 1.0
 _TIMES_SLOWER: Final = 10
 """How many times as long as that of the others a slow answer takes."""
 
-_MOST_NAMED: Final = 100
-"""Nsqds that are missing only because others name them as replicas; one may name any number."""
-
 _CHECK_NAME: Final = "check the name for typing errors (--lookupd, NSQ_HA_LOOKUPD), and this machine's DNS"
 
 _NO_ROOM: Final = ("no space", "disk full", "file too large", "quota")
@@ -183,7 +180,7 @@ def _unanswered(reading: Reading) -> Incident:
 def _missing(reading: Reading) -> Iterator[Incident]:
     named = {address for each in reading.replicas.values() for address in (*each.in_sync, *each.behind)}
     known = {address: each.since for address, each in reading.remembered.nsqds.items() if each.lost is not None}
-    only_named = sorted(named - reading.nodes.keys() - known.keys())[:_MOST_NAMED]
+    only_named = sorted(named - reading.nodes.keys() - known.keys())
     lost = _Lost.of(reading, {*reading.silent, *(known.keys() - reading.nodes.keys()), *only_named})
     for address in sorted(lost.addresses):
         yield _lost(reading, address, lost)

@@ -20,9 +20,6 @@ from nsq_ha.engine.body import MAX_TEXT, Int64
 from nsq_ha.options.checks import MAX_PARTITION_ID, is_valid_name
 from nsq_ha.policy.topology import Node, TopicView
 
-MAX_PERCENTILES: Final = 16
-"""Percentiles of a latency that are kept; an operator gives nsqd a few."""
-
 
 @dataclass(frozen=True, slots=True)
 class Latency:
@@ -386,7 +383,7 @@ def _longest(latencies: Sequence[Latency]) -> Latency | None:
     seconds: dict[float, float] = {}
     for share, value in (pair for latency in latencies for pair in latency.percentiles):
         seconds[share] = max(value, seconds.get(share, 0.0))
-    return Latency(sum(latency.count for latency in latencies), tuple(sorted(seconds.items())[:MAX_PERCENTILES]))
+    return Latency(sum(latency.count for latency in latencies), tuple(sorted(seconds.items())))
 
 
 _NS: Final = 1_000_000_000
@@ -594,6 +591,5 @@ def _partition_stats(entry: _Partition) -> PartitionStats:
 def _latency(found: _Latency | None) -> Latency | None:
     if found is None or not found.count or not found.percentiles:
         return None
-    kept = found.percentiles[:MAX_PERCENTILES]
-    pairs = ((entry.get("quantile", 0.0), entry.get("value", 0.0) / _NS) for entry in kept)
+    pairs = ((entry.get("quantile", 0.0), entry.get("value", 0.0) / _NS) for entry in found.percentiles)
     return Latency(found.count, tuple(sorted(pairs)))

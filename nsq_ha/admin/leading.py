@@ -299,7 +299,7 @@ class Leading:
 
     def nsqd(self, node: Node) -> NsqdHttp:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
-        return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https, turn=self.servers.turn)
+        return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https)
 
     def lookupd(self, url: str) -> LookupClient:
         """Return a client of an nsqlookupd, which need not be closed, either."""

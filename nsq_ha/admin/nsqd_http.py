@@ -23,8 +23,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nsq_ha.admin.description import Stats, node_stats, partition_stats, unfinished_of
-from nsq_ha.base.unexpected import without_frames
-from nsq_ha.engine.body import MAX_TEXT, NO_TURN, Body, Int64, decode_json, decoded, weight
+from nsq_ha.engine.body import Body, Int64, decode_json, decoded
 from nsq_ha.engine.http import HttpPeer, ask, new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
@@ -42,7 +41,6 @@ from nsq_ha.policy.topology import Node
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractAsyncContextManager
 
     import httpx
 
@@ -66,7 +64,6 @@ EMPTY_LOG: Final = "commit log end of file"
 """Error text for a search in a partition without messages; a SUB with a start position gets it, too."""
 _NOT_READABLE: Final = ("overflowed", "INTERNAL_ERROR", EMPTY_LOG, "search commit log data not found")
 """Parts of the error texts of ``/message/get`` if a message does not exist or is not flushed yet."""
-_MOST_REPLICAS: Final = 16  # of each kind, of a partition; the cluster allows five
 
 _STEPS: Final = 3
 """Numbers to try for a message whose id the server does not find; more than one only if ids are missing between."""
@@ -144,7 +141,6 @@ class NsqdHttp(HttpPeer):
         client: An HTTP client to share. None creates a private one.
         local_addr: Host of the source address, without ``client``. None lets the system choose.
         https: Asked if the node refuses plain HTTP. None raises :class:`TlsRequiredError` then.
-        turn: Held while a large answer is decoded, so that those of many nodes do not add up.
     """
 
     def __init__(
@@ -155,10 +151,8 @@ class NsqdHttp(HttpPeer):
         client: httpx.AsyncClient | None = None,
         local_addr: str | None = None,
         https: Https | None = None,
-        turn: AbstractAsyncContextManager[None] = NO_TURN,
     ) -> None:
         self._https = https
-        self._turn = turn
         self.url: str = node.http_url if isinstance(node, Node) else node.rstrip("/")
         super().__init__(self.url, timeout=timeout, client=client, local_addr=local_addr)
 
@@ -181,14 +175,11 @@ class NsqdHttp(HttpPeer):
 
     async def node_stats(
         self, node: Node, topic: str | None = None, *, channel: str | None = None, clients: bool = False
-    ) -> tuple[NodeStats, int]:
-        """Return :meth:`stats` with what the node says of itself, and how many bytes that takes at most.
+    ) -> NodeStats:
+        """Return :meth:`stats` with what the node says of itself; ``node`` has its addresses."""
 
-        ``node`` has its addresses.
-        """
-
-        def read(body: Body) -> tuple[NodeStats, int]:
-            return node_stats(decode_json(body.data, Stats), node), weight(body.data)
+        def read(body: Body) -> NodeStats:
+            return node_stats(decode_json(body.data, Stats), node)
 
         return await self._stats(read, topic, channel, leader_only=False, clients=clients)
 
@@ -205,10 +196,7 @@ class NsqdHttp(HttpPeer):
         return await self._decoded("/stats", params, read)
 
     async def _decoded(self, path: str, params: dict[str, str], read: Callable[[Body], T]) -> T:
-        try:
-            return await decoded(Body(200, await self.request("GET", path, params)), read, self._turn)
-        except RemoteProtocolError as error:
-            raise without_frames(error) from error.__cause__  # its frames hold the answer
+        return await decoded(Body(200, await self.request("GET", path, params)), read)
 
     async def unfinished(self, topic: str, channel: str) -> Unfinished | None:
         """Return the messages that a channel still has to deliver; works with upstream nsqds, too.
@@ -396,7 +384,7 @@ def _members_of(body: Body, topic: str) -> list[tuple[int, tuple[str, ...], tupl
 
 
 def _names(replicas: list[_Replica] | None) -> tuple[str, ...]:
-    return tuple(each.node_id[:MAX_TEXT] for each in (replicas or [])[:_MOST_REPLICAS])
+    return tuple(each.node_id for each in replicas or ())
 
 
 def _is_answer(mode: Search, position: int, stored: _Stored) -> bool:

@@ -22,16 +22,11 @@ from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolEr
 from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node
 
-_TOO_LONG: Final = "its statistics are left out, since those of all nsqds are too long: ask for one topic"
-
 _ID_BITS: Final = 50
 """Number of bits of a message id below those of the partition."""
 
 _AT_ONCE: Final = 16
 """Number of nsqds that are asked at the same time."""
-
-MOST_BYTES: Final = 256 * 2**20
-"""What the statistics of all nsqds of one call take at most; each channel and connection counts as about 1 KB."""
 
 ANSWERED: Final = 0.9
 """Share of a call's time after which an nsqd that has not answered counts as silent: waiting on would lose the answers
@@ -51,8 +46,7 @@ class StatsAdmin(AdminBase):
     ) -> ClusterStats:
         """Return the statistics of all nsqds: topics, partitions, channels, and clients if asked for.
 
-        An nsqd that does not answer within ``question_timeout`` is named in :attr:`nsq_ha.admin.ClusterStats.silent`,
-        and so are those with the longest answers, where all together would take more than 256 MiB.
+        An nsqd that does not answer within ``question_timeout`` is named in :attr:`nsq_ha.admin.ClusterStats.silent`.
 
         Args:
             topic: Return only this topic. None for all.
@@ -89,43 +83,28 @@ class StatsAdmin(AdminBase):
         """Return what some nsqds say until a time of the loop's clock, in their order."""
         slots = asyncio.Semaphore(_AT_ONCE)
         clock = asyncio.get_running_loop().time
-        answers: dict[Node, NodeStats] = {}
-        weights: dict[Node, int] = {}
 
-        def keep(answer: NodeStats, weight: int) -> None:
-            answers[answer.node] = answer
-            weights[answer.node] = weight
-            while sum(weights.values()) > MOST_BYTES:  # the longest first, so that a hostile nsqd hides no other
-                longest = max(weights, key=weights.__getitem__)
-                del weights[longest]
-                answers[longest] = NodeStats(longest, error=_TOO_LONG, took=answers[longest].took)
-
-        async def ask(node: Node) -> None:
+        async def ask(node: Node) -> NodeStats:
             began: float | None = None
             try:
                 async with asyncio.timeout_at(until), slots:
                     began = clock()
                     say = partial(self._leading.nsqd(node).node_stats, node, topic, channel=channel)
                     try:
-                        found, weight = await say(clients=clients)
-                        if clients and weight + sum(weights.values()) > MOST_BYTES:
-                            found, weight = await say()
+                        found = await say(clients=clients)
                     except RemoteProtocolError:
                         if not clients:
                             raise
-                        found, weight = await say()  # they may be too many to list
-                    keep(dataclasses.replace(_only(found, topic, channel), took=clock() - began), weight)
+                        found = await say()  # they may be too many to list
+                    return dataclasses.replace(_only(found, topic, channel), took=clock() - began)
             except (NsqError, TimeoutError) as error:
                 if began is None:
-                    answers[node] = NodeStats(node, error="it was not asked in time, since others hang")
-                    return
+                    return NodeStats(node, error="it was not asked in time, since others hang")
                 took = clock() - began
                 text = str(error) or f"nsqd {node.http_url}: no complete answer within {took:.1f} s"
-                answers[node] = NodeStats(node, error=text, took=took, hangs=isinstance(error, TimeoutError))
+                return NodeStats(node, error=text, took=took, hangs=isinstance(error, TimeoutError))
 
-        asked = list(nodes)
-        await asyncio.gather(*map(ask, asked))
-        return [answers[node] for node in asked]
+        return list(await asyncio.gather(*map(ask, nodes)))
 
     async def describe(self, topic: str, *, clients: bool = False, timeout: float = 5.0) -> TopicDescription:
         """Return settings, leaders, replicas, channels and depths of a topic; of a plain one, nsqds instead of leaders.

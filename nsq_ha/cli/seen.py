@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
 
 _FILE: Final = "seen.json"
-_MAX_BYTES: Final = 8 * 1024 * 1024
-"""Half is for clusters with the partitions that their nsqds led, the rest for servers alone."""
-_MAX_CLUSTERS: Final = 20
 
 
 class _Known(msgspec.Struct):
@@ -66,33 +62,22 @@ def keep(lookupd: Iterable[str], memory: Memory, at: float) -> None:
     """Write down what is known of a cluster, at a time in Unix seconds."""
     urls = sorted({*lookupd, *memory.lookupds})
     others = [each for each in _load() if not {*urls} & {*each.lookupds} and at - each.at < KEPT]
-    data = b""
-    for each in (_Known(urls, memory, at), *others[: _MAX_CLUSTERS - 1]):
-        data += _fitting(each, len(data))
+    data = msgspec.json.encode([_Known(urls, memory, at), *others])
     with contextlib.suppress(OSError, RuntimeError):
         file = path()
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor, name = tempfile.mkstemp(dir=file.parent)
         try:
             with os.fdopen(descriptor, "wb") as output:
-                output.write(b"[" + data.removeprefix(b",") + b"]")
+                output.write(data)
             Path(name).replace(file)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
 
 
-def _fitting(known: _Known, used: int) -> bytes:
-    """Return a cluster as it goes into the file after so many bytes: whole, with its servers alone, or not at all."""
-    encoded = b"," + msgspec.json.encode(known)
-    if used + len(encoded) > _MAX_BYTES // 2:
-        nsqds = {address: replace(each, led=frozenset()) for address, each in known.memory.nsqds.items()}
-        encoded = b"," + msgspec.json.encode(_Known(known.lookupds, replace(known.memory, nsqds=nsqds), known.at))
-    return encoded if used + len(encoded) < _MAX_BYTES else b""
-
-
 def _load() -> list[_Known]:
     kinds = (OSError, RuntimeError, msgspec.MsgspecError, UnicodeError)
-    with contextlib.suppress(*kinds), path().open("rb") as source:
-        return msgspec.json.decode(source.read(_MAX_BYTES), type=list[_Known])
+    with contextlib.suppress(*kinds):
+        return msgspec.json.decode(path().read_bytes(), type=list[_Known])
     return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency, statistics
+from nsq_ha.admin import AdminClient, ChannelStats, ClientStats, Latency
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
 from tests.admin.scripted import part
 from tests.engine.lookups.loopback import LIMIT
@@ -160,21 +160,6 @@ async def test_an_nsqd_that_does_not_answer_is_named(
     assert [topic.topic for topic in found.topics] == ["orders"]
 
 
-async def test_the_longest_answers_are_left_out_where_all_together_are_too_long(
-    cluster: Scripted, admin: AdminClient, serve: Callable[[], Awaitable[Fake]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list of many addresses of one hostile server took 40 MB for each; it must not hide the others either."""
-    second = await with_second(cluster, serve)
-    cluster.nsqd.answer("/stats", {"topics": [part(0) | {"topic_name": f"t{number}"} for number in range(50)]})
-    second.answer("/stats", {"topics": [part(0)]})
-    monkeypatch.setattr(statistics, "MOST_BYTES", 10_000)
-    found = await asyncio.wait_for(admin.stats(), LIMIT)
-    assert [topic.topic for topic in found.topics] == ["orders"]
-    (left_out,) = found.silent
-    assert left_out.node.address == "127.0.0.1:4150"
-    assert "ask for one topic" in left_out.error
-
-
 async def test_long_texts_are_cut(cluster: Scripted, admin: AdminClient) -> None:
     """Versions of 8 MiB made a page of 158 million characters, in one turn of 7.8 s."""
     names = ("client_id", "hostname", "remote_address", "user_agent", "desired_tag", "tls_version", "auth_identity")
@@ -190,17 +175,6 @@ async def test_long_texts_are_cut(cluster: Scripted, admin: AdminClient) -> None
     (listed,) = await asyncio.wait_for(admin.nodes(), LIMIT)
     assert {len(text) for text in (*texts, said.version, said.health, listed.hostname, listed.version)} == {400}
     assert len(texts) == len(names)
-
-
-async def test_clients_are_left_out_first(
-    cluster: Scripted, admin: AdminClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for clients in ([CLIENT] * 50, []):
-        cluster.nsqd.then("/stats", {"topics": [part(0) | {"channels": [BILLING | {"clients": clients}]}]})
-    monkeypatch.setattr(statistics, "MOST_BYTES", 10_000)
-    found = await asyncio.wait_for(admin.stats(clients=True), LIMIT)
-    assert not found.silent
-    assert [(each.clients, each.connections) for each in found.topics[0].channels] == [(1, ())]
 
 
 async def test_only_what_was_asked_for_is_returned(cluster: Scripted, admin: AdminClient) -> None:

@@ -299,21 +299,6 @@ def test_a_damaged_file_is_as_good_as_none(content: bytes) -> None:
     assert seen.recall(["http://other", "http://l"]).memory.nsqds["n:1"].node == A
 
 
-def test_a_cluster_of_many_partitions_costs_no_cluster_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file could not be read again, so all clusters were forgotten."""
-    monkeypatch.setattr(seen, "_MAX_BYTES", 80_000)
-
-    def memory(nsqd: str, partitions: int) -> Memory:
-        return Memory({nsqd: Sighting(5.0, A, frozenset(("o" * 60, number) for number in range(partitions)))})
-
-    def led(nsqd: str) -> int:
-        return len(seen.recall([f"http://{nsqd}"]).memory.nsqds[nsqd].led)
-
-    for nsqd, partitions in (("small", 50), ("large", 450), ("huge", 2000), ("last", 1)):
-        seen.keep([f"http://{nsqd}"], memory(nsqd, partitions), 5.0)
-    assert [led(nsqd) for nsqd in ("last", "huge", "large", "small")] == [1, 0, 450, 50]
-
-
 def test_a_folder_that_cannot_be_written_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     seen.keep(["http://l"], Memory(), 5.0)

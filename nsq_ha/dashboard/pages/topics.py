@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.causes import expected, incidents, unled
-from nsq_ha.admin.description import MAX_PERCENTILES
 from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.actions import possible
@@ -319,7 +318,7 @@ def latencies(entries: list[tuple[str, Latency | None]]) -> Html | None:
     known = [(label, latency) for label, latency in entries if latency is not None]
     if not known:
         return None
-    shares = sorted({share for _, latency in known for share, _ in latency.percentiles})[:MAX_PERCENTILES]
+    shares = sorted({share for _, latency in known for share, _ in latency.percentiles})
     columns = (
         TableColumn("at", lambda entry: entry[0]),
         ui.number("messages", lambda entry: figures.count(entry[1].count)),
