@@ -45,17 +45,8 @@ from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
 
-MAX_STREAMS: Final = 100
-"""Tabs that are refreshed at the same time."""
-
-MAX_RENDERED: Final = 200
-"""Pages that are kept until the next reading."""
-
-MAX_KEPT: Final = 8 * 2**20
-"""Characters of these pages."""
-
 _SEARCHES: Final = 2
-"""Searches at the same time; others are asked to come again, and tabs that follow messages wait."""
+"""Searches at the same time; others wait."""
 
 _STATIC: Final = Path(__file__).parent / "static"
 _FILES: Final = {
@@ -85,10 +76,8 @@ class Dashboard:
         self._guard = Guard(options.token, hosts=(*options.hosts, options.host), is_private=options.is_private)
         self._history = History(max(2, round(options.history / options.interval)))
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
-        self._rendered: dict[tuple[str, bool], tuple[int, Page]] = {}
-        self._kept = 0
-        self._streams = 0
-        self._turn = asyncio.Lock()
+        self._rendered: dict[tuple[str, bool], Page] = {}  # those of the newest reading
+        self._count = 0
         self._looks = asyncio.Semaphore(_SEARCHES)
         self._plugins = {name: with_plugin(name) for name in options.decoders}
 
@@ -125,17 +114,14 @@ class Dashboard:
         """
         parts = segments(place)
         self._watch(parts)
-        known = self._rendered.get((place, may_change))
-        if known is not None and known[0] == self.poller.count:
-            return known[1]
+        if self._count != self.poller.count:
+            self._count = self.poller.count
+            self._rendered.clear()
+        if (known := self._rendered.get((place, may_change))) is not None:
+            return known
         board = Board(self._history, time.time(), may_change=may_change, arguments=arguments(place))
         page = self._extra.make(board) if self._extra and parts == [self._extra.place] else _page(board, parts)
-        page = Page(page.title, frame.live(board, page), page.status)
-        self._kept += len(page.content)
-        if len(self._rendered) >= MAX_RENDERED or self._kept > MAX_KEPT:
-            self._rendered.clear()
-            self._kept = len(page.content)
-        self._rendered[place, may_change] = (self.poller.count, page)
+        page = self._rendered[place, may_change] = _framed(board, page)
         return page
 
     def _watch(self, parts: list[str]) -> None:
@@ -170,30 +156,21 @@ class Dashboard:
         return self._respond(request, self.render(address(request), may_change=self._may(request)), is_live=True)
 
     async def _events(self, request: Request) -> Response:
-        if self._streams >= MAX_STREAMS:
-            return PlainTextResponse("too many tabs are open\n", status_code=503, headers={"retry-after": "30"})
         return StreamingResponse(self._stream(request), media_type="text/event-stream")
 
     async def _stream(self, request: Request) -> AsyncIterator[bytes]:
         place = request.query_params.get("page", "/")[:MAX_ADDRESS]
-        self._streams += 1
-        try:
-            yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
-            while await self.poller.changed():
-                if self._guard.is_private and self._guard.session(session_of(request)) is None:
-                    return
-                if segments(place) == ["messages"]:
-                    page = await self._look(place, waits=True)
-                else:
-                    async with self._turn:  # all tabs wake at once: one page in a turn of the event loop
-                        page = self.render(place, may_change=self._may(request))
-                        await asyncio.sleep(0)
-                yield _sent(page)
-            if self._extra is not None:
-                self._rendered.clear()  # what the program found since the last reading
-                yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
-        finally:
-            self._streams -= 1
+        yield b"retry: 2000\n\n"  # until the next reading, the tab shows the page as it was loaded
+        while await self.poller.changed():
+            if self._guard.is_private and self._guard.session(session_of(request)) is None:
+                return
+            if segments(place) == ["messages"]:
+                yield _sent(await self._look(place))
+            else:
+                yield _sent(self.render(place, may_change=self._may(request)))
+        if self._extra is not None:
+            self._rendered.clear()  # what the program found since the last reading
+            yield _sent(self.render(place, may_change=False)) + b"event: end\ndata:\n\n"
 
     async def _search(self, request: Request) -> Response:
         given = arguments(address(request))
@@ -201,30 +178,25 @@ class Dashboard:
         answer, problem = None, ""
         try:
             wanted = query_of(given)
-            if wanted is not None and self._looks.locked():
-                problem = "other searches are running: try again in a moment"
-            elif wanted is not None:
+            if wanted is not None:
                 async with self._looks:
                     answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
         except NsqError as error:
             problem = str(error)
-        make = partial(search_page, board, answer, problem)
-        page = make() if answer is None else await in_thread(make)
-        return self._respond(request, Page(page.title, frame.live(board, page), page.status))
+        page = await in_thread(partial(search_page, board, answer, problem))
+        return self._respond(request, _framed(board, page))
 
     async def _messages(self, request: Request) -> Response:
         place = address(request)
         return self._respond(request, await self._look(place), is_live="follow" in arguments(place))
 
-    async def _look(self, place: str, *, waits: bool = False) -> Page:
-        """Return the page of messages, with its banner; wait for other searches, or say that they are running."""
+    async def _look(self, place: str) -> Page:
+        """Return the page of messages, with its banner."""
         given = arguments(place)
         board = Board(self._history, time.time(), arguments=given)
         look, problem = None, ""
         try:
             if topic := given.get("topic", "").strip():
-                if self._looks.locked() and not waits:
-                    raise ConfigError("other searches are running: try again in a moment")
                 async with self._looks:
                     look = await browse(
                         self._admin,
@@ -238,9 +210,13 @@ class Dashboard:
                     )
         except NsqError as error:
             problem = str(error)
-        make = partial(messages.messages_page, board, look, problem, self._plugins)
-        page = make() if look is None else await in_thread(make)  # bodies of publishers take long to show
-        return Page(page.title, frame.live(board, page), page.status)
+        # Bodies of publishers take long to show.
+        return _framed(board, await in_thread(partial(messages.messages_page, board, look, problem, self._plugins)))
+
+
+def _framed(board: Board, page: Page) -> Page:
+    """Return a page with its banner and heading."""
+    return Page(page.title, frame.live(board, page), page.status)
 
 
 def _sent(page: Page) -> bytes:

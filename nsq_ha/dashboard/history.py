@@ -31,9 +31,6 @@ MAX_SERIES: Final = 3000
 
 MAX_EVENTS: Final = 1000
 MAX_PERIODS: Final = 400
-MAX_FORMER: Final = 5000
-"""Partitions without a leader whose last leader is known."""
-
 MAX_ALIKE: Final = 3
 """Events of one reading that may say the same of different things; more are folded into one."""
 
@@ -128,19 +125,13 @@ class History:
         values: list[tuple[Key, float]] = []
         if reading.is_fresh:
             names = set(reading.names)
-            gone = [each for each in former if each not in reading.leaders and each[0] in names]
-            former = {each: former[each] for each in gone[-MAX_FORMER:]} | dict(reading.leaders)
+            former = {each: nsqd for each, nsqd in former.items() if each[0] in names} | dict(reading.leaders)
             led = {
                 (each.topic, each.partition): each.messages for t in reading.topics.values() for each in t.partitions
             }
             empty = {p for p in empty if p not in led and p in former} | {p for p, n in led.items() if not n}
-            known = self._series if len(self._series) >= MAX_SERIES else None
-            room = MAX_SERIES - len(self._series)
-            for key, value in _values(reading, empty, known):
-                is_new = key not in self._series
-                if not is_new or room > 0:
-                    room -= is_new
-                    values.append((key, value))
+            is_full = len(self._series) >= MAX_SERIES
+            values = [each for each in _values(reading, empty) if not is_full or each[0] in self._series]
         moved = frozenset(each.subject for each in events if each.kind == "leader")
         return Comparison(reading, *folded(events), moved, former, empty, values)
 
@@ -285,10 +276,8 @@ class History:
         return [*ring[position:], *ring[:position]]
 
 
-def _values(
-    reading: Reading, empty: Collection[TopicPartition], known: Collection[Key] | None = None
-) -> Iterator[tuple[Key, float]]:
-    """Yield the figures of a reading; of channels only those whose series are ``known``, if there is no room."""
+def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tuple[Key, float]]:
+    """Yield the figures of a reading."""
     lacking = incomplete(reading, empty)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
@@ -304,8 +293,6 @@ def _values(
         yield ("topic", topic, "published"), rate
     for row in channels:
         key = ("channel", row.topic, row.name)
-        if known is not None and (*key, "depth") not in known and (*key, "done") not in known:
-            continue
         if row.topic not in lacking:  # a sum that lacks a part would look like progress
             yield (*key, "depth"), row.depth or 0
             yield (*key, "in_flight"), row.channel.in_flight if row.channel else 0

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("nsq_ha.dashboard")
 
-MAX_WATCHED: Final = 20
-"""Topics whose details are read; the one that was looked at longest ago gives way."""
-
 _KEPT: Final = 3
 """Intervals for which a topic is watched after somebody looked at it."""
 
@@ -54,10 +51,7 @@ class Poller:
         """Read more in the next polls: details of a topic, the connections of channels."""
         until = time.time() + _KEPT * max(self._interval, 1.0)
         if topic is not None:
-            self._watched.pop(topic, None)
             self._watched[topic] = until
-            while len(self._watched) > MAX_WATCHED:
-                del self._watched[next(iter(self._watched))]
         if clients:
             self._clients_until = until
 
@@ -85,10 +79,14 @@ class Poller:
 
     async def once(self) -> None:
         """Poll once, add the reading to the history, and wake all that wait."""
-        wanted = self._still_watched(time.time())
-        with_clients = time.time() < self._clients_until
-        before = self._history.latest or Reading(time.time())
-        reading = await self._admin.look(before, topics=wanted, clients=with_clients, timeout=self._limit)
+        now = time.time()
+        self._watched = {topic: until for topic, until in self._watched.items() if until >= now}
+        reading = await self._admin.look(
+            self._history.latest or Reading(now),
+            topics=self._watched,
+            clients=now < self._clients_until,
+            timeout=self._limit,
+        )
         await in_thread(partial(prepare, reading))
         self._history.take(await in_thread(partial(self._history.compare, reading)))
         self.count += 1
@@ -96,8 +94,3 @@ class Poller:
         self._next = asyncio.Event()
         if self.is_closed:
             self._next.set()
-
-    def _still_watched(self, now: float) -> list[str]:
-        for topic in [topic for topic, until in self._watched.items() if until < now]:
-            del self._watched[topic]
-        return list(self._watched)
