@@ -21,7 +21,7 @@ from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.policy.sharding import murmur3
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
     from nsq_ha.admin.client import AdminClient
     from nsq_ha.admin.description import TopicDescription
@@ -44,9 +44,6 @@ _BATCH: Final = 64
 
 MOST_KEPT: Final = 32 * 2**20
 """Characters of the messages of one look after which it ends, and says where to go on."""
-
-_MAX_HEADERS: Final = 128 * 1024
-"""Characters of headers that are read: nsqd takes 64 KiB at most."""
 
 _MAX_JSON: Final = 256 * 1024
 _MOST_INDENTS: Final = 16
@@ -322,8 +319,7 @@ class _Reader:
                 for number in range(at[p], at[p] + step * each, step)
                 if 1 <= number <= self._ends[p]
             ]
-            found = await self._first_of(places)
-            del places[len(found) :]
+            found = await asyncio.gather(*(self._compared(p, number) for p, number in places))
             self._count += len(places)
             for (p, number), (stored, is_wanted) in zip(places, found, strict=True):
                 if p in ended:
@@ -344,14 +340,6 @@ class _Reader:
                     seen.add(p)
                     if is_wanted:
                         self._found.append(Browsed(p, stored))
-
-    async def _first_of(self, places: Sequence[tuple[int, int]]) -> list[tuple[StoredMessage | None, bool]]:
-        """Read the first of some messages, by partition and number: all, unless they become too long together."""
-        found: list[tuple[StoredMessage | None, bool]] = []
-        while len(found) < len(places) and self._kept < MOST_KEPT:
-            some = places[len(found) : len(found) + 2 * _AT_ONCE]
-            found += await asyncio.gather(*(self._compared(p, number) for p, number in some))
-        return found
 
     async def _compared(self, partition: int, number: int) -> tuple[StoredMessage | None, bool]:
         """Return a message with what is kept of its body, and whether it is wanted."""
@@ -393,7 +381,7 @@ class _Reader:
 
 def headers_of(stored: StoredMessage) -> Mapping[str, object]:
     """Return the extension headers of a message; empty if there are none, or they are damaged."""
-    if not stored.headers or len(stored.headers) > _MAX_HEADERS:
+    if not stored.headers:
         return {}
     try:
         found = json.loads(stored.headers)

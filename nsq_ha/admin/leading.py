@@ -52,7 +52,6 @@ NUDGE_INTERVAL: Final = 7.0
 _LONGEST_PAUSE: Final = 2.0
 _RECENT: Final = 5.0
 """Seconds for which a lookup is used again where a caller reads message after message."""
-_MAX_RECENT: Final = 100
 _ABSENT: Final = ("key not found", "topic is not created")
 _PASSING: Final = (
     "e_failed_on_not_leader",
@@ -259,8 +258,6 @@ class Leading:
         asked, view = self._recent.get(topic, (-math.inf, None))
         if view is None or now - asked > _RECENT:
             view = await self.existing(topic)
-            if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()
             self._recent[topic] = (now, view)
         return view
 

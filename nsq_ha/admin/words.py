@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -11,6 +12,10 @@ NONE: Final = "–"
 
 _NAMED: Final = 5
 """Number of things that a text names."""
+
+_AGO: Final = re.compile(r"-(?:[0-9]{1,9}[smhdw])+")
+_PART: Final = re.compile(r"([0-9]+)([smhdw])")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -33,6 +38,13 @@ def some(names: Iterable[str], most: int = _NAMED) -> str:
 def partly(word: str, count: int, places: int) -> str:
     """Return a word, with how many of some places it is true of if that is not all, such as ``paused on 1 of 3``."""
     return f"{word} on {count} of {places}" if 0 < count < places else word
+
+
+def seconds_ago(text: str) -> int | None:
+    """Return how many seconds before now a text such as ``-1h30m`` means. None if it is not of this form."""
+    if not _AGO.fullmatch(text):
+        return None
+    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def span(seconds: float | None) -> str:

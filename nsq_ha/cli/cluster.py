@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Self, TypeVar, Unpack, cast
 
 from nsq_ha.engine.tls import ssl_context
 from nsq_ha.errors import ConfigError, TopicNotFoundError
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from nsq_ha.options.keywords import ClientOptions, ConsumerOptions, ProducerOptions
 
 _Result = TypeVar("_Result")
-
-_LONGEST_SECRET: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +153,11 @@ def secret_in(file: str) -> str:
     """
     try:
         with Path(file).open(encoding="utf-8-sig") as opened:
-            text = opened.readline(_LONGEST_SECRET)  # a device has no end
+            text = opened.readline()
     except UnicodeDecodeError:
         raise ConfigError(f"the secret's file {file!r} is not text in UTF-8") from None
     except OSError as error:
         raise ConfigError(f"the secret's file {file!r} cannot be read: {error.strerror}") from None
-    if len(text) == _LONGEST_SECRET:
-        raise ConfigError(f"the secret's file {file!r} has no secret: its first line is longer than {len(text) - 1}")
     secret = text.rstrip("\r\n")
     if not secret:
         raise ConfigError(f"the secret's file {file!r} is empty: its first line must be the secret")

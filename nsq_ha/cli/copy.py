@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from nsq_ha.cli.inputs import key_of
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, SECONDS, TOPIC, Number, cluster_options, metrics_option
 from nsq_ha.cli.output import clean
 from nsq_ha.cli.progress import Progress
-from nsq_ha.cli.reading import Intake, Selection, check_read, expanded, losses_reported, selection_options
+from nsq_ha.cli.reading import Selection, check_read, expanded, losses_reported, selection_options
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import require_topic
 from nsq_ha.errors import ConfigError, NsqError, PublishError, RemoteProtocolError
@@ -23,9 +24,9 @@ from nsq_ha.message import OutgoingMessage
 from nsq_ha.options.checks import lookupd_urls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
-    from nsq_ha import Message, Producer, Receipt
+    from nsq_ha import Batch, Message, Producer, Receipt
     from nsq_ha.policy.topology import TopicMeta
 
 CHANNEL_OF_COPIES: Final = "nsq-ha-copy"
@@ -206,12 +207,11 @@ async def _copy(
         wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, progress)
-            intake = Intake(consumer.batches(most, wait), chosen)
             try:
-                await copier.run(intake)
+                is_idle = await copier.run(consumer.batches(most, wait), chosen)
             finally:
                 click.echo(copier.summary(), err=True)
-        if intake.is_idle:
+        if is_idle:
             await check_read(consumer, kind)
     return 0
 
@@ -239,8 +239,11 @@ class Copier:
         self._progress = progress
         self._began = time.monotonic()
 
-    async def run(self, intake: Intake) -> None:
-        """Copy all that comes.
+    async def run(self, batches: AsyncIterator[Batch], chosen: Selection) -> bool:
+        """Copy all that comes, until the count is reached, or no message comes for the time.
+
+        Returns:
+            Whether no message came for that time.
 
         Raises:
             ConfigError: A message can never be copied.
@@ -248,9 +251,21 @@ class Copier:
 
         If cancelled, it waits a short time for answers. Messages without one may be stored, and are copied again.
         """
-        while (messages := await intake.next()) is not None:
-            await self.copy(messages)
-            intake.go_on()
+        left = math.inf if chosen.count is None else chosen.count
+        while left > 0:
+            try:
+                async with asyncio.timeout(chosen.idle):
+                    batch = await anext(batches, None)
+            except TimeoutError:
+                return True
+            if batch is None:
+                break
+            messages = list(batch)
+            most = int(min(left, len(messages)))
+            _give_back(messages[most:])
+            await self.copy(messages[:most])
+            left -= most
+        return False
 
     async def copy(self, messages: Sequence[Message]) -> None:
         """Publish messages, and answer each one as its publish ended.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import click
-import msgspec
 
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.groups import Group
-from nsq_ha.cli.kept import KeptMessage
 from nsq_ha.cli.options import (
     CHANNEL,
     SECONDS,
@@ -56,8 +53,6 @@ _Kept = TypeVar("_Kept")
 CHANNEL_OF_REPLAYS: Final = "nsq-ha-replay"
 _PREVIEW: Final = 60
 _IN_FLIGHT: Final = 1000
-_IN_MEMORY: Final = 64 * 1024 * 1024
-"""Bytes of letters above which those to replay are in a temporary file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +256,7 @@ def show_letters(
     IDS are those that `dead-letters list` shows. Exit code 1 if one is not there.
     """
     unread = set[int]()
-    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel, keep=_whole, unread=unread))
+    rows = run(_found(cluster, topic, Which(frozenset(ids)), None, channel, keep=lambda *each: each, unread=unread))
     for message, letter in rows:
         entry = letter_as_dict(message, letter)
         if wants_json(as_json):
@@ -311,10 +306,6 @@ async def _found(
                     if which.ids and not wanted:
                         break
     return rows
-
-
-def _whole(message: Message, letter: DeadLetter) -> tuple[Message, DeadLetter]:
-    return message, letter
 
 
 def _check_ids(which: Which, *, is_plain: bool) -> None:
@@ -449,22 +440,15 @@ async def _replay(
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
         # All are read first: while they wait for publishes, nsqd would take back those of the scan.
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-
-            def keep(message: Message, _: DeadLetter) -> int:
-                return file.write(msgspec.msgpack.encode(KeptMessage.of(message)))
-
-            sizes = await _found(cluster, topic, which, None, channel, keep=keep, unread=replayer.unread)
-            is_rest = which.is_all and found.meta is not None
-            passed = await _passed(cluster, topic, channel or CHANNEL_OF_REPLAYS) if is_rest else {}
-            file.seek(0)
-            async with producer:
-                with Progress("replayed", len(sizes)) as progress:
-                    for size in sizes:
-                        message = msgspec.msgpack.decode(file.read(size), type=KeptMessage).message()
-                        if (message.offset or 0) >= passed.get(message.partition, 0):
-                            await replayer.replay(producer, message, DeadLetter.of(message))
-                        progress.advance()
+        read = await _found(cluster, topic, which, None, channel, keep=lambda each, _: each, unread=replayer.unread)
+        is_rest = which.is_all and found.meta is not None
+        passed = await _passed(cluster, topic, channel or CHANNEL_OF_REPLAYS) if is_rest else {}
+        async with producer:
+            with Progress("replayed", len(read)) as progress:
+                for message in read:
+                    if (message.offset or 0) >= passed.get(message.partition, 0):
+                        await replayer.replay(producer, message, DeadLetter.of(message))
+                    progress.advance()
         return
     if found.meta is None and channel is None:
         raise ConfigError(f"give --channel: a plain cluster keeps the messages of {topic!r} only in its channels")

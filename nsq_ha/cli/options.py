@@ -187,16 +187,6 @@ IN_FLIGHT: Final = click.IntRange(1)
 """The type of ``--max-in-flight``: not the 0 that pauses. The option ``max_in_flight`` has an upper bound, too."""
 
 
-def idle_option(command: _Command) -> _Command:
-    """Add ``--idle`` to a command that consumes a topic."""
-    return click.option(
-        "--idle",
-        type=SECONDS,
-        help="Stop after this many seconds without a message. A partitioned cluster may deliver the latest messages up"
-        " to 7 s late: give at least 10 there to get all.",
-    )(command)
-
-
 def metrics_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--metrics-port`` to a command, which serves the metrics of its clients while it runs."""
 

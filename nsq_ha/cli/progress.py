@@ -9,17 +9,15 @@ import contextlib
 import io
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import Task, TaskID
+    from rich.progress import Task
 
-_NARROW: Final = 72
-"""Columns below which the bar itself and the elapsed time are left out."""
 _MARGIN: Final = 3
 """Columns that stay free, so that the ``^C`` that a terminal shows does not begin another line."""
 
@@ -30,63 +28,37 @@ class Progress:
     Args:
         label: What is done, such as "copied".
         total: How many there are. None if that is unknown.
+        counts: False shows only for how long it takes already.
 
     Attributes:
         done: Number of messages done.
     """
 
-    def __init__(self, label: str, total: int | None = None) -> None:
+    def __init__(self, label: str, total: int | None = None, *, counts: bool = True) -> None:
         self.done: int = 0
         self._label = label
         self._total = total
-        self._bar: Bar | None = None
-        self._task: TaskID | None = None
+        self._counts = counts
+        self._advance: Callable[[int], None] = lambda _: None
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty() and threading.current_thread() is threading.main_thread():
-            self._bar = _bar(self._total is not None)
-            self._opened.enter_context(_prints_above(self._bar.console))
-            self._bar.start()
-            self._task = self._bar.add_task(self._label, total=self._total)
+            bar = _bar(has_total=self._total is not None, counts=self._counts)
+            task = bar.add_task(self._label, total=self._total)
+            self._advance = partial(bar.advance, task)
+            self._opened.enter_context(_prints_above(bar.console))
+            self._opened.enter_context(bar)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            with contextlib.suppress(OSError):
-                self._bar.stop()
-        self._opened.close()
+        with contextlib.suppress(OSError):
+            self._opened.close()
 
     def advance(self, count: int = 1) -> None:
         """Count messages."""
         self.done += count
-        self._update(completed=self.done)
-
-    def expect(self, total: int) -> None:
-        """Correct an estimate of how many there are."""
-        self._update(total=max(total, self.done))
-
-    def _update(self, **fields: int) -> None:
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, **fields)  # type: ignore[arg-type]  # numbers
-
-
-@contextlib.contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Show what is waited for, and for how long, while the block runs. Only if standard error is a terminal."""
-    if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    console = Console(file=sys.stderr)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    bar = Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-    with _prints_above(console), bar:
-        bar.add_task(what, total=None)
-        yield
+        self._advance(count)
 
 
 @contextlib.contextmanager
@@ -147,10 +119,16 @@ class _Above(io.TextIOBase):
             self.write("\n")
 
 
-def _bar(has_total: bool) -> Any:  # noqa: ANN401 - rich is loaded only on a terminal
+def _bar(*, has_total: bool, counts: bool) -> Any:  # noqa: ANN401 - rich is loaded only on a terminal
     from rich.console import Console
-    from rich.constrain import Constrain
-    from rich.progress import BarColumn, ProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        ProgressColumn,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bar
     from rich.text import Text
 
@@ -161,29 +139,15 @@ def _bar(has_total: bool) -> Any:  # noqa: ANN401 - rich is loaded only on a ter
             speed = task.finished_speed or task.speed or (task.completed / task.elapsed if task.elapsed else 0.0)
             return Text(f"{speed:,.0f}/s")
 
-    class Narrow(Bar):
-        """Leaves the last columns of the terminal free."""
-
-        def get_renderables(self) -> Iterator[Constrain]:
-            yield Constrain(self.make_tasks_table(self.tasks), max(1, console.width - _MARGIN))
-
     console = Console(file=sys.stderr)  # this one, also while it is replaced
-    is_narrow = console.width < _NARROW
-    known = [*([] if is_narrow else [BarColumn()]), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")]
-    unknown = [TextColumn("{task.completed:,.0f}")]
-    remaining = [TextColumn("remaining"), TimeRemainingColumn()] if has_total else []
-    times = remaining if is_narrow and has_total else [TimeElapsedColumn(), *remaining]
-    columns: list[ProgressColumn] = [
-        TextColumn("{task.description}"),
-        *(known if has_total else unknown),
-        Rate(),
-        *times,
-    ]
-    return Narrow(
-        *columns,
-        console=console,
-        transient=True,
-        redirect_stdout=False,
-        redirect_stderr=False,
-        refresh_per_second=4,
-    )
+    console.width = max(1, console.width - _MARGIN)
+    columns: list[ProgressColumn] = [TextColumn("{task.description}", markup=False)]
+    if not counts:
+        columns = [SpinnerColumn(), *columns]
+    elif has_total:
+        columns += [BarColumn(None), TextColumn("{task.completed:,.0f} of {task.total:,.0f}"), Rate()]
+    else:
+        columns += [TextColumn("{task.completed:,.0f}"), Rate()]
+    columns.append(TimeElapsedColumn())
+    columns += [TextColumn("remaining"), TimeRemainingColumn()] if has_total else []
+    return Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import io
-import os
-import stat
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -139,12 +136,8 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
         )
         began = time.monotonic()
         try:
-            size = _size_of(stream)
-            with Progress("published", size) as progress:
+            with Progress("published") as progress:
                 async for pieces in _pieces(stream, options, producer.config.max_message_bytes):
-                    if size is not None and pieces:
-                        read = os.lseek(stream.fileno(), 0, os.SEEK_CUR)
-                        progress.expect(round(size * pieces[-1].number / max(read, 1)))
                     await publisher.publish(pieces)
                     if not stream.isatty():
                         progress.advance(publisher.stored - progress.done)
@@ -153,15 +146,6 @@ async def _pub(topic: str, cluster: ClusterAccess, stream: BinaryIO, options: Pu
         finally:
             click.echo(publisher.summary(time.monotonic() - began), err=True)
     return publisher.failed
-
-
-def _size_of(stream: BinaryIO) -> int | None:
-    """Return the bytes of the input if it is a file, which tell about how many lines it has."""
-    try:
-        found = os.fstat(stream.fileno())
-    except (OSError, io.UnsupportedOperation, AttributeError):
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) and found.st_size else None
 
 
 def _pieces(

@@ -19,7 +19,7 @@ import click
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.threads import in_thread
-from nsq_ha.cli.options import PARTITION, idle_option
+from nsq_ha.cli.options import PARTITION, SECONDS
 from nsq_ha.cli.output import clean, explained
 from nsq_ha.cli.start import from_option
 from nsq_ha.cli.views import NO_NSQD, FoundTopic, describe_topic, needs_partitions, require_topic, wait_for_nsqd
@@ -29,7 +29,7 @@ from nsq_ha.protocol.body_codec import AT_ONCE_BYTES, packed_body
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from nsq_ha import Batch, Consumer, Message
+    from nsq_ha import Consumer, Message
     from nsq_ha.admin import PartitionDescription, TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.options.keywords import ConsumerOptions
@@ -141,6 +141,12 @@ def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], C
         help=f"{verb} only this partition. May be repeated.",
     )
     count = click.option("-n", "--count", type=click.IntRange(1), help="Stop after this many messages.")
+    idle = click.option(
+        "--idle",
+        type=SECONDS,
+        help="Stop after this many seconds without a message. A partitioned cluster may deliver the latest messages up"
+        " to 7 s late: give at least 10 there to get all.",
+    )
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -148,7 +154,7 @@ def selection_options(verb: str, start: str) -> Callable[[Callable[..., Any]], C
             chosen = Selection(**{each.name: options.pop(each.name) for each in dataclasses.fields(Selection)})
             return command(*arguments, chosen=chosen, **options)
 
-        return count(idle_option(partitions(from_option(start)(call))))
+        return count(idle(partitions(from_option(start)(call))))
 
     return decorated
 
@@ -205,50 +211,6 @@ async def _tell_losses(consumer: Consumer, sources: str) -> None:
                 await consumer.wait_subscribed()
                 click.echo(f"warning: all {sources} of {consumer.topic} are read again", err=True)
             await asyncio.sleep(_LOSS)
-
-
-class Intake:
-    """Takes batches until a count is reached, no message comes for a time, or the consumer is closed.
-
-    Args:
-        batches: Where they come from.
-        chosen: Has the count and the time.
-
-    Attributes:
-        is_idle: No message came for that time.
-    """
-
-    def __init__(self, batches: AsyncIterator[Batch], chosen: Selection) -> None:
-        self.is_idle: bool = False
-        self._batches = batches
-        self._left = math.inf if chosen.count is None else chosen.count
-        self._idle = math.inf if chosen.idle is None else chosen.idle
-        self._clock = asyncio.get_running_loop().time
-        self._since = self._clock()
-
-    async def next(self, until: float = math.inf) -> list[Message] | None:
-        """Return the next messages. None at the end; an empty list at the time ``until`` of the event loop."""
-        if self._left <= 0:
-            return None
-        end = self._since + self._idle
-        try:
-            async with asyncio.timeout_at(min(until, end) if min(until, end) < math.inf else None):
-                batch = await anext(self._batches, None)
-        except TimeoutError:
-            self.is_idle = self._clock() >= end
-            return None if self.is_idle else []
-        if batch is None:
-            return None
-        messages = list(batch)
-        most = int(min(self._left, len(messages)))
-        for message in messages[most:]:
-            message.requeue(0)
-        self._left -= most
-        return messages[:most]
-
-    def go_on(self) -> None:
-        """Count the idle time from now on, after the messages were worked on."""
-        self._since = self._clock()
 
 
 async def expanded(message: Message) -> Message:

@@ -20,7 +20,6 @@ from nsq_ha.errors import NsqError
 
 _ALIKE: Final = 60.0
 """Seconds for which warnings that differ only in numbers are not shown again."""
-_MAX_KINDS: Final = 1000
 _NUMBERS: Final = re.compile(r"[0-9]+")
 
 _Result = TypeVar("_Result")
@@ -126,8 +125,6 @@ class OnlyOnce(logging.Filter):
         kind = f"{record.name} {_NUMBERS.sub('0', record.getMessage())}"
         at, others = self._shown.get(kind, (-math.inf, 0))
         if now - at >= _ALIKE:
-            if len(self._shown) >= _MAX_KINDS:
-                self._shown.clear()
             self._shown[kind] = (now, 0)
             return True
         self._shown[kind] = (at, others + 1)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from nsq_ha.admin.words import seconds_ago
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_PARTITION_ID, MAX_SECONDS
 from nsq_ha.options.language import option
@@ -21,29 +22,18 @@ from nsq_ha.options.start_from import Start, StartFrom
 if TYPE_CHECKING:
     _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_AGO: Final = re.compile(r"-(?:\d{1,9}[smhdw])+")
-_PART: Final = re.compile(r"(\d+)([smhdw])")
-
 _BY_PARTITION: Final = re.compile(r"([0-9]{1,6})=(.*)")
 _COUNTED: Final = ("offset:", "count:")
 _WORDS: Final = {StartFrom.beginning(): "beginning", StartFrom.end(): "end"}
 _FORMS: Final = (
-    "beginning, end, a time before now such as -1h, a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or"
-    " 2026-01-31T09:00Z, offset:BYTES or count:NUMBER"
+    "beginning, end, a time before now such as -1h, or a time from 1970 to 2262 such as 2026-01-31T09:00 (local) or"
+    " 2026-01-31T09:00Z"
 )
 
 HELP: Final = (
     "beginning, end, a time before now such as -90s, -1h30m or -2d, or a time such as 2026-01-31T09:00: local time,"
     " unless it ends in Z or an offset such as +02:00."
 )
-
-
-def seconds_ago(text: str) -> int | None:
-    """Return how many seconds before now a text such as ``-1h30m`` means. None if it is not of this form."""
-    if not _AGO.fullmatch(text):
-        return None
-    return sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 
 def start_of(value: str, now: float) -> StartFrom | None:
@@ -71,10 +61,7 @@ def parse_start(_: click.Context, __: click.Parameter, value: str | None) -> Sta
         return None
     found = start_of(value, time.time())
     if found is None:
-        raise click.BadParameter(
-            "give beginning, end, a time before now such as -1h, or a time from 1970 to 2262 such as 2026-01-31T09:00"
-            " (local) or 2026-01-31T09:00Z"
-        )
+        raise click.BadParameter(f"give {_FORMS}")
     return found
 
 
@@ -144,5 +131,5 @@ def position(text: str, now: float) -> StartFrom:
             raise click.BadParameter(str(error)) from error
     start = start_of(text, now)
     if start is None:
-        raise click.BadParameter(f"{text!r} is no position: give {_FORMS}")
+        raise click.BadParameter(f"{text!r} is no position: give {_FORMS}, offset:BYTES or count:NUMBER")
     return start

@@ -14,7 +14,7 @@ from nsq_ha.cli.figures import columns_of, in_order, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
-from nsq_ha.cli.progress import waiting
+from nsq_ha.cli.progress import Progress
 from nsq_ha.cli.running import run
 from nsq_ha.cli.views import NO_NSQD, describe_topic, tell_silence
 from nsq_ha.errors import ConfigError, ServerError
@@ -326,7 +326,7 @@ def _change(
     cluster: ClusterAccess, topic: str | None, what: str, change: Callable[[AdminClient], Awaitable[_Result]]
 ) -> _Result:
     """Make a change; ``topic`` is that of :meth:`ClusterAccess.ask`."""
-    with waiting(what):
+    with Progress(what, counts=False):
         return run(cluster.ask(change, topic))
 
 

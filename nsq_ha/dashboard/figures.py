@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import math
+from collections.abc import Mapping
 from typing import Final
 
 from nsq_ha.admin import words
+from nsq_ha.errors import ConfigError
 
 NONE: Final = words.NONE
 span: Final = words.span
@@ -69,6 +71,18 @@ def seconds_of(text: str) -> float | None:
         return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()
     except (ValueError, OverflowError):
         return None
+
+
+def whole(given: Mapping[str, str], name: str) -> int | None:
+    """Return a number of a form; None if the field is empty.
+
+    Raises:
+        ConfigError: It is no whole number.
+    """
+    text = given.get(name, "").strip().replace(",", "").replace("_", "")
+    if text and (not (text.isascii() and text.isdigit()) or len(text) > 20):
+        raise ConfigError(f"{name} must be a whole number of at most 20 digits")
+    return int(text) if text else None
 
 
 def share(value: float) -> str:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
+import msgspec
+
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
-from nsq_ha.base.clock import monotonic
 from nsq_ha.base.threads import in_thread
+from nsq_ha.dashboard.figures import whole
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.options.checks import check_topic
 
@@ -95,13 +96,13 @@ class TraceStep:
 
     time_ns: int
     event: str
-    topic: str
-    partition: int
-    channel: str
-    attempt: int
-    nsqd: str
-    internal_id: int
-    trace_id: int
+    topic: str = ""
+    partition: int = 0
+    channel: str = ""
+    attempt: int = 0
+    nsqd: str = ""
+    internal_id: int = 0
+    trace_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +126,11 @@ def query_of(arguments: Mapping[str, str]) -> Query | None:
     Raises:
         ConfigError: It does not name one message.
     """
-    given = {name: text.strip() for name, text in arguments.items() if text.strip()}
-    topic = given.get("topic", "")
-    numbers = {
-        name: _whole(name, given[name]) for name in ("id", "trace", "partition", "offset", "number") if name in given
-    }
+    names = ("id", "trace", "partition", "offset", "number")
+    numbers = {name: found for name in names if (found := whole(arguments, name)) is not None}
     if not numbers:
         return None
-    check_topic(topic)
+    topic = check_topic(arguments.get("topic", "").strip())
     place = {"offset", "number"} & numbers.keys()
     ways = ("id" in numbers) + ("trace" in numbers) + bool("partition" in numbers or place)
     if ways != 1 or len(place) > 1 or bool(place) is not ("partition" in numbers):
@@ -140,13 +138,6 @@ def query_of(arguments: Mapping[str, str]) -> Query | None:
     return Query(
         topic, numbers.get("id"), numbers.get("trace"), *(numbers.get(n) for n in ("partition", "offset", "number"))
     )
-
-
-def _whole(name: str, text: str) -> int:
-    digits = text.replace(",", "").replace("_", "")
-    if not (digits.isascii() and digits.isdigit()) or len(digits) > 20:
-        raise ConfigError(f"{name} must be a whole number of at most 20 digits")
-    return int(digits)
 
 
 async def search(
@@ -163,15 +154,14 @@ async def search(
     """
     hunt = _Hunt(admin, reading, query, limit * 0.9)
     steps: tuple[TraceStep, ...] = ()
-    until = monotonic() + limit
     try:
         async with asyncio.timeout(limit):
             if trace_logs:
-                steps = await in_thread(partial(steps_of, trace_logs, query, until))
+                steps = await in_thread(partial(steps_of, trace_logs, query))
             await hunt.run(steps)
             if trace_logs and hunt.found and not steps:
                 wanted = Query(query.topic, internal_id=hunt.found[0].message.internal_id)
-                steps = await in_thread(partial(steps_of, trace_logs, wanted, until))
+                steps = await in_thread(partial(steps_of, trace_logs, wanted))
     except TimeoutError:
         hunt.notes.append(f"The search ended at its limit of {limit:g} s.")
     nsqds = {step.nsqd for step in steps}
@@ -305,19 +295,14 @@ def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fa
     return tuple(outcomes)
 
 
-def steps_of(files: Iterable[Path], query: Query, until: float = math.inf) -> tuple[TraceStep, ...]:
-    """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out.
-
-    After a time of the monotonic clock no other file is read: nothing else ends its thread.
-    """
+def steps_of(files: Iterable[Path], query: Query) -> tuple[TraceStep, ...]:
+    """Return the lines of trace logs about a message, the oldest first. Files that cannot be read are left out."""
     wanted = query.trace_id if query.trace_id is not None else query.internal_id
     if wanted is None:
         return ()
     key = "trace_id" if query.trace_id is not None else "internal_id"
     steps: list[TraceStep] = []
     for file in files:
-        if monotonic() > until:
-            break
         with contextlib.suppress(OSError):
             lines = trace_lines(file, key, wanted, most_bytes=MAX_LOG_BYTES)
             found = (step for line in lines if (step := step_of(line)) is not None and step.topic == query.topic)
@@ -327,7 +312,7 @@ def steps_of(files: Iterable[Path], query: Query, until: float = math.inf) -> tu
 
 def step_of(fields: Mapping[str, Any]) -> TraceStep | None:
     """Return a line of a trace log; None if a field has another type."""
-    kinds = {"time_ns": int, "event": str, "topic": str, "partition": int, "channel": str, "attempt": int}
-    kinds |= {"nsqd": str, "internal_id": int, "trace_id": int}
-    values = {name: fields.get(name) or kind() for name, kind in kinds.items()}
-    return TraceStep(**values) if all(type(values[name]) is kind for name, kind in kinds.items()) else None
+    try:
+        return msgspec.convert({name: value for name, value in fields.items() if value is not None}, TraceStep)
+    except msgspec.ValidationError:
+        return None

@@ -124,7 +124,6 @@ def test_tls_of_other_nsqlookupds_is_not_that_of_given_ones(monkeypatch: pytest.
         (b"", "is empty: its first line must be the secret"),
         (b"\nsecond", "is empty: its first line must be the secret"),
         (b"\xff\xfe", "is not text in UTF-8"),
-        (bytes(70_000), "has no secret: its first line is longer than 65535"),
     ],
 )
 def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes, reason: str) -> None:

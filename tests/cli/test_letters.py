@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from nsq_ha import Message
-    from nsq_ha.dead_letters import DeadLetter
     from tests.cli.conftest import Invoke
 
 
@@ -303,33 +301,6 @@ def test_a_plain_channel_that_is_not_read_to_its_end_is_named(
     assert invoke("channel", "pause", dead, "look", lookupd=lookupd).exit_code == 0
     paused = invoke(*listing, lookupd=lookupd)
     assert (paused.stdout, paused.stderr) == ("", said.format(0))
-
-
-def test_letters_to_replay_are_not_in_memory_together(
-    invoke: Invoke, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """600 of 1 MiB took 603 MiB."""
-    replayed: list[bytes] = []
-
-    async def scan(*_: object, **__: object) -> AsyncIterator[Message]:
-        for number in range(60):
-            yield arrived(written(message(bytes([number]) * 2**19))[0])
-
-    async def replay(_: object, letter: DeadLetter, **__: object) -> None:
-        replayed.append(letter.body[:1])
-
-    monkeypatch.setattr("nsq_ha.cli.dead_letters.scan", scan)
-    monkeypatch.setattr("nsq_ha.cli.dead_letters.replay", replay)
-    monkeypatch.setattr("nsq_ha.cli.dead_letters._IN_MEMORY", 2**20, raising=False)
-    tracemalloc.start()
-    try:
-        result = invoke("dead-letters", "replay", topic, "--origin", "orders", "--yes")
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert (result.exit_code, result.stderr) == (0, "replayed 60 dead letters\n")
-    assert replayed == [bytes([number]) for number in range(60)]
-    assert peak < 15 * 2**20
 
 
 def test_a_replay_that_ends_early_says_how_far_it_came(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nsq_ha.cli.progress import Progress, waiting
+from nsq_ha.cli.progress import Progress
 from tests.support.terminal import WIDTH, Terminal, at
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_a_wait_is_shown_and_nothing_of_it_is_left(terminal: Terminal) -> None:
-    with at(terminal), waiting("creating [orders]"):
+    with at(terminal), Progress("creating [orders]", counts=False):
         click.echo("to stderr", err=True)
     text = terminal.getvalue()
     assert "creating [orders]" in text
@@ -26,7 +26,7 @@ def test_a_wait_is_shown_and_nothing_of_it_is_left(terminal: Terminal) -> None:
 
 
 def test_a_wait_shows_nothing_in_a_file() -> None:
-    with redirect_stderr(io.StringIO()) as written, waiting("creating orders"):
+    with redirect_stderr(io.StringIO()) as written, Progress("creating orders", counts=False):
         pass
     assert written.getvalue() == ""
 
@@ -48,14 +48,6 @@ def test_lines_stand_above_it_and_nothing_of_it_is_left(terminal: Terminal) -> N
     assert bars
     assert max(map(len, bars)) <= WIDTH - 2
     assert text.endswith("\x1b[2Kno end\n")
-
-
-def test_an_estimate_of_the_whole_is_corrected(terminal: Terminal) -> None:
-    with at(terminal), Progress("published", 9999) as progress:
-        progress.advance(5)
-        progress.expect(2)
-        click.echo("now")
-    assert "5 of 5" in terminal.getvalue()
 
 
 def test_elsewhere_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:

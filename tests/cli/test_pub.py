@@ -2,14 +2,12 @@ import json
 import os
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
 from nsq_ha.cli.app import app
 from nsq_ha.devcluster import AuthGrant, DevCluster
 from tests.cli.conftest import Invoke
-from tests.support.terminal import Terminal, at
 
 
 def bodies(invoke: Invoke, topic: str, count: int, *arguments: str) -> list[bytes]:
@@ -116,20 +114,6 @@ def test_one_line_that_a_topic_does_not_take_stops_no_other(invoke: Invoke, orde
     assert summary.startswith("published 38 of 40 lines")
     found = bodies(invoke, ordered, 38)
     assert found == [b"m%d" % number for number in range(40) if number not in (7, 30)]
-
-
-def test_a_terminal_shows_how_much_of_a_file_is_published(
-    cluster: DevCluster, topic: str, tmp_path: Path, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = tmp_path / "rows.csv"
-    rows.write_text("id,n\n" + "".join(f"{n},{'x' * 90}\n" for n in range(9_000)))
-    monkeypatch.setenv("NSQ_HA_LOOKUPD", cluster.lookupd[0])
-    with rows.open() as stream, at(terminal):
-        monkeypatch.setattr("sys.stdin", stream)
-        app(["pub", topic, "--csv"], standalone_mode=False)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
-    assert re.search(r"published +[\d,]+ of [89],\d{3} +[\d,]+/s", shown)
-    assert "published 9,000 of 9,000 lines" in terminal.getvalue()
 
 
 def test_a_partition_and_a_fixed_key_can_be_named(invoke: Invoke, ordered: str) -> None:

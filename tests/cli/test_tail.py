@@ -9,7 +9,8 @@ import click
 import pytest
 
 from nsq_ha import StartFrom, sync
-from nsq_ha.cli.start import parse_start, seconds_ago, start_of
+from nsq_ha.admin.words import seconds_ago
+from nsq_ha.cli.start import parse_start, start_of
 from nsq_ha.cli.tail import as_dict, tail
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.message import Message

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from nsq_ha.admin.browsing import FORMS, LATEST, Browsed, Form, LogLook, LogStart, MessageFilter, decoded, going_on
+from nsq_ha.admin.words import seconds_ago
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Html, join, path, query, tag
 from nsq_ha.dashboard.pages import ui
@@ -24,8 +25,6 @@ MAX_BODY: Final = 20_000
 """Characters of a body that are shown."""
 _FIRST: Final = 160
 _DIGITS: Final = re.compile(r"[0-9]{1,20}")
-_AGO: Final = re.compile(r"-([0-9]{1,9})([smhd])")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 _FIELDS: Final = (
     ("contains", "Body contains", ""),
@@ -43,7 +42,7 @@ def wanted_of(given: Mapping[str, str]) -> MessageFilter:
     Raises:
         ConfigError: The header has no name, or the trace id is none.
     """
-    trace = _number(given, "trace")
+    trace = figures.whole(given, "trace")
     return MessageFilter(
         given.get("contains", "")[:200], given.get("header", "")[:200], given.get("tag", "")[:100], trace
     )
@@ -55,7 +54,7 @@ def partitions_of(given: Mapping[str, str]) -> tuple[int, ...]:
     Raises:
         ConfigError: It is no number.
     """
-    number = _number(given, "partition")
+    number = figures.whole(given, "partition")
     return () if number is None else (number,)
 
 
@@ -77,8 +76,8 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
         return LATEST
     if text in ("oldest", "beginning"):
         return LogStart("oldest")
-    if ago := _AGO.fullmatch(text):
-        return LogStart("time", now - int(ago[1]) * _UNITS[ago[2]])
+    if (ago := seconds_ago(text)) is not None:
+        return LogStart("time", now - ago)
     if _DIGITS.fullmatch(text):
         if not partitions_of(given):
             raise ConfigError("an offset is a place in one partition: give the partition, too")
@@ -90,15 +89,6 @@ def start_of(given: Mapping[str, str], now: float) -> LogStart:
             " offset"
         )
     return LogStart("time", at)
-
-
-def _number(given: Mapping[str, str], name: str) -> int | None:
-    text = given.get(name, "").strip()
-    if not text:
-        return None
-    if not _DIGITS.fullmatch(text):
-        raise ConfigError(f"{name} must be a whole number of at most 20 digits")
-    return int(text)
 
 
 def messages_page(
