@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from examples.flights.audit import SLOW, Audit
 from nsq_ha.dashboard import DashboardOptions, figures, serve
-from nsq_ha.dashboard.charts import ChartLine, NameMark, bar, chart, lane, legend, names_above
+from nsq_ha.dashboard.charts import ChartLine, bar, chart, lane, legend
 from nsq_ha.dashboard.history import ClusterEvent, Period
 from nsq_ha.dashboard.markup import Html, join, tag
 from nsq_ha.dashboard.pages import ui
@@ -38,6 +38,9 @@ MAX_SAMPLES: Final = 1200
 
 _ROW: Final = 20
 _COLORS: Final = 6
+_MOST_NAMES: Final = 12
+_NAME_ROWS: Final = 3
+_NAME_HEIGHT: Final = 15
 
 
 class LivePage:
@@ -136,7 +139,8 @@ class LivePage:
         now, oldest = self._clock(), audit.oldest
         if oldest is not None and now - oldest >= SLOW:
             periods.append(self._period("a partition", oldest, now))
-        names = self._marks()
+        marks = self._marks()
+        above = _names_above(self.times[0], self.times[-1], marks)
         rates = [self._rates([sample[index] for sample in self.samples]) for index in (0, 1)]
         waiting = [[float(sample[index]) for sample in self.samples] for index in (2, 3)]
         pictures = (
@@ -151,7 +155,8 @@ class LivePage:
                 [ChartLine(*line) for line in zip(labels, values, strict=True)],
                 unit=unit,
                 periods=periods,
-                names=names,
+                marks=marks,
+                above=above,
             )
             for name, title, unit, labels, values in pictures
         ]
@@ -161,8 +166,12 @@ class LivePage:
         pairs = zip(pairwise(self.times), pairwise(counts), strict=True)
         return [math.nan, *((new - old) / max(after - before, 0.001) for (before, after), (old, new) in pairs)]
 
-    def _marks(self) -> list[NameMark]:
-        return [NameMark(event.at, event.mark) for event in self._events if event.mark]
+    def _marks(self) -> list[ClusterEvent]:
+        return [
+            ClusterEvent(event.at, "operator", "warning", event.mark, event.text)
+            for event in self._events
+            if event.mark
+        ]
 
     def _period(self, subject: str, begin: float, end: float) -> Period:
         why = f"publishes waited for {end - begin:.1f} s"
@@ -190,7 +199,7 @@ class LivePage:
             return tag("p", "No receipt has come yet.", class_="empty", id="leaders")
         keys = [legend(f"line-{index % _COLORS}", self._name(node)) for index, node in enumerate(nodes)]
         stalled = legend("stalled", f"a publish waits for {SLOW:g} s or longer")
-        above = names_above(*window, self._marks())
+        above = _names_above(*window, self._marks())
         head = tag("div", tag("span", class_="subject"), above, class_="row bare") if above else None
         return tag("figure", head, rows, tag("p", *keys, stalled, class_="legends"), id="leaders", class_="lanes")
 
@@ -210,6 +219,22 @@ class LivePage:
     def _name(self, address: str) -> str:
         name = self._names.get(address)
         return f"{name} ({address})" if name else address
+
+
+def _names_above(begin: float, end: float, marks: Sequence[ClusterEvent]) -> Html | None:
+    """Return the names above a picture, each at its time; neighbours are on different lines."""
+    shown = [each for each in marks if begin <= each.at <= end][-_MOST_NAMES:]
+    if not shown:
+        return None
+    rows = min(len(shown), _NAME_ROWS)
+    texts = []
+    for index, each in enumerate(shown):
+        share = (each.at - begin) / (end - begin) if end > begin else 0.0
+        # A name begins at its mark, or ends there if it would leave the picture.
+        anchor = "start" if share < 0.6 else "end"
+        y = (index % rows + 1) * _NAME_HEIGHT - 4
+        texts.append(tag("text", each.subject, x=f"{share * 100:.1f}%", y=y, text_anchor=anchor))
+    return tag("svg", *texts, class_=f"names rows-{rows}")
 
 
 def _counts(audit: Audit, *, has_ended: bool) -> Html:

@@ -289,7 +289,10 @@ class ClusterAdmin(AdminBase):
             while True:
                 view = await self._leading.existing(topic)
                 if view.is_plain:
-                    raise plain.no_leaders(topic)
+                    raise ConfigError(
+                        f"topic {topic!r} has no leader to move: plain nsqd has no partitions, and each nsqd keeps"
+                        " messages of its own"
+                    )
                 old = view.leaders.get(partition)
                 if old is None:
                     call.last = NoLeaderError(f"{topic}-{partition} has no leader to move")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsq_ha.admin.bounded import Bounded
-    from nsq_ha.engine.answers import NodeInfo, TopicInfo
+    from nsq_ha.engine.answers import NodeInfo
     from nsq_ha.policy.topology import Node, TopicView
 
 _NO_TOPIC: Final = "TOPIC_NOT_FOUND"
@@ -49,38 +49,15 @@ _LACKS: Final = {
 """Options of a new topic that need the partitioned server: their defaults, and what plain nsqd does instead."""
 
 
-def refused_option(options: Mapping[str, object]) -> tuple[str, str] | None:
-    """Return the first option of a new topic that needs the partitioned server, and why. None if there is none."""
-    for name, (default, reason) in _LACKS.items():
-        if options.get(name, default) != default:
-            return name, f"it needs the partitioned server, and plain nsqd {reason}"
-    return None
-
-
 def check_options(options: Mapping[str, object]) -> None:
     """Reject options of a new topic that need the partitioned server.
 
     Raises:
         ConfigError: One of them has not its default.
     """
-    refused = refused_option(options)
-    if refused is not None:
-        raise ConfigError("remove {}=: {}".format(*refused))
-
-
-def no_partitions(topic: str) -> ConfigError:
-    """Return the error for adding partitions to a plain topic."""
-    return ConfigError(
-        f"topic {topic!r} cannot get partitions: plain nsqd has none. To use another nsqd for it, create the topic"
-        f" there (POST /topic/create?topic={topic} at its HTTP port)"
-    )
-
-
-def no_leaders(topic: str) -> ConfigError:
-    """Return the error for moving a leader of a plain topic."""
-    return ConfigError(
-        f"topic {topic!r} has no leader to move: plain nsqd has no partitions, and each nsqd keeps messages of its own"
-    )
+    for name, (default, reason) in _LACKS.items():
+        if options.get(name, default) != default:
+            raise ConfigError(f"remove {name}=: it needs the partitioned server, and plain nsqd {reason}")
 
 
 async def create_topic(leading: Leading, topic: str, call: Bounded) -> TopicView:
@@ -136,12 +113,6 @@ async def delete_at(leading: Leading, node: Node, topic: str) -> bool | NsqError
     except NsqError as error:
         return False if isinstance(error, ServerError) and _NO_TOPIC in str(error) else error
     return True
-
-
-def merge_topics(lists: Iterable[Iterable[TopicInfo]]) -> tuple[TopicInfo, ...]:
-    """Return the topics of all lists, sorted by name."""
-    found = {info.name: info for listed in lists for info in listed}
-    return tuple(found[name] for name in sorted(found))
 
 
 def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:

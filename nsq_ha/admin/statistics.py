@@ -18,12 +18,10 @@ from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.description import ClusterStats, NodeStats, PartitionDescription, TopicDescription
 from nsq_ha.admin.nsqd_http import Search, StoredMessage
 from nsq_ha.admin.opened import AdminBase
+from nsq_ha.base.identity import partition_of
 from nsq_ha.errors import ConfigError, NoLeaderError, NsqError, RemoteProtocolError
-from nsq_ha.options.checks import MAX_INT64, MAX_PARTITION_ID, check_channel, check_partition, check_topic, shown
+from nsq_ha.options.checks import MAX_INT64, check_channel, check_partition, check_topic, shown
 from nsq_ha.policy.topology import Node
-
-_ID_BITS: Final = 50
-"""Number of bits of a message id below those of the partition."""
 
 _AT_ONCE: Final = 16
 """Number of nsqds that are asked at the same time."""
@@ -250,4 +248,4 @@ def _search(
         raise ConfigError(f"the position of a message must be {least}..{MAX_INT64}, not {shown(position)}")
     if partition is not None:
         return mode, position, check_partition(partition)
-    return mode, position, (position >> _ID_BITS) & MAX_PARTITION_ID
+    return mode, position, partition_of(position)

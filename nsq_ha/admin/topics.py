@@ -195,7 +195,10 @@ class TopicAdmin(AdminBase):
         _in_range("partitions", partitions)
         async with Bounded(f"expanding topic {check_topic(topic)}", timeout) as call:
             if await self._leading.is_plain(topic, call):
-                raise plain.no_partitions(topic)
+                raise ConfigError(
+                    f"topic {topic!r} cannot get partitions: plain nsqd has none. To use another nsqd for it, create"
+                    f" the topic there (POST /topic/create?topic={topic} at its HTTP port)"
+                )
             before = await self._leading.view(topic, "r", call)
             params = {"topic": topic, "partition_num": str(partitions)}
             await self._leading.change("/topic/partition/expand", params, call)
@@ -356,7 +359,9 @@ class TopicAdmin(AdminBase):
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer.
         """
-        return plain.merge_topics(await self._leading.collect(lambda client: client.topics()))
+        lists = await self._leading.collect(lambda client: client.topics())
+        found = {info.name: info for listed in lists for info in listed}
+        return tuple(found[name] for name in sorted(found))
 
     async def _differences(self, topic: str, asked: Mapping[str, object]) -> str:
         """Return in which of the settings that were asked for a topic differs; empty if the nsqlookupds show none."""

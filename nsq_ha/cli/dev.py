@@ -66,19 +66,6 @@ class WantedTopic(click.ParamType[Wanted]):
             self.fail(str(error), param, ctx)
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """The ports of the first nodes; empty for free ones.
-
-    Attributes:
-        lookupd: HTTP port of the first nsqlookupd.
-        nsqd: TCP port of the first nsqd.
-    """
-
-    lookupd: tuple[int, ...]
-    nsqd: tuple[int, ...]
-
-
 _PORT = click.IntRange(1, 65534)
 _BYTES = click.IntRange(1, 2**31 - 1)
 _SECONDS = Number(0.001, 2**31)
@@ -154,13 +141,13 @@ def dev(
         from nsq_ha.devcluster import ChangeRefusedError, DevCluster
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dev needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
-    ports = ports_of(port, nsqd_port, plain=plain)
+    lookupd_ports, nsqd_ports = ports_of(port, nsqd_port, plain=plain)
     cluster = DevCluster(
         plain=plain,
         nsqlookupds=nsqlookupds or (1 if plain else 2),
         nsqds=nsqds or (1 if plain else 3),
-        lookupd_ports=ports.lookupd,
-        nsqd_ports=ports.nsqd,
+        lookupd_ports=lookupd_ports,
+        nsqd_ports=nsqd_ports,
         tls=nsqd_tls(tls_cert, tls_key, tls_root_ca_file, tls_client_auth_policy),
         tls_required=tls_client_auth_policy is not None,
         auth=_grants(auth_file),
@@ -174,18 +161,18 @@ def dev(
                 cluster.create_topic(wanted.name, wanted.partitions, sync_every=0, **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        busy = None if ports.lookupd else DEFAULT_PORT
+        busy = None if lookupd_ports else DEFAULT_PORT
         example = _Example(topics, plain=plain, asks=auth_file is not None, busy=busy)
         run(_until_stopped(lambda: _tell(cluster, example, as_json=as_json)), stopped=0)
 
 
-def ports_of(lookupd: int | None, nsqd: int | None, *, plain: bool) -> Ports:
-    """Return the ports that were asked for, and the usual ones that are free."""
+def ports_of(lookupd: int | None, nsqd: int | None, *, plain: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the HTTP port of the first nsqlookupd and the TCP port of the first nsqd; nothing for free ones."""
     usual = (DEFAULT_PORT - 1, DEFAULT_PORT) if plain else (DEFAULT_PORT,)
     lookupds = (lookupd,) if lookupd is not None else (DEFAULT_PORT,) if are_free(usual) else ()
     if nsqd is not None:
-        return Ports(lookupds, (nsqd,))
-    return Ports(lookupds, (NSQD_PORT,) if plain and are_free((NSQD_PORT, NSQD_PORT + 1)) else ())
+        return lookupds, (nsqd,)
+    return lookupds, (NSQD_PORT,) if plain and are_free((NSQD_PORT, NSQD_PORT + 1)) else ()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -42,12 +43,22 @@ _ADVICE: Final = {
 """What errors of the library advise, and what that is at the terminal."""
 
 
+_KEYWORD: Final = re.compile(r"\b(give|remove) ([a-z_]+)=(?![\w(])")
+"""Advice that names an argument of the library."""
+
+
 def explained(error: object) -> str:
     """Return the text of an error on one line, with advice that names the options of commands."""
-    text = str(error)
+    text = _KEYWORD.sub(lambda found: f"{found[1]} {_option(found[2])}", str(error))
     for advice, here in _ADVICE.items():
         text = text.replace(advice, here)
     return clean(text)
+
+
+def _option(argument: str) -> str:
+    """Return the option of commands for an argument of ``AdminClient``."""
+    name = {"disable_channel_auto_create": "register_channels"}.get(argument, argument)
+    return f"--{name.replace('_', '-')}"
 
 
 def wants_json(flag: bool | None) -> bool:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from nsq_ha.admin.plain import refused_option
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
 from nsq_ha.admin.words import counted, partly, some
@@ -30,13 +29,6 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 _TOO_FEW_NODES: Final = "No node is available"
-
-_OPTIONS: Final = {
-    "disable_channel_auto_create": "--register-channels",
-    "multi_part": "--multi-part and --no-multi-part",
-}
-"""Options whose argument of ``AdminClient.create_topic`` has another name."""
-
 
 _SETTINGS: Final = {
     "replicas": "replica",
@@ -331,12 +323,7 @@ def _change(
 
 
 async def _create(admin: AdminClient, name: str, **options: Any) -> TopicView:  # noqa: ANN401
-    is_plain = any(info.node.is_plain for info in await admin.nodes())
     options["disable_channel_auto_create"] = options.pop("register_channels")
-    refused = refused_option(options | {"replicas": options["replicas"] or 1}) if is_plain else None
-    if refused is not None:
-        option, reason = refused
-        raise ConfigError(f"remove {_OPTIONS.get(option) or '--' + option.replace('_', '-')}: {reason}")
     try:
         return await admin.create_topic(name, **options)
     except ServerError as error:

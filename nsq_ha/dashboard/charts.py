@@ -25,9 +25,6 @@ HEIGHT: Final = 120
 MAX_POINTS: Final = 180
 _ROW: Final = 18
 _MAX_ROWS: Final = 40
-_MAX_NAMES: Final = 12
-_NAME_ROWS: Final = 3
-_NAME_HEIGHT: Final = 15
 
 UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "count": figures.short,
@@ -35,19 +32,6 @@ UNITS: Final[Mapping[str, Callable[[float | None], str]]] = {
     "seconds": figures.span,
 }
 """How values are written, by the name that the script knows, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class NameMark:
-    """A name at a time, written above a chart.
-
-    Attributes:
-        at: The time, in Unix seconds.
-        text: The name; short.
-    """
-
-    at: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +56,7 @@ def chart(
     unit: str = "count",
     periods: Sequence[Period] = (),
     marks: Sequence[ClusterEvent] = (),
-    names: Sequence[NameMark] = (),
+    above: Html | None = None,
 ) -> Html:
     """Return a figure with a chart.
 
@@ -84,7 +68,7 @@ def chart(
         unit: A key of :data:`UNITS`.
         periods: Shown as bands.
         marks: Shown as vertical marks.
-        names: Shown as vertical marks with their names.
+        above: Stands above the picture.
     """
     write = UNITS[unit]
     groups = _groups(len(times))
@@ -103,7 +87,8 @@ def chart(
         body = tag("p", "No figures yet." if len(at) < 2 else "Not reported.", class_="empty")
     else:
         label = f"{title}. {spoken}. Highest: {write(top)}."
-        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks, names))
+        body = _picture(label, at, thin, unit, _Window(at[0], at[-1], top, periods, marks))
+        body = join(tag("div", above, class_="above") if above else None, body)
     return tag(
         "figure",
         tag("figcaption", tag("span", title, class_="title"), tag("span", *legends, class_="legends")),
@@ -164,7 +149,6 @@ class _Window:
     top: float
     periods: Sequence[Period]
     marks: Sequence[ClusterEvent]
-    names: Sequence[NameMark]
 
     @property
     def times(self) -> tuple[float, float]:
@@ -182,11 +166,6 @@ def _behind(window: _Window) -> list[Html]:
         _mark(mark.at, window.times, HEIGHT, f"{mark.subject}: {mark.text}")
         for mark in window.marks
         if begin <= mark.at <= end
-    ]
-    shapes += [
-        tag("path", d=f"M{_x(name.at, begin, end):.1f} 0V{HEIGHT}", class_="mark named")
-        for name in window.names
-        if begin <= name.at <= end
     ]
     return shapes
 
@@ -257,22 +236,6 @@ def _mark(at: float, window: tuple[float, float], height: int, title: str) -> Ht
     return tag("path", tag("title", title), d=f"M{_x(at, *window):.1f} 0V{height}", class_="mark")
 
 
-def names_above(begin: float, end: float, names: Sequence[NameMark]) -> Html | None:
-    """Return the names above a picture, each at its time; neighbours are on different lines."""
-    shown = [name for name in names if begin <= name.at <= end][-_MAX_NAMES:]
-    if not shown:
-        return None
-    rows = min(len(shown), _NAME_ROWS)
-    texts = []
-    for index, name in enumerate(shown):
-        share = _x(name.at, begin, end) / WIDTH
-        # A name begins at its mark, or ends there if it would leave the picture.
-        anchor = "start" if share < 0.6 else "end"
-        y = (index % rows + 1) * _NAME_HEIGHT - 4
-        texts.append(tag("text", name.text, x=f"{share * 100:.1f}%", y=y, text_anchor=anchor))
-    return tag("svg", *texts, class_=f"names rows-{rows}")
-
-
 def _picture(label: str, times: Sequence[float], lines: Sequence[ChartLine], unit: str, window: _Window) -> Html:
     begin, end, top = window.begin, window.end, window.top
     write = UNITS[unit]
@@ -302,9 +265,7 @@ def _picture(label: str, times: Sequence[float], lines: Sequence[ChartLine], uni
         data_chart=json.dumps(data, separators=(",", ":")),
     )
     scale = tag("span", tag("span", write(top)), tag("span", write(top / 2)), tag("span", write(0)), class_="scale")
-    above = names_above(begin, end, window.names)
-    picture = tag("div", svg, scale, tag("output", hidden=True), class_="plot")
-    return join(tag("div", above, class_="above") if above else None, picture, _axis(begin, end))
+    return join(tag("div", svg, scale, tag("output", hidden=True), class_="plot"), _axis(begin, end))
 
 
 def _axis(begin: float, end: float) -> Html:

@@ -54,14 +54,12 @@ def milliseconds(seconds: float | None) -> str:
 
 def clock(at: float) -> str:
     """Return the time of day in UTC; the browser's script shows the local one."""
-    moment = _moment(at)
-    return NONE if moment is None else f"{moment:%H:%M:%S}"
+    return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%H:%M:%S}"
 
 
 def moment(at: float) -> str:
     """Return the date and time in UTC."""
-    found = _moment(at)
-    return NONE if found is None else f"{found:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{datetime.datetime.fromtimestamp(at, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def seconds_of(text: str) -> float | None:
@@ -88,13 +86,6 @@ def whole(given: Mapping[str, str], name: str) -> int | None:
 def share(value: float) -> str:
     """Return a share of 1 as percents."""
     return f"{value * 100:g} %"
-
-
-def _moment(at: float) -> datetime.datetime | None:
-    try:
-        return datetime.datetime.fromtimestamp(at, datetime.UTC)
-    except (OverflowError, OSError, ValueError):  # a server may send any number
-        return None
 
 
 def _scaled(value: float, base: float, gap: str) -> str:

@@ -19,13 +19,14 @@ import msgspec
 
 from nsq_ha.admin.browsing import MessageFilter, browse
 from nsq_ha.admin.trace_lines import trace_lines
+from nsq_ha.base.identity import partition_of
 from nsq_ha.base.threads import in_thread
 from nsq_ha.dashboard.figures import whole
 from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.options.checks import check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient, StoredMessage
@@ -45,9 +46,6 @@ MAX_FOUND: Final = 20
 
 MAX_TEXT: Final = 20_000
 """Characters that are shown of a body, and of headers."""
-
-_BITS: Final = 50
-"""Bits of an internal id below those of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,120 +150,101 @@ async def search(
         trace_logs: Files with lines of :mod:`nsq_ha.tracelog`.
         limit: Seconds after which what was found so far is returned.
     """
-    hunt = _Hunt(admin, reading, query, limit * 0.9)
+    found: list[FoundMessage] = []
+    notes: list[str] = []
     steps: tuple[TraceStep, ...] = ()
     try:
         async with asyncio.timeout(limit):
             if trace_logs:
                 steps = await in_thread(partial(steps_of, trace_logs, query))
-            await hunt.run(steps)
-            if trace_logs and hunt.found and not steps:
-                wanted = Query(query.topic, internal_id=hunt.found[0].message.internal_id)
+            if reading.is_plain:
+                notes.append(
+                    "Plain nsqds keep no finished messages and search none: only trace logs show a message's life."
+                )
+            else:
+                await _hunt(
+                    admin,
+                    query,
+                    steps,
+                    notes,
+                    limit=limit * 0.9,
+                    add=lambda *each: found.append(_found(reading, *each)),
+                )
+            if trace_logs and found and not steps:
+                wanted = Query(query.topic, internal_id=found[0].message.internal_id)
                 steps = await in_thread(partial(steps_of, trace_logs, wanted))
     except TimeoutError:
-        hunt.notes.append(f"The search ended at its limit of {limit:g} s.")
+        notes.append(f"The search ended at its limit of {limit:g} s.")
+    except NsqError as error:
+        notes.append(f"The cluster gave no answer: {error}")
     nsqds = {step.nsqd for step in steps}
     if reading.is_plain and len(nsqds) > 1:
-        hunt.notes.append(
+        notes.append(
             f"These lines are of {len(nsqds)} nsqds. Plain nsqds may give equal ids: each nsqd's lines are a message of"
             " its own."
         )
-    hunt.notes.append(
+    notes.append(
         f"Read the last {MAX_LOG_BYTES // 2**20} MB of {len(trace_logs)} trace log(s)."
         if trace_logs
         else "No trace log is read: start the dashboard with --trace-log FILE to see deliveries, requeues and finishes."
     )
-    return Answer(tuple(hunt.found), steps, tuple(hunt.notes))
+    return Answer(tuple(found), steps, tuple(notes))
 
 
-class _Hunt:
-    """A search in the logs of the partitions.
-
-    Args:
-        admin: Asks the cluster.
-        reading: Its newest state.
-        query: What to search for.
-        limit: Seconds for a look through the logs.
-
-    Attributes:
-        found: The messages so far.
-        notes: What it could not see.
-    """
-
-    def __init__(self, admin: AdminClient, reading: Reading, query: Query, limit: float) -> None:
-        self.found: list[FoundMessage] = []
-        self.notes: list[str] = []
-        self._admin = admin
-        self._reading = reading
-        self._query = query
-        self._limit = limit
-
-    async def run(self, steps: Sequence[TraceStep]) -> None:
-        """Search; the lines of trace logs name messages with the trace id."""
-        if self._reading.is_plain:
-            self.notes.append(
-                "Plain nsqds keep no finished messages and search none: only trace logs show a message's life."
-            )
-            return
-        try:
-            if self._query.trace_id is None:
-                await self._place()
-                return
-            named = dict.fromkeys(step.internal_id for step in steps if step.internal_id)
-            for internal_id in self._first_of(tuple(named)):
-                self._add(await self._admin.find_message(self._query.topic, internal_id=internal_id), None)
-            if not self.found:
-                await self._scan(self._query.trace_id)
-        except NsqError as error:
-            self.notes.append(f"The cluster gave no answer: {error}")
-
-    async def _place(self) -> None:
-        query = self._query
-        self._add(
-            await self._admin.find_message(
-                query.topic,
-                internal_id=query.internal_id,
-                partition=query.partition,
-                offset=query.offset,
-                number=query.number,
-            ),
-            query.partition,
+async def _hunt(
+    admin: AdminClient,
+    query: Query,
+    steps: Sequence[TraceStep],
+    notes: list[str],
+    *,
+    limit: float,
+    add: Callable[[str, int | None, StoredMessage], None],
+) -> None:
+    """Search in the logs of the partitions; the lines of trace logs name messages with the trace id."""
+    topic, trace_id = query.topic, query.trace_id
+    if trace_id is None:
+        partition = query.partition
+        stored = await admin.find_message(
+            topic, internal_id=query.internal_id, partition=partition, offset=query.offset, number=query.number
         )
-        if not self.found:
-            self.notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
-
-    def _first_of(self, found: Sequence[T]) -> Sequence[T]:
-        if len(found) > MAX_FOUND:
-            self.notes.append(f"{len(found):,} messages have this trace id: the first {MAX_FOUND} are shown.")
-        return found[:MAX_FOUND]
-
-    async def _scan(self, trace_id: int) -> None:
-        """Look at the latest messages of each partition for a trace id."""
-        topic = self._query.topic
-        wanted = MessageFilter(trace_id=trace_id)
-        look = await browse(self._admin, topic, count=1, wanted=wanted, limit=self._limit, most_body=MAX_TEXT)
-        for each in self._first_of(look.messages):
-            self._add(each.message, each.partition)
-        why = "the latest of each partition first, since the server has no search by trace id"
-        self.notes.append(
-            f"Looked at {look.read:,} messages, {why}." if look.left else f"Looked at all {look.read:,} messages."
+        if stored is None:
+            notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
+        else:
+            add(topic, partition, stored)
+        return
+    named = tuple(dict.fromkeys(step.internal_id for step in steps if step.internal_id))
+    is_found = False
+    for internal_id in _first_of(named, notes):
+        if (stored := await admin.find_message(topic, internal_id=internal_id)) is not None:
+            is_found = True
+            add(topic, None, stored)
+    if is_found:
+        return
+    wanted = MessageFilter(trace_id=trace_id)
+    look = await browse(admin, topic, count=1, wanted=wanted, limit=limit, most_body=MAX_TEXT)
+    for each in _first_of(look.messages, notes):
+        add(topic, each.partition, each.message)
+    why = "the latest of each partition first, since the server has no search by trace id"
+    notes.append(f"Looked at {look.read:,} messages, {why}." if look.left else f"Looked at all {look.read:,} messages.")
+    notes += [f"{note}." for note in look.notes]
+    if look.left and not look.messages:
+        notes.append(
+            f"To search all messages, run: nsq-ha trace {trace_id} --trace-id --topic {topic}"
+            " (add --from -1h for those of the last hour)"
         )
-        self.notes += [f"{note}." for note in look.notes]
-        if look.left and not self.found:
-            self.notes.append(
-                f"To search all messages, run: nsq-ha trace {trace_id} --trace-id --topic {topic}"
-                " (add --from -1h for those of the last hour)"
-            )
 
-    def _add(self, stored: StoredMessage | None, partition: int | None) -> None:
-        if stored is not None:
-            topic = self._query.topic
-            number = stored.internal_id >> _BITS if partition is None else partition
-            leader = self._reading.leaders.get((topic, number), "")
-            stored = replace(stored, body=stored.body[:MAX_TEXT], headers=stored.headers[:MAX_TEXT])
-            self.found.append(
-                FoundMessage(topic, number, leader, stored, fates(self._reading, topic, number, stored.number))
-            )
+
+def _first_of(found: Sequence[T], notes: list[str]) -> Sequence[T]:
+    if len(found) > MAX_FOUND:
+        notes.append(f"{len(found):,} messages have this trace id: the first {MAX_FOUND} are shown.")
+    return found[:MAX_FOUND]
+
+
+def _found(reading: Reading, topic: str, partition: int | None, stored: StoredMessage) -> FoundMessage:
+    number = partition_of(stored.internal_id) if partition is None else partition
+    leader = reading.leaders.get((topic, number), "")
+    kept = replace(stored, body=stored.body[:MAX_TEXT], headers=stored.headers[:MAX_TEXT])
+    return FoundMessage(topic, number, leader, kept, fates(reading, topic, number, stored.number))
 
 
 def fates(reading: Reading, topic: str, partition: int, number: int) -> tuple[Fate, ...]:

@@ -238,7 +238,7 @@ def test_the_standard_ports_are_used_when_they_are_free(
 ) -> None:
     monkeypatch.setattr(dev, "are_free", lambda ports: not set(ports) & set(taken))
     ports = dev.ports_of(None, None, plain=True)
-    assert ports.lookupd == (() if set(taken) & {4160, 4161} else (4161,))
-    assert ports.nsqd == (() if set(taken) & {4150, 4151} else (4150,))
-    assert dev.ports_of(1, 2, plain=True) == dev.Ports((1,), (2,))
-    assert dev.ports_of(None, None, plain=False) == dev.Ports(() if 4161 in taken else (4161,), ())
+    assert ports[0] == (() if set(taken) & {4160, 4161} else (4161,))
+    assert ports[1] == (() if set(taken) & {4150, 4151} else (4150,))
+    assert dev.ports_of(1, 2, plain=True) == ((1,), (2,))
+    assert dev.ports_of(None, None, plain=False) == (() if 4161 in taken else (4161,), ())
