@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple, Self, TypeVar, cast
 
@@ -149,10 +149,10 @@ def expected(reading: Reading) -> tuple[int, int]:
     return len(reading.nodes) - len(reading.silent), len(reading.nodes.keys() | missing)
 
 
-def incomplete(reading: Reading, empty: Collection[TopicPartition] = ()) -> frozenset[str]:
-    """Return the topics whose figures lack a part now, since nobody serves it; ``empty`` ones have no messages."""
+def incomplete(reading: Reading) -> frozenset[str]:
+    """Return the topics whose figures lack a part now, since nobody serves it."""
     if not reading.is_plain:
-        return frozenset(topic for topic, number in unled(reading) if (topic, number) not in empty)
+        return frozenset(topic for topic, _ in unled(reading))
     listed = {topic for address in reading.silent for topic in reading.nsqds[address].topics}
     gone = reading.remembered.nsqds.keys() - reading.answering  # what one has that answers is in the sum
     lost = (reading.remembered.nsqds[each].led for each in gone)

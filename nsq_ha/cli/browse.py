@@ -6,7 +6,6 @@ import asyncio
 import functools
 import json
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -25,7 +24,7 @@ from nsq_ha.admin.browsing import (
 )
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.options import PARTITION, TOPIC, cluster_options, json_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import clean, local_time, print_json, wants_json
 from nsq_ha.cli.running import run
 from nsq_ha.cli.start import HELP, position
 from nsq_ha.cli.views import require_topic
@@ -41,9 +40,6 @@ if TYPE_CHECKING:
 
 NOT_YET: Final = 3
 """The exit code of a look that ended before it found anything, or all was looked at."""
-
-_TOLD: Final = 10.0
-"""Seconds between two reports of how far ``--follow`` is behind."""
 
 _AGAIN: Final = 1.0
 """Seconds between two looks with ``--follow``."""
@@ -198,7 +194,7 @@ async def _follow(
     notes: tuple[str, ...],
 ) -> None:
     """Show new messages, from the numbers ``newer`` on, until cancelled; repeat none of the last ``notes``."""
-    told, behind = -_TOLD, 0
+    behind = 0
     while True:
         await asyncio.sleep(0.0 if behind else _AGAIN)
         before, behind = notes, 0
@@ -213,9 +209,6 @@ async def _follow(
                 show(topic, each)
             newer, behind, notes = {**newer, **look.newer}, look.left, look.notes
         _warn(note for note in notes if note not in before)
-        if behind and time.monotonic() - told >= _TOLD:
-            told = time.monotonic()
-            _warn([f"{counted(behind, 'message')} of {topic} behind"])
 
 
 def _warn(notes: Iterable[str]) -> None:
@@ -233,7 +226,7 @@ def _tell(topic: str, notes: tuple[str, ...], read: int, shown: int, *, is_all: 
 
 def _print_text(topic: str, each: Browsed, *, decode: Decode) -> None:
     stored = each.message
-    when = datetime.fromtimestamp(stored.timestamp_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
+    when = local_time(stored.timestamp_ns)
     trace = f" trace {stored.trace_id}" if stored.trace_id else ""
     tag = f" tag {each.tag}" if each.tag else ""
     headers = f" {json.dumps(each.headers, ensure_ascii=False)}" if each.headers else ""

@@ -34,9 +34,6 @@ _MOST: Final = 500
 """Messages of a batch."""
 _MOST_EXPANDED: Final = 16
 """The same where bodies are decompressed, which may become large."""
-_MOST_WAIT: Final = 0.05
-_MOST_WAIT_ORDERED: Final = 0.002
-"""The same for an ordered topic, where a partition gives one message at a time: empty ones are waited for."""
 _AGAIN: Final = 1.0
 """Seconds until a message whose publish failed is delivered again."""
 _LAST_ANSWERS: Final = 5.0
@@ -204,7 +201,8 @@ async def _copy(
         total = await chosen.total(cluster, consumer)
         expands = route.body_only and found.meta is not None and found.meta.extend_support
         most = min(chosen.max_in_flight or _MOST, _MOST_EXPANDED if expands else _MOST, chosen.count or _MOST)
-        wait = _MOST_WAIT_ORDERED if found.meta is not None and found.meta.ordered else _MOST_WAIT
+        # A partition of an ordered topic gives one message at a time: empty ones are waited for.
+        wait = 0.002 if found.meta is not None and found.meta.ordered else 0.05
         with Progress(f"{source} to {target}", total) as progress:
             copier = Copier(producer, target, route, progress)
             try:

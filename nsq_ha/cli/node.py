@@ -11,10 +11,9 @@ from nsq_ha.admin.causes import incidents
 from nsq_ha.cli.figures import age, number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
-from nsq_ha.cli.output import FigureColumn, clean, print_rows, say
+from nsq_ha.cli.output import FigureColumn, clean, print_rows
 from nsq_ha.cli.running import run
 from nsq_ha.cli.seen import keep, look, recall
-from nsq_ha.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +88,7 @@ def list_nodes(cluster: ClusterAccess, as_json: bool | None) -> None:
     empty = "no nsqd is registered at the nsqlookupds"
     found = incidents(reading)
     for each in found:
-        say(clean(each.sentence(reading.at)))
+        click.echo(clean(each.sentence(reading.at)), err=True)
     print_rows(nsqds, _as_dict, _columns(nsqds, reading.at), as_json=as_json, empty=empty)
     if any(each.is_bad for each in found) or any(each.health != "OK" for each in nsqds):
         raise click.exceptions.Exit(1)
@@ -211,7 +210,7 @@ def tombstone(nsqd: str, topic: str, cluster: ClusterAccess, *, timeout: float, 
     also = f", and delete {topic} there with all its messages" if delete else ""
     reason = "this cannot be undone" if delete else "this takes the nsqd away from clients"
     confirm(f"Hide nsqd {clean(nsqd)} from those who look {topic} up{also}?", yes=yes, reason=reason)
-    run(cluster.ask(lambda admin: _tombstone(admin, topic, nsqd, delete=delete, timeout=timeout)))
+    run(cluster.ask(lambda admin: admin.tombstone_node(topic, nsqd, delete=delete, timeout=timeout)))
     click.echo(f"tombstoned {nsqd} for {topic}{f', and deleted {topic} there' if delete else ''}", err=True)
 
 
@@ -242,9 +241,3 @@ def forget(server: str, cluster: ClusterAccess) -> None:
         raise click.ClickException(f"{clean(server)} is not remembered; these are: {known}")
     keep(cluster.lookupd, left, time.time())
     click.echo(f"forgot {clean(server)}", err=True)
-
-
-async def _tombstone(admin: AdminClient, topic: str, nsqd: str, *, delete: bool, timeout: float) -> None:
-    if delete and not any(info.node.is_plain for info in await admin.nodes()):
-        raise ConfigError("remove --delete: only a plain nsqd can delete its part of a topic")
-    await admin.tombstone_node(topic, nsqd, delete=delete, timeout=timeout)

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
@@ -45,6 +46,11 @@ _ADVICE: Final = {
 
 _KEYWORD: Final = re.compile(r"\b(give|remove) ([a-z_]+)=(?![\w(])")
 """Advice that names an argument of the library."""
+
+
+def local_time(time_ns: int) -> str:
+    """Return nanoseconds since the epoch as a time of this machine, to the millisecond."""
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
 
 
 def explained(error: object) -> str:
@@ -231,7 +237,7 @@ def print_fitting(
     console().print(table)
     hidden = [column.name for column in columns if column not in chosen]
     if hidden and says_hidden:
-        say(f"not shown, for want of room: {', '.join(hidden)}; -o json has all")
+        click.echo(f"not shown, for want of room: {', '.join(hidden)}; -o json has all", err=True)
 
 
 def print_rows(
@@ -262,12 +268,3 @@ def print_rows(
         print_fitting(columns, rows, title=title, says_hidden=says_hidden)
     else:
         click.echo(empty)
-
-
-def say(text: str) -> None:
-    """Print a sentence to standard error; on a terminal its lines end between words."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        text = click.wrap_text(text, Console(stderr=True).width - 1)
-    click.echo(text, err=True)

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import dataclasses
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +13,7 @@ import click
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.cli.options import CHANNEL, IN_FLIGHT, TOPIC, cluster_options, json_option, metrics_option
-from nsq_ha.cli.output import clean, print_json, wants_json
+from nsq_ha.cli.output import clean, local_time, print_json, wants_json
 from nsq_ha.cli.reading import (
     Selection,
     check_read,
@@ -178,7 +177,7 @@ def letter_as_dict(message: Message, letter: DeadLetter) -> dict[str, Any]:
 
 
 def _print_text(message: Message, letter: DeadLetter | None) -> None:
-    when = _local(datetime.fromtimestamp(message.timestamp_ns / 1e9, UTC))
+    when = local_time(message.timestamp_ns)
     trace = f" trace {message.trace_id}" if message.trace_id else ""
     again = f" attempt {message.attempts}" if message.attempts > 1 else ""
     place = message.nsqd if is_upstream_id(message.id) else message.partition
@@ -190,10 +189,6 @@ def _print_text(message: Message, letter: DeadLetter | None) -> None:
         why = origin.reason if origin.error_type is None else f"{origin.error_type}: {origin.error or ''}"
         story = f"[{where}/{origin.channel} attempts {origin.attempts}, {why}] "
     click.echo(f"{when} [{place}{trace}{again}] {clean(story + body.decode('utf-8', 'backslashreplace'))}")
-
-
-def _local(when: datetime) -> str:
-    return when.astimezone().isoformat(" ", "milliseconds")[:23]
 
 
 def _origin(origin: Provenance) -> dict[str, Any]:

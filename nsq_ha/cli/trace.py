@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
 from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import TOPIC, Number, cluster_options, json_option
-from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
+from nsq_ha.cli.output import FigureColumn, clean, local_time, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.reading import scan
 from nsq_ha.cli.running import failures, run
 from nsq_ha.cli.start import from_option
@@ -223,7 +222,7 @@ def _print(life: MessageLife) -> None:
         if facts[name] is not None
     ]
     if life.stored is not None:
-        rows += [("published", _when(life.stored.timestamp_ns)), ("body", life.stored.body)]
+        rows += [("published", local_time(life.stored.timestamp_ns)), ("body", life.stored.body)]
     rows += [(f"channel {name}", standing) for name, standing in life.channels.items()]
     title = "message" if life.internal_id is None else f"message {life.internal_id:#x} ({life.internal_id})"
     if rows:
@@ -234,7 +233,7 @@ def _print(life: MessageLife) -> None:
             ["time", "after ms#", "event", "channel", "attempt#", "nsqd"],
             [
                 (
-                    _when(int(event["time_ns"])),
+                    local_time(int(event["time_ns"])),
                     f"{(int(event['time_ns']) - first) / 1e6:,.3f}",
                     event["event"],
                     event.get("channel"),
@@ -246,10 +245,6 @@ def _print(life: MessageLife) -> None:
         )
     if life.note:
         click.echo(clean(life.note))
-
-
-def _when(time_ns: int) -> str:
-    return datetime.fromtimestamp(time_ns / 1e9, UTC).astimezone().isoformat(" ", "milliseconds")[:23]
 
 
 _KINDS = ("lost", "repeated", "out_of_order")

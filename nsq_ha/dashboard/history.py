@@ -21,7 +21,7 @@ from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nsq_ha.admin.memory import TopicPartition
 
@@ -79,7 +79,6 @@ class Comparison(NamedTuple):
         alike: Those that this one stands for.
         moved: The partitions whose leader moved.
         former: Who led each partition last.
-        empty: The partitions without messages.
         values: Its figures.
     """
 
@@ -88,7 +87,6 @@ class Comparison(NamedTuple):
     alike: Sequence[ClusterEvent]
     moved: frozenset[str]
     former: Mapping[TopicPartition, str]
-    empty: Collection[TopicPartition]
     values: Sequence[tuple[Key, float]]
 
 
@@ -109,10 +107,8 @@ class History:
         self._series: dict[Key, array[float]] = {key: array("d", [_NAN]) * self.capacity for key in _OF_CLUSTER}
         self._written: dict[Key, int] = {}
         self._former: Mapping[TopicPartition, str] = {}
-        self._empty: Collection[TopicPartition] = frozenset()
         self._times = array("d", [_NAN]) * self.capacity
         self._count = 0
-        self._first = math.inf
 
     def add(self, reading: Reading) -> None:
         """Add the newest reading."""
@@ -120,25 +116,20 @@ class History:
 
     def compare(self, reading: Reading) -> Comparison:
         """Return what the newest reading brings; this changes nothing, and takes long for 100,000 channels."""
-        before, former, empty = self.latest, self._former, self._empty
+        before, former = self.latest, self._former
         events = [] if before is None else changes(before, reading, former)
         values: list[tuple[Key, float]] = []
         if reading.is_fresh:
             names = set(reading.names)
             former = {each: nsqd for each, nsqd in former.items() if each[0] in names} | dict(reading.leaders)
-            led = {
-                (each.topic, each.partition): each.messages for t in reading.topics.values() for each in t.partitions
-            }
-            empty = {p for p in empty if p not in led and p in former} | {p for p, n in led.items() if not n}
             is_full = len(self._series) >= MAX_SERIES
-            values = [each for each in _values(reading, empty) if not is_full or each[0] in self._series]
+            values = [each for each in _values(reading) if not is_full or each[0] in self._series]
         moved = frozenset(each.subject for each in events if each.kind == "leader")
-        return Comparison(reading, *folded(events), moved, former, empty, values)
+        return Comparison(reading, *folded(events), moved, former, values)
 
     def take(self, found: Comparison) -> None:
         """Add what :meth:`compare` has returned for the newest reading."""
-        self.latest, self._former, self._empty = found.reading, found.former, found.empty
-        self._first = min(self._first, found.reading.at)
+        self.latest, self._former = found.reading, found.former
         main, alike = folded(self._follow(found.reading, found.moved))
         self.events.extend([*found.events, *main])
         self._alike.extend([*found.alike, *alike])
@@ -183,11 +174,6 @@ class History:
     def periods(self) -> list[Period]:
         """What is and was wrong, the oldest first."""
         return sorted([*self._closed, *self._open.values()], key=lambda period: period.began)
-
-    def since(self, trouble: Trouble, subject: str) -> float | None:
-        """Return when something that is wrong now began, in Unix seconds. None if it was so at the first look."""
-        period = self._open.get((trouble, subject))
-        return period.began if period is not None and period.began > self._first else None
 
     def _follow(self, reading: Reading, moved: frozenset[str]) -> list[ClusterEvent]:
         """Open and close periods; return the events of that, but of partitions that have ``moved``."""
@@ -276,9 +262,9 @@ class History:
         return [*ring[position:], *ring[:position]]
 
 
-def _values(reading: Reading, empty: Collection[TopicPartition]) -> Iterator[tuple[Key, float]]:
+def _values(reading: Reading) -> Iterator[tuple[Key, float]]:
     """Yield the figures of a reading."""
-    lacking = incomplete(reading, empty)
+    lacking = incomplete(reading)
     channels = [row for row in reading.rows if row.channel is not None]
     topics = {topic: rate for (topic, *part), rate in reading.published.items() if part == [None, None]}
     if not lacking:

@@ -96,7 +96,6 @@ def test_a_tombstone_hides_one_until_it_is_restored(cluster: DevCluster, invoke:
     [
         (("show", "10.9.9.9:1"), "the cluster has no nsqd 10.9.9.9:1; it has 127.0.0.1:"),
         (("tombstone", "10.9.9.9:1", "orders", "-y"), "the cluster has no nsqd 10.9.9.9:1; it has 127.0.0.1:"),
-        (("tombstone", "10.9.9.9:1", "orders", "-y", "--delete"), "remove --delete: only a plain nsqd can"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(invoke: Invoke, arguments: tuple[str, ...], reason: str) -> None:

@@ -373,14 +373,6 @@ def test_what_waits_at_a_plain_nsqd_that_is_gone_is_a_gap() -> None:
         assert (first, math.isnan(gap), last) == (9, True, 9)
 
 
-def test_a_partition_without_messages_blanks_no_chart() -> None:
-    kept, full = History(10), partition("a", 0, channel("c", depth=5))
-    kept.add(reading(1, node(1, full), node(2, partition("b", 0, messages=0))))
-    for at in (2, 3):
-        kept.add(reading(at, node(1, full), node(2, error="no answer"), before=kept.latest))
-    assert kept.series("cluster", "depth") == [5, 5, 5]
-
-
 def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SERIES", 20)
     monkeypatch.setattr(module, "MAX_PERIODS", 5)

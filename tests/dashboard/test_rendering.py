@@ -250,15 +250,6 @@ def test_nobody_knows_whether_the_cluster_is_stable_while_no_nsqlookupd_answers(
     assert 'data-label="role"><div>leads' not in nodes(board).content
 
 
-def test_what_lasts_says_how_long() -> None:
-    kept = History(5)
-    kept.add(reading(1, node(4150), stable=False))
-    assert "</b>, for" not in overview(Board(kept, 3.0)).content  # it began before
-    kept.add(reading(3, node(4150), before=kept.latest))
-    kept.add(reading(5, node(4150), stable=False, before=kept.latest))
-    assert "or replicas are copied</b>, for 31 s" in overview(Board(kept, 36.0)).content
-
-
 def test_what_a_plain_nsqd_that_is_gone_had_is_not_zero() -> None:
     kept = History(5)
     held = partition("orders", 0, channel("c", depth=5))

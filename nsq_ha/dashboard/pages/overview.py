@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from nsq_ha.admin.causes import Incident, expected, incidents, incomplete, unled
+from nsq_ha.admin.causes import expected, incidents, incomplete, unled
 from nsq_ha.dashboard import figures
 from nsq_ha.dashboard.markup import Child, Html, join, link, tag
 from nsq_ha.dashboard.pages import ui
@@ -84,7 +84,7 @@ def wrong(board: Board) -> Html | None:
         tag(
             "li",
             tag("b", each.cause),
-            _lasts(board, each),
+            None if each.since is None else f" for {figures.span(board.now - each.since)}",
             tag("span", "; ".join(each.effects), class_="effects") if each.effects else None,
             tag("small", join(f"{each.detail}. " if each.detail else None, f"To do: {each.remedy}."), class_="soft"),
             class_="bad" if each.is_bad else "warning",
@@ -99,15 +99,6 @@ def wrong(board: Board) -> Html | None:
         tag("ul", rows, tag("li", f"and {more} more") if more > 0 else None, class_="incidents"),
         id="incidents",
     )
-
-
-def _lasts(board: Board, incident: Incident) -> str | None:
-    """Return how long it is so already, if that is known."""
-    if incident.since is not None:
-        return f" for {figures.span(board.now - incident.since)}"
-    is_timeless = incident.trouble in ("leading", "unstable")  # the others say what they know of their time
-    since = board.history.since(incident.trouble, incident.subject) if is_timeless else None
-    return None if since is None else f", for {figures.span(board.now - since)}"
 
 
 def _channels(board: Board) -> Html:
