@@ -8,7 +8,7 @@ import click
 
 from nsq_ha._version import __version__
 from nsq_ha.cli import INTERRUPTED, READER_GONE
-from nsq_ha.cli.groups import Group, OnDemand
+from nsq_ha.cli.groups import OnDemand
 from nsq_ha.cli.output import drop_output
 
 _COMMANDS: Final = (
@@ -18,7 +18,7 @@ _COMMANDS: Final = (
 """All commands; each has a module of its name, and only that of the command that runs is loaded."""
 
 
-class Commands(Group):
+class Commands(click.Group):
     """All commands; they end quietly at Ctrl-C, and if the reader of the output has ended: ``nsq-ha ... | head``."""
 
     def invoke(self, ctx: click.Context) -> object:

@@ -11,7 +11,6 @@ from nsq_ha.admin import AdminClient, ChannelStats
 from nsq_ha.admin.reading import FigureRow
 from nsq_ha.cli.figures import CHANNEL as CHANNEL_COLUMN
 from nsq_ha.cli.figures import FIGURES
-from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import print_rows
 from nsq_ha.cli.running import run
@@ -36,7 +35,7 @@ def _of_one_channel(call: _Command) -> _Command:
     return click.argument("topic", type=TOPIC)(call)
 
 
-@click.group(cls=Group, short_help="List, create, change and delete channels.")
+@click.group(short_help="List, create, change and delete channels.")
 def channel() -> None:
     """List, create, pause, resume, skip, empty, move and delete channels.
 

@@ -12,7 +12,6 @@ import click
 from nsq_ha import StartFrom
 from nsq_ha.admin.words import counted
 from nsq_ha.base.identity import is_upstream_id
-from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import (
     CHANNEL,
     SECONDS,
@@ -185,7 +184,7 @@ def _with_filters(command: Any) -> Any:  # noqa: ANN401 - a decorator of click
     return command
 
 
-@click.group("dead-letters", cls=Group, short_help="List, show and replay dead letters.")
+@click.group("dead-letters", short_help="List, show and replay dead letters.")
 def dead_letters() -> None:
     """Look at dead letters, and publish them to their topics again."""
 

@@ -161,9 +161,8 @@ def dev(
                 cluster.create_topic(wanted.name, wanted.partitions, sync_every=0, **kind)
             except (ChangeRefusedError, ValueError) as error:
                 raise click.ClickException(f"topic {wanted.name}: {error}") from error
-        busy = None if lookupd_ports else DEFAULT_PORT
-        example = _Example(topics, plain=plain, asks=auth_file is not None, busy=busy)
-        run(_until_stopped(lambda: _tell(cluster, example, as_json=as_json)), stopped=0)
+        facts = {"plain": plain, "asks": auth_file is not None, "is_moved": not lookupd_ports}
+        run(_until_stopped(lambda: _tell(cluster, topics, as_json=as_json, **facts)), stopped=0)
 
 
 def ports_of(lookupd: int | None, nsqd: int | None, *, plain: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -253,21 +252,10 @@ async def _until_stopped(tell: Callable[[], None]) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Example:
-    """What the commands of the example depend on.
-
-    ``asks``: the nsqds ask for AUTH. ``busy``: the usual port of nsqlookupd, if another program has it.
-    """
-
-    topics: tuple[Wanted, ...]
-    plain: bool
-    asks: bool
-    busy: int | None
-
-
-def _tell(cluster: DevCluster, example: _Example, *, as_json: bool | None) -> None:
-    topics = example.topics
+def _tell(
+    cluster: DevCluster, topics: tuple[Wanted, ...], *, as_json: bool | None, plain: bool, asks: bool, is_moved: bool
+) -> None:
+    """Print the addresses, and commands to try; the nsqds may ask for AUTH, and another program have the usual port."""
     nodes = {name: {"tcp": address, "http": cluster.http_address(name)} for name, address in cluster.nsqds.items()}
     export = f"export NSQ_HA_LOOKUPD={','.join(cluster.lookupd)}"
     if wants_json(as_json):
@@ -280,15 +268,15 @@ def _tell(cluster: DevCluster, example: _Example, *, as_json: bool | None) -> No
     ]
     rows += [(name, ports["tcp"], ports["http"]) for name, ports in nodes.items()]
     print_table(["node", "TCP", "HTTP"], rows)
-    if example.busy is not None:
+    if is_moved:
         click.echo(
-            f"Port {example.busy} is in use, maybe by another cluster, so this one has other ports: without the line"
+            f"Port {DEFAULT_PORT} is in use, maybe by another cluster, so this one has other ports: without the line"
             " export ..., the commands find the other one.\n"
         )
     topic = topics[0].name if topics else "orders"
     key = " --key user-42" if topics and topics[0].ordered else ""
-    create = "" if topics or example.plain else f"  nsq-ha topic create {topic} --partitions 2\n"
-    secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if example.asks else ""
+    create = "" if topics or plain else f"  nsq-ha topic create {topic} --partitions 2\n"
+    secret = "  export NSQ_HA_AUTH_SECRET=...  # a secret of --auth-file\n" if asks else ""
     click.echo(
         f"In another terminal:\n\n  {export}\n{secret}{create}"
         f"  nsq-ha tail {topic} &\n  echo hello | nsq-ha pub {topic}{key}\n\nCtrl-C stops the cluster."

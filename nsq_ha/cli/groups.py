@@ -1,30 +1,15 @@
-"""Groups of commands, which list what each command does without cutting it off, and may load each when it is named."""
+"""Commands that are loaded when they are named."""
 
 from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from nsq_ha.cli import INTERRUPTED
-
-_WHOLE: Final = 1000
-"""Characters of a first sentence; a longer line is wrapped, not cut."""
-
-
-class Group(click.Group):
-    """A group whose help shows the first sentence of each command."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with what they do."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, each.get_short_help_str(_WHOLE)) for name, each in found if each is not None and not each.hidden]
-        if rows:
-            with formatter.section("Commands"):
-                formatter.write_dl(rows)
 
 
 class OnDemand(UserDict[str, Any]):

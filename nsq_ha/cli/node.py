@@ -9,7 +9,6 @@ import click
 
 from nsq_ha.admin.causes import incidents
 from nsq_ha.cli.figures import age, number
-from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_rows
 from nsq_ha.cli.running import run
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from nsq_ha.cli.cluster import ClusterAccess
 
 
-@click.group(cls=Group, short_help="List nsqds; hide one and show it again.")
+@click.group(short_help="List nsqds; hide one and show it again.")
 def node() -> None:
     """List nsqds with their health; hide one from those who look a topic up, and show it again."""
 

@@ -10,7 +10,6 @@ from nsq_ha.admin.reading import FigureRow
 from nsq_ha.admin.topics import MAX_REPLICAS, USUAL_REPLICAS
 from nsq_ha.admin.words import counted, partly, some
 from nsq_ha.cli.figures import columns_of, in_order, number
-from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import PARTITION, SECONDS, TOPIC, cluster_options, confirm, json_option, yes_option
 from nsq_ha.cli.output import FigureColumn, clean, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.progress import Progress
@@ -64,7 +63,7 @@ _PARTITION_COLUMNS: Final = (
 _CHANNEL_COLUMNS: Final = ("channel", "part", "nsqd", "depth", "in flight", "deferred", "clients", "state")
 
 
-@click.group(cls=Group, short_help="List, create, change and delete topics.")
+@click.group(short_help="List, create, change and delete topics.")
 def topic() -> None:
     """Create, list, describe, change and delete topics."""
 

@@ -13,7 +13,6 @@ from nsq_ha.admin.trace_lines import trace_lines
 from nsq_ha.base.identity import partition_of
 from nsq_ha.cli.dead_letters import MessageId
 from nsq_ha.cli.figures import number
-from nsq_ha.cli.groups import Group
 from nsq_ha.cli.options import TOPIC, Number, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, clean, local_time, print_fitting, print_json, print_table, wants_json
 from nsq_ha.cli.reading import scan
@@ -299,7 +298,7 @@ def _session(master: str | None, threads: str) -> SparkSession:
     return builder.master(master).config("spark.log.level", "ERROR").getOrCreate()
 
 
-class WithMessage(Group):
+class WithMessage(click.Group):
     """A group whose command is ``message`` if the first argument is a number: ``trace 7`` is ``trace message 7``."""
 
     def resolve_command(

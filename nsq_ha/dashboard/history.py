@@ -13,7 +13,7 @@ import math
 from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.admin.causes import MISSING, Incident, Trouble, incidents, incomplete, unled
 from nsq_ha.admin.reading import Rates, Reading
@@ -21,7 +21,7 @@ from nsq_ha.admin.words import partly, some
 from nsq_ha.dashboard.figures import span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     from nsq_ha.admin.memory import TopicPartition
 
@@ -70,26 +70,6 @@ class Period:
     cause: str = ""
 
 
-class Comparison(NamedTuple):
-    """What a reading brings.
-
-    Attributes:
-        reading: The reading.
-        events: What happened since the last one, many that say the same as one.
-        alike: Those that this one stands for.
-        moved: The partitions whose leader moved.
-        former: Who led each partition last.
-        values: Its figures.
-    """
-
-    reading: Reading
-    events: Sequence[ClusterEvent]
-    alike: Sequence[ClusterEvent]
-    moved: frozenset[str]
-    former: Mapping[TopicPartition, str]
-    values: Sequence[tuple[Key, float]]
-
-
 class History:
     """The last readings as series, events and periods.
 
@@ -112,28 +92,20 @@ class History:
 
     def add(self, reading: Reading) -> None:
         """Add the newest reading."""
-        self.take(self.compare(reading))
-
-    def compare(self, reading: Reading) -> Comparison:
-        """Return what the newest reading brings; this changes nothing, and takes long for 100,000 channels."""
         before, former = self.latest, self._former
         events = [] if before is None else changes(before, reading, former)
+        moved = frozenset(each.subject for each in events if each.kind == "leader")
         values: list[tuple[Key, float]] = []
         if reading.is_fresh:
             names = set(reading.names)
-            former = {each: nsqd for each, nsqd in former.items() if each[0] in names} | dict(reading.leaders)
+            self._former = {each: nsqd for each, nsqd in former.items() if each[0] in names} | dict(reading.leaders)
             is_full = len(self._series) >= MAX_SERIES
             values = [each for each in _values(reading) if not is_full or each[0] in self._series]
-        moved = frozenset(each.subject for each in events if each.kind == "leader")
-        return Comparison(reading, *folded(events), moved, former, values)
-
-    def take(self, found: Comparison) -> None:
-        """Add what :meth:`compare` has returned for the newest reading."""
-        self.latest, self._former = found.reading, found.former
-        main, alike = folded(self._follow(found.reading, found.moved))
-        self.events.extend([*found.events, *main])
-        self._alike.extend([*found.alike, *alike])
-        self._write(found.reading, found.values)
+        self.latest = reading
+        for main, alike in (folded(events), folded(self._follow(reading, moved))):
+            self.events.extend(main)
+            self._alike.extend(alike)
+        self._write(reading, values)
 
     def tell(self, event: ClusterEvent) -> None:
         """Add an event that no reading shows, such as what an operator did."""

@@ -88,7 +88,7 @@ class Poller:
             timeout=self._limit,
         )
         await in_thread(partial(prepare, reading))
-        self._history.take(await in_thread(partial(self._history.compare, reading)))
+        self._history.add(reading)
         self.count += 1
         self._next.set()
         self._next = asyncio.Event()

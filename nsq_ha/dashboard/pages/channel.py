@@ -49,9 +49,7 @@ def channel_page(board: Board, topic: str, name: str) -> Page:
         ),
         latencies([(ui.part_name(row), row.latency) for row in parts]),
         ui.section("Clients", clients(board, parts)),
-        ui.section(
-            "Events", ui.events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")
-        ),
+        ui.events_section(events),
     )
     return Page(subject, content)
 

@@ -119,9 +119,7 @@ def node_page(board: Board, address: str) -> Page:
         ui.section("What it holds", _partitions(board, entries)),
         ui.section("Channels", _channels(parts)),
         ui.section("Clients", clients(board, parts)),
-        ui.section(
-            "Events", ui.events_list(events[:20], empty="Nothing has happened to it since the dashboard started.")
-        ),
+        ui.events_section(events),
     )
     return Page(address, content)
 

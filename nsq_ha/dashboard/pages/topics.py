@@ -159,10 +159,7 @@ def topic_page(board: Board, name: str) -> Page:
         latencies(
             [(e.nsqd if reading.is_plain else str(e.partition), e.latency) for e in topic.partitions] if topic else []
         ),
-        ui.section(
-            "Events",
-            ui.events_list(events[:20], empty="Nothing has happened to this topic since the dashboard started."),
-        ),
+        ui.events_section(events, "this topic"),
         tag(
             "p",
             None if reading.is_plain else tag("a", "Its messages", href=path("messages") + query(topic=name)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsq_ha.admin.reading import FigureRow, Reading
@@ -358,6 +359,12 @@ def events_list(events: Iterable[ClusterEvent], *, empty: str) -> Html:
         for event in events
     ]
     return tag("ol", rows, class_="events") if rows else tag("p", empty, class_="empty")
+
+
+def events_section(events: Iterable[ClusterEvent], subject: str = "it") -> Html:
+    """Return a section with the latest of some events, the newest first."""
+    empty = f"Nothing has happened to {subject} since the dashboard started."
+    return section("Events", events_list(islice(events, 20), empty=empty))
 
 
 def found(text: str, needle: str) -> bool:
