@@ -104,7 +104,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, tit
     console().print(table)
 
 
-def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
+def cell(value: object, *, no_wrap: bool | None = None) -> Any:  # noqa: ANN401 - a cell of rich: text or markup made by ourselves
     """Return a cell for rich: text without markup and control characters, None as a dash, booleans as yes or no."""
     from rich.text import Text
 
@@ -114,7 +114,7 @@ def cell(value: object) -> Any:  # noqa: ANN401 - a cell of rich: text or markup
         return Text("-", style="dim")
     if isinstance(value, bool):
         return Text("yes" if value else "no")
-    return Text(clean(f"{value:,}" if isinstance(value, int) else str(value)))
+    return Text(clean(f"{value:,}" if isinstance(value, int) else str(value)), no_wrap=no_wrap)
 
 
 def console() -> Console:
@@ -188,17 +188,6 @@ def fitting(columns: Sequence[FigureColumn], rows: Sequence[Any], width: int) ->
             break
         left.remove(column)
     return left
-
-
-def fitted_widths(columns: Sequence[FigureColumn], rows: Sequence[Any], width: int) -> dict[str, int]:
-    """Return the width of each column; long names are cut so that all figures fit."""
-    widths = {each.name: natural_width(each, rows) for each in columns}
-    names = sorted((each.name for each in columns if not (each.is_number or each.need)), key=widths.__getitem__)
-    left = width - sum(widths[each.name] + _GAP for each in columns) + _GAP + sum(widths[name] for name in names)
-    for number_left, name in enumerate(names):
-        widths[name] = max(1, min(widths[name], left // (len(names) - number_left)))
-        left -= widths[name]
-    return widths
 
 
 def print_fitting(

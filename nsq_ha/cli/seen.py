@@ -5,9 +5,11 @@ It is only a convenience: a file that cannot be read, or written, is as good as 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,9 +17,10 @@ import msgspec
 
 from nsq_ha.admin.memory import KEPT, Memory
 from nsq_ha.admin.reading import Reading
+from nsq_ha.errors import LookupUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncIterator, Iterable
 
     from nsq_ha.admin import AdminClient
     from nsq_ha.cli.cluster import ClusterAccess
@@ -50,6 +53,33 @@ async def look(cluster: ClusterAccess, admin: AdminClient) -> Reading:
     reading = await admin.look(recall(cluster.lookupd))
     remember(cluster.lookupd, reading)
     return reading
+
+
+async def looks(
+    lookupd: Iterable[str], admin: AdminClient, *, clients: bool, interval: float, count: int | None
+) -> AsyncIterator[Reading | str]:
+    """Yield looks at a cluster, each with the one before, or why there is none; ``interval`` is in seconds.
+
+    Raises:
+        LookupUnavailableError: There is not even a first one.
+    """
+    before, done = recall(lookupd), 0
+    while done != count:
+        began = time.monotonic()
+        reading = await admin.look(before, clients=clients)
+        try:
+            reading.require()
+        except LookupUnavailableError as error:
+            if not done:
+                raise
+            yield str(error)
+        else:
+            remember(lookupd, reading)
+            before = reading
+            yield reading
+        done += 1
+        if done != count:
+            await asyncio.sleep(max(0.0, began + interval - time.monotonic()))
 
 
 def remember(lookupd: Iterable[str], reading: Reading) -> None:

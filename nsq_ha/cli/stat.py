@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import time
 from datetime import UTC, datetime
@@ -15,8 +14,8 @@ from nsq_ha.cli.figures import age, columns_of, number
 from nsq_ha.cli.options import CHANNEL, SECONDS, TOPIC, cluster_options, json_option
 from nsq_ha.cli.output import FigureColumn, clean, print_rows, wants_json
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import recall, remember
-from nsq_ha.errors import LookupUnavailableError, TopicNotFoundError
+from nsq_ha.cli.seen import looks
+from nsq_ha.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from nsq_ha.admin import ChannelStats, ClientStats, PartitionStats
@@ -65,31 +64,22 @@ def stat(cluster: ClusterAccess, as_json: bool | None, **options: object) -> Non
 
 
 async def _stat(cluster: ClusterAccess, options: StatOptions) -> bool:
-    before, done = recall(cluster.lookupd), 0
+    lacks, count = False, options.count if options.watch else 1
     async with cluster.admin() as admin:
-        while True:
-            began = time.monotonic()
-            reading, lacks = await admin.look(before, clients=options.clients), False
-            try:
-                reading.require()
-            except LookupUnavailableError as error:
-                if not done:
-                    raise
-                click.echo(f"warning: {clean(str(error))}", err=True)
+        async for found in looks(
+            cluster.lookupd, admin, clients=options.clients, interval=options.interval, count=count
+        ):
+            if isinstance(found, str):
+                click.echo(f"warning: {clean(found)}", err=True)
+                continue
+            if options.topic not in (None, *found.names):
+                raise TopicNotFoundError.named(options.topic or "")
+            lacks = tell_lacking(found, options.topic)
+            if options.clients:
+                lacks |= _print_clients(found, options)
             else:
-                if options.topic not in (None, *reading.names):
-                    raise TopicNotFoundError.named(options.topic or "")
-                remember(cluster.lookupd, reading)
-                lacks = tell_lacking(reading, options.topic)
-                if options.clients:
-                    lacks |= _print_clients(reading, options)
-                else:
-                    _print_rows(reading, options)
-                before = reading
-            done += 1
-            if not options.watch or done == options.count:
-                return lacks
-            await asyncio.sleep(max(0.0, began + options.interval - time.monotonic()))
+                _print_rows(found, options)
+    return lacks
 
 
 def tell_lacking(reading: Reading, topic: str | None) -> bool:

@@ -21,11 +21,10 @@ from nsq_ha.admin.causes import expected, incidents
 from nsq_ha.admin.words import counted
 from nsq_ha.cli.figures import SORTS, columns_of, duration, in_order, number
 from nsq_ha.cli.options import SECONDS, cluster_options
-from nsq_ha.cli.output import cell, clean, fitted_widths, fitting
+from nsq_ha.cli.output import cell, clean, fitting, natural_width
 from nsq_ha.cli.output import console as output_console
 from nsq_ha.cli.running import run
-from nsq_ha.cli.seen import recall, remember
-from nsq_ha.errors import LookupUnavailableError
+from nsq_ha.cli.seen import looks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,23 +112,12 @@ async def _top(cluster: ClusterAccess, screen: Screen, count: int | None) -> int
 async def _sample(
     admin: AdminClient, lookupd: Sequence[str], screen: Screen, count: int | None, show: Callable[[], None]
 ) -> None:
-    before, done = recall(lookupd), 0
-    while done != count:
-        began = time.monotonic()
-        reading = await admin.look(screen.reading or before, clients=screen.clients)
-        try:
-            reading.require()
-        except LookupUnavailableError as error:
-            if done == 0:
-                raise
-            screen.fail(str(error))
+    async for found in looks(lookupd, admin, clients=screen.clients, interval=screen.interval, count=count):
+        if isinstance(found, str):
+            screen.fail(found)
         else:
-            screen.take(reading, time.monotonic())
-            remember(lookupd, reading)
-        done += 1
+            screen.take(found, time.monotonic())
         show()
-        if done != count:
-            await asyncio.sleep(max(0.0, began + screen.interval - time.monotonic()))
 
 
 def _print(console: Console, screen: Screen) -> None:
@@ -313,13 +301,12 @@ class Screen:
         shown = rows[self.first : self.first + room]
         columns = fitting(columns_of(rows, by_partition=self.by_partition, rates=True), shown, width - 2)
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False, expand=False)
-        widths = fitted_widths(columns, shown, width - 2)
         for column in columns:
             justify: Literal["right", "left"] = "right" if column.is_number else "left"
-            most = widths[column.name]
-            table.add_column(column.name, justify=justify, no_wrap=True, overflow="ellipsis", max_width=most)
+            own = natural_width(column, shown) if column.is_number or column.need else None  # long names are cut
+            table.add_column(column.name, justify=justify, overflow="ellipsis", width=own)
         for row in shown:
-            table.add_row(*(cell(column.text(row)) for column in columns), style=self.style(row, clock))
+            table.add_row(*(cell(column.text(row), no_wrap=True) for column in columns), style=self.style(row, clock))
         return table
 
     def style(self, row: FigureRow, clock: float) -> str:

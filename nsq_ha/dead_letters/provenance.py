@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, cast, get_args
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
 
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.base.redaction import redact
@@ -149,7 +151,7 @@ def provenance_of(texts: Mapping[str, object], name: str) -> Provenance:
         try:
             if each.name in texts or each.name not in _OPTIONAL:
                 found[each.name] = _value(each.name, texts[each.name])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             how = "is missing" if isinstance(error, KeyError) else "is not legal"
             raise DeadLetterError(f"{name} is a damaged dead letter: its field {each.name} {how}") from None
     return Provenance(**found)
@@ -158,27 +160,15 @@ def provenance_of(texts: Mapping[str, object], name: str) -> Provenance:
 def _value(name: str, text: object) -> object:
     if not isinstance(text, str):
         raise TypeError(text)
-    return _READ.get(name, str)(text)
-
-
-def _id(text: str) -> bytes:
-    found = text.encode() if len(text) == 16 else bytes.fromhex(text)
-    if len(found) != 16:
+    if name == "id":
+        found = text.encode() if len(text) == 16 else bytes.fromhex(text)
+        if len(found) != 16:
+            raise ValueError(text)
+        return found
+    value = msgspec.convert(text, _KINDS.get(name, str), strict=False)
+    if isinstance(value, datetime) and not 1 < value.year < 9999:  # others may have no local time
         raise ValueError(text)
-    return found
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None or not 1 < found.year < 9999:  # others may have no local time
-        raise ValueError(text)
-    return found
-
-
-def _reason(text: str) -> Reason:
-    if text not in get_args(Reason):
-        raise ValueError(text)
-    return cast("Reason", text)
+    return value
 
 
 _OPTIONAL: Final = ("partition", "error_type", "error")
@@ -186,13 +176,9 @@ _WRITTEN: Final[Mapping[str, Callable[[Any], str]]] = {
     "id": lambda found: found.decode() if is_upstream_id(found) else found.hex(),
     "given_up_at": lambda at: at.astimezone(UTC).isoformat(),
 }
-_READ: Final[Mapping[str, Callable[[str], object]]] = {
-    "partition": int,
-    "id": _id,
-    "trace_id": int,
-    "attempts": int,
-    "timestamp_ns": int,
-    "given_up_at": _time,
-    "reason": _reason,
+_KINDS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("partition", "trace_id", "attempts", "timestamp_ns"), int),
+    "given_up_at": Annotated[datetime, msgspec.Meta(tz=True)],
+    "reason": Reason,
 }
-"""How the fields that are no texts become texts, and the other way round."""
+"""How the fields that are no texts become texts, and what they are."""

@@ -9,7 +9,7 @@ import pytest
 
 from nsq_ha.admin import LookupdState, NodeStats
 from nsq_ha.admin.causes import expected, incidents, incomplete
-from nsq_ha.admin.memory import KEPT, MAX_SERVERS, Memory, Sighting
+from nsq_ha.admin.memory import KEPT, Memory, Sighting
 from nsq_ha.admin.reading import Reading, Replicas
 from nsq_ha.engine.answers import TopicInfo
 from nsq_ha.errors import LookupUnavailableError
@@ -301,8 +301,3 @@ def test_servers_are_forgotten_after_a_day_or_by_name() -> None:
     assert known.after(KEPT + 2, {B: Sighting(KEPT + 2)}, (), {}).nsqds.keys() == {B}
     assert known.without(A) == Memory({B: Sighting(KEPT)}, {"http://l": Sighting(KEPT)})
     assert known.without("http://l").lookupds == {}
-
-
-def test_memory_is_bounded() -> None:
-    many = {f"n:{number}": Sighting(float(number)) for number in range(MAX_SERVERS + 9)}
-    assert Memory().after(1.0, many, (), {}).nsqds.keys() == {f"n:{n}" for n in range(9, MAX_SERVERS + 9)}

@@ -204,22 +204,6 @@ async def test_a_channel_of_an_unknown_topic_is_not_changed(cluster: Scripted, a
     assert cluster.nsqd.requests == []
 
 
-@pytest.mark.few(every=5)
-@pytest.mark.parametrize("name", ["create", "delete", "pause", "unpause", "skip", "unskip", "empty", "reset"])
-@pytest.mark.parametrize("wrong", [("a b", "ch"), ("orders", "c/h"), (7, "ch"), ("orders", "x" * 65)])
-async def test_wrong_names_send_nothing(cluster: Scripted, admin: AdminClient, name: str, wrong: Any) -> None:  # noqa: ANN401
-    with pytest.raises(ConfigError):
-        await getattr(admin, f"{name}_channel")(*wrong)
-    assert cluster.leader.requests == cluster.follower.requests == []
-
-
-@pytest.mark.few(every=3)
-@pytest.mark.parametrize("timeout", [0, -1, "5", None, float("nan"), 86401])
-async def test_a_time_limit_must_be_seconds(admin: AdminClient, timeout: Any) -> None:  # noqa: ANN401
-    with pytest.raises(ConfigError, match="timeout must be a number of seconds"):
-        await admin.pause_channel("orders", "billing", timeout=timeout)
-
-
 # ---------------------------------------------------------------- emptying, deleting, registered channels
 
 

@@ -9,12 +9,11 @@ import pytest
 
 from nsq_ha.errors import (
     ConfigError,
-    DiscoveryError,
     NoLeaderError,
     ServerError,
     TopicNotFoundError,
 )
-from tests.engine.lookups.loopback import LIMIT, hang, list_body
+from tests.engine.lookups.loopback import LIMIT, list_body
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -102,19 +101,6 @@ async def test_an_nsqlookupd_that_has_just_started_does_not_say_how_many_nodes_t
     cluster.leader.then("/nodes", {"producers": [cluster.peer(port) for port in (4150, 4160, 4170)]})
     await admin.create_topic("orders")
     assert cluster.leader.queries("/topic/create")[-1]["replicator"] == "3"
-
-
-async def test_settings_that_cannot_be_compared_are_reported_so(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.leader.answer("/topic/create", {"message": "already exist"}, 400)
-    cluster.lookups({"message": "Key not found"}, status=404)
-    with pytest.raises(ConfigError, match=r"cannot be compared now \(topic 'orders' does not exist\)"):
-        await admin.create_topic("orders", 1)
-
-
-async def test_another_refusal_of_a_topic_is_passed_on(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.leader.answer("/topic/create", {"message": "INVALID_ARG_TOPIC_REPLICATOR"}, 400)
-    with pytest.raises(ServerError, match="INVALID_ARG_TOPIC_REPLICATOR"):
-        await admin.create_topic("orders", 1)
 
 
 async def test_a_topic_is_not_usable_while_its_named_leader_denies_to_lead(
@@ -210,12 +196,6 @@ async def test_while_nobody_leads_a_change_waits(cluster: Scripted, admin: Admin
     assert (await asyncio.wait_for(creating, LIMIT)).complete
 
 
-async def test_nobody_leads_for_too_long(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.led_by(None)
-    with pytest.raises(DiscoveryError, match="no nsqlookupd leads"):
-        await admin.delete_topic("orders", timeout=1.0)
-
-
 @pytest.mark.parametrize(
     ("status", "message"),
     [(400, "E_FAILED_ON_NOT_LEADER"), (500, "Not nsqlookup leader"), (400, "The topic is waiting node to join isr")],
@@ -249,10 +229,3 @@ async def test_a_change_without_answer_is_tried_again(cluster: Scripted, admin: 
     await admin.delete_topic("orders")
     assert asked == 1
     assert cluster.leader.count("/topic/delete") == 2
-
-
-async def test_a_timeout_without_any_obstacle_says_so(cluster: Scripted, admin: AdminClient) -> None:
-    cluster.leader.behave = hang
-    cluster.follower.behave = hang
-    with pytest.raises(DiscoveryError, match=r"describing topic orders did not finish within 0.05 s"):
-        await admin.describe("orders", timeout=0.05)

@@ -11,7 +11,6 @@ import pytest
 
 from nsq_ha.admin.description import ChannelStats, PartitionStats, Unfinished
 from nsq_ha.admin.nsqd_http import NsqdHttp
-from nsq_ha.engine.http import new_client
 from nsq_ha.errors import (
     ChannelNotRegisteredError,
     ClosedError,
@@ -23,7 +22,6 @@ from nsq_ha.errors import (
     ServerError,
     TopicNotExistError,
 )
-from nsq_ha.options.start_from import StartFrom
 from nsq_ha.policy.topology import Node
 from tests.engine.lookups.loopback import Fake, hang, http_answer
 
@@ -92,47 +90,6 @@ async def test_stats_are_in_order_and_leave_out_what_is_no_partition(fake: Fake)
     assert "topic" not in fake.queries("/stats")[0]
 
 
-async def test_names_that_cannot_be_are_left_out(fake: Fake) -> None:
-    """A dashboard keeps events and figures by name: names of megabytes filled its memory."""
-    channels = [{"channel_name": name} for name in ("billing", "x" * 65, "a b", "")]
-    topics = [{"topic_name": name, "channels": channels} for name in ("orders", "x" * 65, "a/b", "")]
-    fake.answer("/stats", {"topics": topics})
-    async with NsqdHttp(fake.url) as nsqd:
-        found = await nsqd.stats()
-    assert [(entry.topic, [channel.name for channel in entry.channels]) for entry in found] == [("orders", ["billing"])]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        {"start_time": 10**400},
-        {"topics": [{"topic_name": "orders", "message_count": 10**400}]},
-        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "depth": 1, "depth_ts_nano": 10**400}]}]},
-        {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c", "clients": [{"connect_ts": 10**400}]}]}]},
-    ],
-)
-async def test_numbers_that_no_server_sends_are_no_answer(fake: Fake, content: dict[str, Any]) -> None:
-    """One of them ended the question to all nsqds, and each reading of a dashboard."""
-    fake.answer("/stats", content)
-    async with NsqdHttp(fake.url) as nsqd:
-        with pytest.raises(RemoteProtocolError, match="unexpected answer"):
-            await nsqd.stats()
-
-
-async def test_no_topics_at_all(fake: Fake) -> None:
-    fake.answer("/stats", {"topics": None})
-    async with NsqdHttp(fake.url) as nsqd:
-        assert await nsqd.stats() == ()
-
-
-async def test_recorded_replicas_decode(fake: Fake) -> None:
-    fake.answer("/coordinator/stats", recorded("coordinator_stats")["body"])
-    async with NsqdHttp(fake.url) as nsqd:
-        assert await nsqd.replicas("proto_plain", 0) == ("127.0.0.1:4410:4310:137833",)
-        assert await nsqd.replicas("proto_plain", 1) == ()
-        assert await nsqd.replicas("other", 0) == ()
-
-
 async def test_a_recorded_message_decodes(fake: Fake) -> None:
     fake.answer("/message/get", recorded("message_get_by_offset")["body"])
     async with NsqdHttp(fake.url) as nsqd:
@@ -192,22 +149,6 @@ async def test_a_message_that_cannot_be_read_yet_is_none(fake: Fake, status: int
             await nsqd.message_get("orders", 0, "count", 7)
 
 
-async def test_changes_of_a_channel(fake: Fake) -> None:
-    place = {"topic": "orders", "partition": "3", "channel": "billing"}
-    for path in ("create", "delete", "setoffset", "setorder"):
-        fake.answer(f"/channel/{path}", b"")
-    async with NsqdHttp(fake.url + "/") as nsqd:
-        await nsqd.start_channel_from("orders", 3, "billing", "virtual_queue:7")
-        await nsqd.set_offset("orders", 3, "billing", StartFrom.end())
-        await nsqd.set_order("orders", 3, "billing", ordered=False)
-        await nsqd.delete_channel("orders", 3, "billing")
-    assert fake.queries("/channel/create") == [place]
-    assert fake.queries("/channel/setoffset") == [place, place]
-    assert fake.bodies == [b"virtual_queue:7", b"special:-1"]
-    assert fake.queries("/channel/setorder") == [place | {"order": "false"}]
-    assert fake.queries("/channel/delete") == [place]
-
-
 async def test_a_start_in_an_empty_partition_is_where_the_channel_stands(serve: Serve) -> None:
     fake = await serve()
     fake.answer("/channel/create", b"")
@@ -250,13 +191,6 @@ async def test_a_start_position_that_is_refused_for_good(fake: Fake, text: str |
     assert caught.value.code == "E_INVALID"
 
 
-async def test_a_refusal_without_words_tells_its_status(fake: Fake) -> None:
-    fake.answer("/channel/create", b"", 500)
-    async with NsqdHttp(fake.url) as nsqd:
-        with pytest.raises(ServerError, match="HTTP status 500"):
-            await nsqd.create_channel("orders", 0, "billing")
-
-
 async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
     async with NsqdHttp(fake.url, timeout=1.0) as nsqd:
         fake.answer("/stats", b"NO_TOPICS")
@@ -267,16 +201,6 @@ async def test_a_node_that_gives_no_answer_is_named(fake: Fake) -> None:
             await nsqd.stats()
         await fake.stop()
         with pytest.raises(ConnectError, match=fake.url):
-            await nsqd.stats()
-
-
-async def test_closing_leaves_a_shared_client_open(fake: Fake) -> None:
-    async with new_client() as shared:
-        nsqd = NsqdHttp(fake.url, client=shared)
-        await nsqd.aclose()
-        await nsqd.aclose()
-        assert not shared.is_closed
-        with pytest.raises(ClosedError):
             await nsqd.stats()
 
 
@@ -358,9 +282,3 @@ async def test_what_a_channel_still_has_to_deliver(
         assert await nsqd.unfinished("t", "c") == wanted
     ((_, _, query),) = fake.requests
     assert {"topic": "t", "channel": "c", "leaderOnly": "true"}.items() <= query.items()
-
-
-async def test_the_port_of_subscriptions(fake: Fake) -> None:
-    fake.answer("/info", {"version": "1.3.0", "tcp_port": 4150})
-    async with NsqdHttp(fake.url, timeout=5.0) as nsqd:
-        assert await nsqd.tcp_port() == 4150

@@ -274,19 +274,3 @@ async def test_topics_and_nodes_are_those_of_all_nsqlookupds(cluster: Plain, adm
     assert set(nodes) == {one.port, two.port}
     assert set(nodes[one.port].topics) == {"a", "b", "c"}
     assert nodes[one.port].tombstoned == {"a", "c"}
-
-
-async def test_lists_come_from_the_nsqlookupds_that_answer(cluster: Plain, admin: AdminClient) -> None:
-    cluster.lookupds[1].answer("/topics", {"topics": ["orders"]})
-    assert [info.name for info in await admin.topics()] == ["orders"]
-    cluster.lookupds[1].answer("/topics", b"<html>")
-    with pytest.raises(LookupUnavailableError) as caught:
-        await admin.topics()
-    assert {url for url, _ in caught.value.causes} == {lookupd.url for lookupd in cluster.lookupds}
-
-
-async def test_a_list_counts_though_the_list_of_nsqlookupds_cannot_be_read(cluster: Plain, admin: AdminClient) -> None:
-    for lookupd in cluster.lookupds:
-        lookupd.answer("/listlookup", b"<html>")
-        lookupd.answer("/topics", {"topics": ["orders"]})
-    assert [info.name for info in await admin.topics()] == ["orders"]

@@ -117,12 +117,6 @@ async def test_everything_that_an_nsqd_says_is_a_value(cluster: Scripted, admin:
     assert (query["needClients"], query["include_clients"]) == ("true", "true")
 
 
-def test_a_lag_may_be_unknown() -> None:
-    idle = ChannelStats("x", 0, 0, 0, 0, 0, 0, 0, paused=False, skipped=False)
-    behind = ChannelStats("x", 1, 0, 0, 0, 0, 0, 0, paused=False, skipped=False)
-    assert (idle.lag(5.0), behind.lag(5.0)) == (0.0, None)
-
-
 async def test_topics_are_summed_over_the_leaders(
     cluster: Scripted, admin: AdminClient, serve: Callable[[], Awaitable[Fake]]
 ) -> None:

@@ -99,13 +99,6 @@ def test_a_channel_is_emptied_and_moved_back(invoke: Invoke, waiting: str) -> No
     ok(moved, f"moved billing of {waiting} to 0=count:1, 1=end")
 
 
-def test_what_cannot_be_undone_asks(invoke: Invoke, waiting: str) -> None:
-    for action, *options in (("skip",), ("empty",), ("delete",), ("set-offset", "--to", "end")):
-        refused = invoke("channel", action, waiting, "billing", *options)
-        assert (refused.exit_code, "give --yes" in refused.stderr) == (2, True), action
-    assert listed(invoke, waiting)["billing"]["depth"] == 4
-
-
 def test_what_does_not_exist_is_one_line(invoke: Invoke, topic: str) -> None:
     name = "no_such_topic"
     for arguments, text in (
@@ -115,13 +108,6 @@ def test_what_does_not_exist_is_one_line(invoke: Invoke, topic: str) -> None:
     ):
         refused = invoke("channel", *arguments)
         assert (refused.exit_code, refused.stdout, refused.stderr) == (1, "", f"Error: {text}\n")
-
-
-def test_channels_as_a_table(invoke: Invoke, waiting: str, ordered: str) -> None:
-    printed = invoke("channel", "list", waiting, "-o", "table").stdout
-    assert "in flight" in printed
-    assert [line.split()[:2] for line in printed.splitlines() if "billing" in line] == [["billing", "4"]]
-    assert invoke("channel", "list", ordered, "-o", "table").stdout == f"{ordered} has no channels\n"
 
 
 def test_a_topic_is_expanded_and_updated(invoke: Invoke, name: str) -> None:
@@ -158,11 +144,6 @@ def test_a_leader_is_moved(invoke: Invoke, topic: str, cluster: DevCluster) -> N
     assert (unknown.exit_code, unknown.stderr) == (1, "Error: the cluster has no nsqd 127.0.0.1:1\n")
 
 
-def test_topics_of_a_partitioned_cluster_are_not_paused(invoke: Invoke, topic: str) -> None:
-    refused = invoke("topic", "pause", topic)
-    assert (refused.exit_code, "pause its channels" in refused.stderr) == (1, True)
-
-
 # ---------------------------------------------------------------- plain
 
 
@@ -181,20 +162,6 @@ def test_channels_of_a_plain_cluster(call: Call) -> None:
         refused = call("channel", action, topic, "billing", *options, "--yes")
         assert (refused.exit_code, "plain nsqd" in refused.stderr) == (1, True)
     ok(call("channel", "delete", topic, "billing", "--yes"), f"deleted billing of {topic}")
-
-
-def test_a_plain_topic_is_paused_and_emptied(call: Call) -> None:
-    topic = f"cli_{uuid.uuid4().hex[:10]}"
-    assert call("pub", topic, stdin="a\nb").exit_code == 0
-    ok(call("topic", "pause", topic), f"paused {topic}")
-    assert re.match(rf"{topic}: 2 nsqds, paused *\n", call("topic", "describe", topic, "--table").stdout)
-    nothing_left = f"emptied {topic}: dropped 2 messages that no channel had; no channel has any"
-    ok(call("topic", "empty", topic, "--yes"), nothing_left)
-    ok(call("topic", "resume", topic), f"resumed {topic}")
-    described = json.loads(call("topic", "describe", topic).stdout)
-    assert sum(entry["without_channel"] for entry in described["nsqds"]) == 0
-    for arguments in (("expand", topic, "2", "--yes"), ("move-leader", topic, "0"), ("update", topic, "-r", "2")):
-        assert call("topic", *arguments).exit_code == 1
 
 
 def test_emptying_a_plain_topic_says_what_its_channels_keep(call: Call) -> None:

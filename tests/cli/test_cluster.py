@@ -12,11 +12,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from nsq_ha import ConfigError, TlsConfig
+from nsq_ha import TlsConfig
 from nsq_ha.cli import options
 from nsq_ha.cli.app import app
-from nsq_ha.cli.cluster import ClusterAccess, secret_in
-from nsq_ha.cli.dashboard import _token
+from nsq_ha.cli.cluster import ClusterAccess
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.options.checks import DEFAULT_LOOKUPD
 from tests.support.certificates import CA_FILE, KEY_FILE, server_context
@@ -134,18 +133,6 @@ def test_a_file_that_holds_no_secret(call: Call, tmp_path: Path, content: bytes,
     assert f"the secret's file '{file}' {reason}" in refused.stderr
 
 
-def test_the_mark_of_an_editor_is_no_part_of_a_secret(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    file.write_bytes(b"\xef\xbb\xbfsesame\r\n")
-    assert secret_in(str(file)) == "sesame"
-    assert _token(file) == "sesame"
-
-
-def test_a_secret_that_cannot_be_read_later(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the secret's file '.*none' cannot be read: No such file"):
-        ClusterAccess.of(auth_secret_file=str(tmp_path / "none"))
-
-
 @pytest.mark.parametrize("option", ["--tls-ca", "--cert", "--tls-key", "--auth-secret-file"])
 def test_a_file_that_does_not_exist(call: Call, option: str) -> None:
     refused = call("topic", "list", option, "/does/not/exist.pem")
@@ -185,16 +172,6 @@ def test_a_secured_cluster_by_flags(call: Call, secured: DevCluster, name: str) 
     failed = call("pub", name, "--lookupd", secured.lookupd[0], "--timeout", "3", stdin="x")
     assert failed.exit_code == 1
     assert "TLS" in failed.stderr
-
-
-def test_a_secured_cluster_by_a_file(call: Call, secured: DevCluster, name: str, file: Path) -> None:
-    file.write_text(
-        f'lookupd = "{secured.lookupd[0]}"\n[tls]\nca_file = "{CA_FILE}"\n'
-        f'cert_file = "{CA_FILE}"\nkey_file = "{KEY_FILE}"\n'
-    )
-    assert call("pub", name, stdin="x").exit_code == 0
-    assert call("lookup", name).exit_code == 0
-    assert call("tail", name, "--channel", "c", "--consume", "-n", "1", "--raw").stdout == "x\n"
 
 
 # ---------------------------------------------------------------- the shared options

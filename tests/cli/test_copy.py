@@ -16,7 +16,7 @@ import pytest
 from nsq_ha import Message, Producer, Receipt, TopicMeta
 from nsq_ha.cli.copy import Copier, CopyOptions, Route
 from nsq_ha.cli.progress import Progress
-from nsq_ha.errors import ConfigError, MessageRefusedError, PublishError
+from nsq_ha.errors import ConfigError, PublishError
 from nsq_ha.message import OutgoingMessage
 from tests.support.programs import COMMAND_LINE, NSQ_HA, Program
 from tests.support.waiting import turn
@@ -139,15 +139,6 @@ async def test_only_acknowledged_messages_are_finished(capsys: pytest.CaptureFix
     errors = capsys.readouterr().err.splitlines()
     assert errors[0].endswith("; it is repeated")
     assert errors[1].endswith("; it is copied again, so the target may have it twice")
-
-
-async def test_a_refusal_for_good_ends_it() -> None:
-    source = Source()
-    producer = FakeProducer([failure(MessageRefusedError("E_BAD_MESSAGE", "too large"))])
-    copier = Copier(producer, "copies", Route(True, None, False), Progress("x"))
-    with pytest.raises(PublishError, match="no answer"):
-        await copier.copy([Message(bytes(16), b"a", 1, 5, source)])
-    assert source.answers == ["requeue a"]
 
 
 async def test_at_the_end_it_waits_for_answers_that_are_under_way() -> None:

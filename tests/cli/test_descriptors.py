@@ -35,12 +35,6 @@ def test_output_that_cannot_be_written_is_one_line(cluster: DevCluster, topic: s
     assert ran.stderr == "Error: [Errno 28] No space left on device\n"
 
 
-@needs_full
-def test_errors_that_cannot_be_written_either_end_quietly(cluster: DevCluster, topic: str) -> None:
-    ran = command(cluster, "topic list", f"> {FULL} 2>&1")
-    assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", "")
-
-
 @pytest.mark.few("<&- >&- 2>&-")
 @pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_no_failure(cluster: DevCluster, topic: str, streams: str) -> None:

@@ -79,26 +79,6 @@ def found(facts: Facts) -> dict[str, Finding]:
     return {finding.check: finding for finding in findings_of(facts)}
 
 
-def test_a_cluster_without_faults() -> None:
-    assert {finding.status for finding in findings_of(FACTS)} == {"ok"}
-    assert all(finding.text and not finding.remedy for finding in findings_of(FACTS))
-
-
-def test_a_plain_cluster_without_faults() -> None:
-    facts = with_changes(cluster=PLAIN, details={})
-    assert [(finding.check, finding.status) for finding in findings_of(facts)] == [
-        ("nsqlookupds answer", "ok"),
-        ("the cluster is stable", "skipped"),
-        ("nsqds register everywhere", "ok"),
-        ("nsqds answer", "ok"),
-        ("nsqds can be reached", "ok"),
-        ("leaders are writable", "skipped"),
-        ("nsqds know the settings", "skipped"),
-        ("channels are consumed", "ok"),
-        ("clocks agree", "ok"),
-    ]
-
-
 def with_lookupds(*lookupds: LookupdState, stable: bool | None = True) -> ClusterState:
     return dataclasses.replace(STATE, lookupds=lookupds, stable=stable)
 
@@ -278,18 +258,6 @@ def test_nsqlookupds_that_restart_and_that_are_gone(invoke: Invoke, name: str) -
             assert name in result.output or arguments[0] not in ("stat", "top")
 
 
-def test_other_nsqlookupds_that_are_known_are_asked(invoke: Invoke, name: str) -> None:
-    with DevCluster(nsqlookupds=2, nsqds=3, time_scale=0.02) as lonely:
-        lonely.create_topic(name, 1, 3)
-        first = lonely.lookupd[0]
-        assert invoke("node", "list", lookupd=first).exit_code == 0
-        lonely.kill("nsqlookupd-0")
-        result = invoke("node", "list", lookupd=first)
-    assert result.exit_code == 1
-    assert f"nsqlookupd {first} does not answer" in result.stderr
-    assert len(result.stdout.splitlines()) == 3
-
-
 @pytest.mark.parametrize("content", [b"", b"[1]", b"\xff", b"[" * 100_000])
 def test_a_damaged_file_is_as_good_as_none(content: bytes) -> None:
     seen.path().parent.mkdir(parents=True)
@@ -315,15 +283,6 @@ def test_a_user_without_a_home_is_no_error(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("nsq_ha.cli.seen.Path.home", home)
     seen.keep(["http://l"], Memory(), 5.0)
     assert seen.recall(["http://l"]).memory == Memory()
-
-
-def test_nothing_is_found_where_nothing_was_asked() -> None:
-    assert found(with_changes(clocks={}))["clocks agree"].status == "skipped"
-    silent = dataclasses.replace(ENTRY, stats=None)
-    assert found(with_changes(details={"orders": described(silent)}))["nsqds know the settings"].status == "ok"
-    assert "7 more were not looked at" in found(with_changes(left_out=7))["nsqlookupds agree"].text
-    many = {f"{n}:4150": "refused" for n in range(9)}
-    assert "and 4 more" in found(with_changes(unreachable=many))["nsqds can be reached"].text
 
 
 @pytest.mark.parametrize(
@@ -450,14 +409,6 @@ def test_a_cluster_with_a_dead_node(invoke: Invoke, name: str) -> None:
     assert "FAILED  nsqlookupds answer: nsqlookupd http://127.0.0.1:" in result.stdout
     assert "-> start it, or open its HTTP port" in result.stdout
     assert f"\n{result.stdout.count('FAILED')} failed" in result.stdout
-
-
-def test_an_https_nsqlookupd_that_is_away(invoke: Invoke, cluster: DevCluster, nobody: str) -> None:
-    """It ended in an error about the option of TLS, which no nsqlookupd that answered needed."""
-    lookupd = f"{cluster.lookupd[0]},{nobody.replace('http:', 'https:')}"
-    result = invoke("doctor", "--json", "--tls-ca", CA_FILE, lookupd=lookupd)
-    findings = {entry["check"]: entry for entry in map(json.loads, result.stdout.splitlines())}
-    assert findings["clocks agree"]["status"] == "ok"
 
 
 def test_two_clusters(invoke: Invoke, cluster: DevCluster, plain: DevCluster) -> None:

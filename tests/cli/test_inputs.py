@@ -108,14 +108,6 @@ def test_a_key_stands_before_its_delimiter() -> None:
         message_of(b"no key", InputOptions(key_delimiter=b"\xff"))
 
 
-@pytest.mark.parametrize("key_field", [None, "u"])
-def test_numbers_that_json_does_not_have_are_not_json(key_field: str | None) -> None:
-    options = InputOptions(jsonl=True, key_field=key_field)
-    assert message_of(b'{"u":"k","a":1}', options).key == (key_field and "k")
-    with pytest.raises(ConfigError, match=r"^not JSON: it has NaN$"):
-        message_of(b'{"u":"k","a":NaN}', options)
-
-
 # ---------------------------------------------------------------- CSV
 
 
@@ -215,24 +207,6 @@ def test_tail_and_pub_are_a_round_trip(cluster: DevCluster, invoke: Invoke, name
         ]
 
     assert parts(name) == parts(f"{name}.copy")
-
-
-def test_wrong_lines_are_reported_and_the_others_published(invoke: Invoke, topic: str) -> None:
-    result = invoke("pub", topic, "--from-tail", stdin='{"body":"a"}\n{"body":1}\n\n{"body":"b"}\n{')
-    assert result.exit_code == 1
-    *failures, summary = sorted(result.stderr.splitlines())
-    assert failures[0] == "line 2: not stored: field 'body' must be text, not a number"
-    assert failures[1].startswith("line 5: not stored: not JSON")
-    assert summary.startswith("published 2 of 4 lines")
-    assert sorted(m["body"] for m in tailed(invoke, topic, 2)) == ["a", "b"]
-
-
-def test_other_forms_of_input(invoke: Invoke, topic: str) -> None:
-    assert invoke("pub", topic, "--whole", stdin=b"a\n\nb\n").exit_code == 0
-    assert invoke("pub", topic, "--delimiter", r"\0", stdin=b"c\nd\x00e").exit_code == 0
-    assert invoke("pub", topic, "--csv", stdin=b"x,y\n1,2\n").exit_code == 0
-    assert invoke("pub", topic, "-K", r"\t", "--receipts", stdin=b"k\tf").exit_code == 0
-    assert sorted(m["body"] for m in tailed(invoke, topic, 5)) == ["a\n\nb\n", "c\nd", "e", "f", '{"x":"1","y":"2"}']
 
 
 @pytest.mark.few(every=4)

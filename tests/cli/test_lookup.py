@@ -7,45 +7,13 @@ import threading
 
 import pytest
 
-from nsq_ha.cli.views import View, agree, differing, partitions_of
 from nsq_ha.devcluster import DevCluster
-from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+from nsq_ha.policy.topology import Node
 from tests.cli.conftest import Invoke
 
 LIMIT = 10.0
 """Seconds within which a test's server is asked."""
 A, B = Node("127.0.0.1", 1, 2), Node("127.0.0.1", 3, 4)
-
-
-def view(
-    *leaders: Node | None, number: int = 2, writable: bool = True, error: str | None = None, exists: bool = True
-) -> View:
-    if error is not None:
-        return View("http://x", False, None, None, error)
-    partitions = {partition: node for partition, node in enumerate(leaders) if node is not None}
-    readable = LookupAnswer("http://x", False, TopicMeta(number, 3), partitions, exists)
-    return View(
-        "http://x", False, readable, LookupAnswer("http://x", False, None, partitions if writable else {}, exists), None
-    )
-
-
-def test_the_same_answers_agree() -> None:
-    assert agree([view(A, B), view(A, B)])
-    assert list(partitions_of([view(A, B)])) == [0, 1]
-
-
-def test_each_kind_of_disagreement_is_found() -> None:
-    assert differing([view(A, B), view(A, A), view(A, B)]) == [1]
-    assert differing([view(A, B), view(A, None)]) == [1]
-    assert differing([view(A, B), view(A, B, writable=False)]) == [0, 1]
-    assert not agree([view(A, B), view(A, B, number=4)])
-    assert not agree([view(A, B), view(error="no answer")])
-    assert not agree([view(A, B), view(exists=False)])
-    assert not agree([view(exists=False), view(error="no answer")])
-
-
-def test_one_that_does_not_answer_makes_no_partition_differ() -> None:
-    assert differing([view(A, B), view(error="no answer")]) == []
 
 
 def test_all_nsqlookupds_are_asked_though_one_is_named(cluster: DevCluster, invoke: Invoke, ordered: str) -> None:

@@ -122,12 +122,6 @@ def test_the_partitioned_server_defers_nothing(invoke: Invoke, topic: str) -> No
     assert refused.stderr == "Error: remove --defer: the partitioned server cannot delay a message\n"
 
 
-@pytest.mark.few(1)
-@pytest.mark.parametrize("seconds", ["-1", "1e11", "nan"])
-def test_a_wrong_delay_is_wrong_usage(invoke: Invoke, topic: str, seconds: str) -> None:
-    assert invoke("pub", topic, "--defer", seconds, stdin="a").exit_code == 2
-
-
 # ---------------------------------------------------------------- tail
 
 
@@ -256,30 +250,6 @@ async def test_independent_nsqlookupds_may_differ(plain: Plain, call: Call) -> N
         for number in range(2)
     )
     assert "differs" not in told.stdout
-
-
-async def test_an_nsqlookupd_that_is_down_is_a_failure(plain: Plain, call: Call) -> None:
-    plain.has_topic(1)
-    await plain.lookupds[0].stop()
-    told = await call(plain, "lookup", "orders", "--table")
-    assert told.exit_code == 1
-    assert f"127.0.0.1:{plain.lookupds[0].port} does not answer: cannot connect" in told.stdout
-    assert "listed" in told.stdout
-
-
-async def test_a_topic_that_no_nsqlookupd_knows_is_a_failure(plain: Plain, call: Call) -> None:
-    told = await call(plain, "lookup", "orders", "--table")
-    assert (told.exit_code, told.stdout.count("does not know the topic")) == (1, 2)
-    assert told.stderr == "Error: there is no topic 'orders': create it (nsq-ha topic create orders)\n"
-
-
-async def test_a_topic_that_was_only_created_has_no_nsqd(plain: Plain, call: Call) -> None:
-    for lookupd in plain.lookupds:
-        lookupd.answer("/lookup", {"channels": [], "producers": []})
-    told = await call(plain, "lookup", "orders", "--table")
-    assert (told.exit_code, told.stdout) == (0, "no nsqd has the topic yet: the first publish creates it\n")
-    told = await call(plain, "topic", "describe", "orders", "--table")
-    assert (told.exit_code, told.stdout) == (0, "orders: no nsqd has the topic yet: the first publish creates it\n")
 
 
 # ---------------------------------------------------------------- topic

@@ -45,12 +45,6 @@ def test_keys_of_a_field_stay_in_order(invoke: Invoke, ordered: str) -> None:
     assert all(place == sorted(place) and len({partition for partition, _ in place}) == 1 for place in places.values())
 
 
-def test_whole_numbers_are_keys_too(invoke: Invoke, ordered: str) -> None:
-    result = invoke("pub", ordered, "--key-field", "n", "--receipts", stdin='{"n": 7}\n{"n": 7}')
-    assert result.exit_code == 0
-    assert len({json.loads(line)["partition"] for line in result.stdout.splitlines()}) == 1
-
-
 def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, ordered: str) -> None:
     lines = [b'{"u":"a"}', b"no json", b"[1]", b'{"u":true}', b'{"x":1}', b"x" * (1024 * 1024 + 1), b'{"u":"b"}']
     result = invoke("pub", ordered, "--key-field", "u", stdin=b"\n".join(lines))
@@ -65,14 +59,6 @@ def test_lines_that_fail_are_named_and_the_others_published(invoke: Invoke, orde
     ]
     assert summary.startswith("published 2 of 7 lines in ")
     assert summary.endswith("; 5 failed, 0 of them may be stored")
-
-
-@pytest.mark.parametrize("key", [("--key", "k"), ("--key-field", "u")])
-def test_a_key_and_a_partition_are_not_both_given(invoke: Invoke, ordered: str, key: tuple[str, str]) -> None:
-    """The partition used to win silently."""
-    refused = invoke("pub", ordered, "--partition", "1", *key, stdin="a")
-    assert refused.exit_code == 2
-    assert "give --partition or a key, not both" in refused.stderr
 
 
 def test_json_lines_are_checked_and_published_as_they_stand(invoke: Invoke, topic: str) -> None:
@@ -114,13 +100,6 @@ def test_one_line_that_a_topic_does_not_take_stops_no_other(invoke: Invoke, orde
     assert summary.startswith("published 38 of 40 lines")
     found = bodies(invoke, ordered, 38)
     assert found == [b"m%d" % number for number in range(40) if number not in (7, 30)]
-
-
-def test_a_partition_and_a_fixed_key_can_be_named(invoke: Invoke, ordered: str) -> None:
-    result = invoke("pub", ordered, "--partition", "3", "--receipts", stdin="a\nb")
-    assert {json.loads(line)["partition"] for line in result.stdout.splitlines()} == {3}
-    result = invoke("pub", ordered, "--key", "user-42", "--receipts", stdin="a\nb\nc")
-    assert len({json.loads(line)["partition"] for line in result.stdout.splitlines()}) == 1
 
 
 def test_headers_and_tag_go_with_extended_topics(cluster: DevCluster, invoke: Invoke, name: str) -> None:

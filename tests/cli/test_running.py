@@ -8,7 +8,7 @@ import signal
 import click
 import pytest
 
-from nsq_ha.cli.running import OnlyOnce, log_to_stderr, run
+from nsq_ha.cli.running import log_to_stderr, run
 from nsq_ha.errors import ConfigError, ConnectError
 from tests.support.waiting import turn
 
@@ -76,17 +76,6 @@ def test_a_log_line_that_cannot_be_written_ends_nothing(monkeypatch: pytest.Monk
     for number in range(2):
         logging.getLogger("nsq_ha.consumer").warning("orders-%d: gone", number)
     assert len([*filter(None, tried)]) == 2  # click tries what kind of stream it is
-
-
-def test_a_warning_is_shown_again_after_a_while() -> None:
-    now = [0.0]
-    only_once = OnlyOnce(lambda: now[0])
-    record = logging.LogRecord("nsq_ha.consumer", logging.WARNING, __file__, 1, "orders-%d: gone", (1,), None)
-    assert only_once.filter(record)
-    now[0] = 30.0
-    assert not only_once.filter(record)
-    now[0] = 61.0
-    assert only_once.filter(record)
 
 
 def test_a_bug_keeps_its_traceback() -> None:

@@ -16,7 +16,7 @@ from nsq_ha.admin import AdminClient, ChannelStats, ClusterStats, NodeStats, Par
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.cli import stat
-from nsq_ha.cli.figures import columns_of, duration, in_order, number
+from nsq_ha.cli.figures import columns_of, duration
 from nsq_ha.cli.output import fitting
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
@@ -49,23 +49,6 @@ def partition(topic: str, number: int, *channels: ChannelStats, nsqd: str = A, u
     return PartitionStats(topic, number, True, 0, 0, 100, False, False, tuple(channels), unrouted=unrouted, nsqd=nsqd)
 
 
-def test_the_order_of_rows() -> None:
-    rows = [
-        FigureRow(topic="a", channel=channel("x", 1), lag=None),
-        FigureRow(topic="b", channel=channel("x", 9), lag=3.0),
-        FigureRow(topic="b", channel=channel("a"), lag=8.0),
-    ]
-
-    def order(by: str, *, reverse: bool = False) -> list[str]:
-        return [row.topic + row.name for row in in_order(rows, by, reverse=reverse)]
-
-    assert order("name") == ["ax", "ba", "bx"]
-    assert order("name", reverse=True) == ["bx", "ba", "ax"]
-    assert order("depth") == ["bx", "ax", "ba"]
-    assert order("depth", reverse=True) == ["ba", "ax", "bx"]
-    assert order("lag") == ["ba", "bx", "ax"]
-
-
 # ---------------------------------------------------------------- columns
 
 
@@ -86,13 +69,6 @@ def test_durations(seconds: float | None, text: str | None) -> None:
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(None, None), (0, "0"), (1234567, "1,234,567"), (0.0, "0"), (2.54, "2.5"), (1234.5, "1,234")]
-)
-def test_numbers(value: float | None, text: str | None) -> None:
-    assert number(value) == text
-
-
 @pytest.mark.parametrize("width", [36, 60, 80, 100, 120, 200])
 def test_columns_fit(width: int) -> None:
     held = channel("billing", 12345, paused=True)
@@ -111,16 +87,6 @@ def test_a_long_name_takes_no_room_from_figures() -> None:
     rows = [FigureRow(topic="t" * 64, channel=channel("c" * 64, 1), lag=1.0)]
     chosen = fitting(columns_of(rows, by_partition=False, rates=False), rows, 60)
     assert {"depth", "lag"} <= {column.name for column in chosen}
-
-
-def test_a_column_without_content_is_left_out() -> None:
-    plain = [FigureRow(topic="t", channel=channel("c"), nsqd=A)]
-    assert [column.name for column in columns_of(plain, by_partition=True, rates=False)][:3] == [
-        "topic",
-        "channel",
-        "nsqd",
-    ]
-    assert "state" not in [column.name for column in columns_of(plain, by_partition=False, rates=False)]
 
 
 # ---------------------------------------------------------------- the command
@@ -227,11 +193,6 @@ def test_an_nsqd_with_too_many_connections_to_list_is_named(invoke: Invoke, monk
     result = invoke("stat", "--clients", "--table")
     assert (result.exit_code, result.stdout) == (1, "no connection is listed\n")
     assert result.stderr == f"warning: too many connections to list are at nsqd {A}\n"
-
-
-@pytest.mark.parametrize("arguments", [("--count", "2"), ("--clients", "--watch"), ("--interval", "0"), ("a/b",)])
-def test_wrong_usage(invoke: Invoke, arguments: tuple[str, ...]) -> None:
-    assert invoke("stat", *arguments).exit_code == 2
 
 
 def test_a_channel_that_does_not_exist(invoke: Invoke, topic: str) -> None:

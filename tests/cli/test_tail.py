@@ -112,12 +112,6 @@ def test_from_a_time_only_what_is_newer_comes(invoke: Invoke, topic: str) -> Non
     assert result.stdout == ""
 
 
-def test_an_unknown_topic_is_reported(invoke: Invoke, name: str) -> None:
-    result = invoke("tail", name)
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == f"Error: there is no topic '{name}': create it (nsq-ha topic create {name})\n"
-
-
 def test_what_is_no_text_comes_as_base64() -> None:
     message = Message(bytes(15) + b"\x07", b"\xff\x00", 2, 5, Source(), 10, 40, b'{"a":1,"##client_dispatch_tag":"t"}')
     assert as_dict(message) == {
@@ -182,14 +176,6 @@ def test_dead_letters_come_decoded(
     assert invoke(*read, "--raw").stdout_bytes == b"a\x00\xff\nno letter\n"
 
 
-def test_without_the_flag_they_come_as_they_are(cluster: DevCluster, invoke: Invoke, topic: str, name: str) -> None:
-    letters = cluster.create_topic(f"{name}.dead", sync_every=1)
-    bury(cluster, topic, letters, b"x", lambda message: message.requeue())
-    (line,) = invoke("tail", letters, "--from", "beginning", "-n", "1").stdout.splitlines()
-    assert json.loads(line)["body"].startswith("nsq-dead-letter/1 {")
-    assert "dead_letter" not in json.loads(line)
-
-
 def test_a_header_that_is_damaged_does_not_end_it() -> None:
     result = as_dict(Message(bytes(16), b"x", 1, 5, Source(), ext=b"[1]"))
     assert (result["headers"], result["tag"], result["body"]) == (None, None, "x")
@@ -224,11 +210,6 @@ def test_a_time_is_local_unless_it_has_an_offset(monkeypatch: pytest.MonkeyPatch
 def test_a_time_before_now_is_relative(text: str, seconds: int) -> None:
     assert seconds_ago(text) == seconds
     assert start_of(text, 1_000_000.0) == StartFrom.timestamp(1_000_000 - seconds)
-
-
-@pytest.mark.parametrize("text", ["-1", "1h", "-1x", "-h", "--1h", "-1h-", "", "-999999999w"])
-def test_what_is_no_time_before_now_is_refused(text: str) -> None:
-    assert start_of(text, 1_000_000.0) is None
 
 
 @pytest.mark.parametrize("words", [("beginning", "oldest"), ("end", "latest")])

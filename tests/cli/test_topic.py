@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 
 from nsq_ha.admin import AdminClient, TopicDescription
-from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import TopicView
 from tests.cli.conftest import Invoke
 
@@ -58,13 +57,6 @@ def test_options_of_a_topic_reach_the_cluster(invoke: Invoke, name: str) -> None
     assert (result["replicas"], result["extended"], result["register_channels"]) == (2, True, True)
 
 
-def test_a_topic_of_a_small_cluster_gets_as_many_replicas_as_there_are_nodes(invoke: Invoke, name: str) -> None:
-    with DevCluster(nsqds=1, time_scale=0.02) as small:
-        assert invoke("topic", "create", name, lookupd=small.lookupd[0]).exit_code == 0
-        result = json.loads(invoke("topic", "describe", name, lookupd=small.lookupd[0]).stdout)
-    assert result["replicas"] == 1
-
-
 def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> None:
     invoke("channel", "create", topic, "billing")
     assert invoke("pub", topic, stdin="a\nb\nc").exit_code == 0
@@ -76,21 +68,6 @@ def test_a_description_shows_channels_and_depths(invoke: Invoke, topic: str) -> 
     assert f"{topic}: 2 partitions, 3 replicas" in table
     assert "billing" in table
     assert "127.0.0.1:" in table
-
-
-def test_tables_are_for_people(invoke: Invoke, name: str) -> None:
-    created = invoke("topic", "create", name, "--table")
-    assert f"created {name}" in created.stdout
-    listed = invoke("topic", "list", "--table")
-    assert name in listed.stdout
-    assert "ordered" in listed.stdout
-    assert not listed.stdout.lstrip().startswith("{")
-
-
-def test_a_refusal_of_the_cluster_is_one_line(invoke: Invoke, topic: str) -> None:
-    refused = invoke("topic", "create", topic, "--partitions", "5", "--timeout", "2")
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert len(refused.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,12 +87,3 @@ def test_too_few_nodes_are_reported_with_what_to_do(
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert refused.stderr.endswith(hint + "\n")
     assert len(refused.stderr.splitlines()) == 1
-
-
-def test_a_cluster_that_does_not_answer_is_one_line(invoke: Invoke, nobody: str) -> None:
-    for arguments in (("topic", "list"), ("topic", "describe", "orders"), ("pub", "orders"), ("tail", "orders")):
-        failed = invoke(*arguments, lookupd=nobody)
-        assert (failed.exit_code, failed.stdout) == (1, "")
-        assert failed.stderr.startswith("Error: ")
-        assert nobody.removeprefix("http://") in failed.stderr
-        assert len(failed.stderr.splitlines()) == 1

@@ -392,10 +392,3 @@ def test_memory_is_bounded_whatever_the_cluster_reports(monkeypatch: pytest.Monk
         kept.add(reading(at, node(1), before=kept.latest))
     kept.add(reading(34, node(1, partition("a", 0, channel("new"))), before=kept.latest))
     assert not math.isnan(kept.series("channel", "a", "new", "depth")[-1])
-
-
-def test_what_an_nsqd_says_is_cut_in_events() -> None:
-    kept = History(3)
-    for at in (1, 3):
-        kept.add(reading(at, dataclasses.replace(node(1), health=f"{at}" * 5000, version=f"{at}" * 5000)))
-    assert [len(event.text) for event in kept.events if event.subject == "n:1"] == [module.MAX_TEXT] * 3

@@ -14,7 +14,6 @@ import pytest
 from nsq_ha.admin import Latency, LookupdState, StoredMessage
 from nsq_ha.admin.browsing import Browsed, LogLook, with_plugin
 from nsq_ha.dashboard import figures
-from nsq_ha.dashboard.actions import ActionTarget
 from nsq_ha.dashboard.charts import HEIGHT, MAX_POINTS, ChartLine, chart, merged, timeline
 from nsq_ha.dashboard.guard import MAX_ADDRESS, arguments
 from nsq_ha.dashboard.history import ClusterEvent, History, Period
@@ -27,9 +26,8 @@ from nsq_ha.dashboard.pages.overview import overview
 from nsq_ha.dashboard.pages.search import search_page
 from nsq_ha.dashboard.pages.timeline import timeline as timeline_page
 from nsq_ha.dashboard.pages.topics import topic_page, topics
-from nsq_ha.dashboard.pages.ui import MAX_ROWS, Board, Page
+from nsq_ha.dashboard.pages.ui import Board, Page
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
-from nsq_ha.errors import ChangeIncompleteError, NsqError
 from nsq_ha.policy.topology import Node
 from tests.dashboard.conftest import CLIENT, HOSTILE, channel, node, partition, reading
 
@@ -337,12 +335,6 @@ def test_rates_are_shown_though_there_are_more_series_than_are_kept(monkeypatch:
         assert "<dt>published</dt><dd>5/s</dd>" in page
 
 
-def test_legends_say_nothing_of_the_present_during_a_gap() -> None:
-    drawn = chart("c", "Depth", [1.0, 2.0, 3.0], [ChartLine("waiting", [5.0, 6.0, math.nan])])
-    assert "waiting <b>–</b>" in drawn
-    assert "waiting: – now" in drawn
-
-
 def test_bodies_are_shown_by_a_function_of_the_users() -> None:
     board = Board(History(5), 1.0, arguments={"topic": "a", "as": "builtins:len", "key": "k"})
     found = LogLook((Browsed(0, StoredMessage(1, 2, 3, 4, 5, "abc", "")),), 1, {}, {}, ())
@@ -420,14 +412,6 @@ def test_many_topics_come_in_pages() -> None:
     assert len(text) < 60_000
 
 
-def test_long_tables_are_cut() -> None:
-    kept = History(2)
-    kept.add(reading(1, node(1, partition("a", 0, *(channel(f"c{number}") for number in range(MAX_ROWS + 7))))))
-    text = topic_page(Board(kept, 1.0), "a").content
-    assert text.count("/topics/a/c") == MAX_ROWS
-    assert "7 more rows" in text
-
-
 def test_a_chart_leaves_gaps_and_keeps_peaks() -> None:
     times = [float(number) for number in range(1000)]
     values = [math.nan if number < 500 else 1.0 for number in range(1000)]
@@ -454,12 +438,6 @@ def test_outages_that_overlap_are_one_band() -> None:
     assert [times for times, _ in bands] == [(10, 25), (40, 50)]
     assert bands[0][1].endswith("t-4: why and 96 more")
     assert merged(many, 30, 50) == []
-
-
-def test_a_chart_without_figures_says_so() -> None:
-    assert "No figures yet" in chart("x", "T", [1.0], [ChartLine("a", [1.0])])
-    assert "Not reported" in chart("x", "T", [1.0, 2.0], [ChartLine("a", [math.nan] * 2)])
-    assert "M0.0 " in chart("x", "T", [1.0, 2.0], [ChartLine("a", [1.0, math.nan])])
 
 
 def test_the_timeline_has_a_row_for_each_thing() -> None:
@@ -535,37 +513,3 @@ def test_pages_around_changes() -> None:
     assert "Sign out" in change.sign_control(is_signed_in=True, key="k")
     for page in (change.sign_in(), change.failure("a", HOSTILE, 404)):
         assert parsed(page.content).names.count("script") == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "failure", "title", "back"),
-    [
-        ("pause", ActionTarget("a", "c"), None, "Done", "/topics/a/c"),
-        ("delete-channel", ActionTarget("a", "c"), None, "Done", "/topics/a"),
-        ("delete-topic", ActionTarget("a"), None, "Done", "/topics"),
-        ("delete-topic", ActionTarget("a"), NsqError("refused"), "Not done", "/topics/a"),
-        (
-            "pause",
-            ActionTarget("a", "c"),
-            ChangeIncompleteError("x", done=("nsqd n:1",)),
-            "Done in part",
-            "/topics/a/c",
-        ),
-        ("pause", ActionTarget("a", "c"), ChangeIncompleteError("x"), "Not done yet", "/topics/a/c"),
-    ],
-)
-def test_an_outcome_leads_back_to_what_is_still_there(
-    name: str, target: ActionTarget, failure: NsqError | None, title: str, back: str
-) -> None:
-    page = change.outcome(name, target, failure)
-    assert (page.title, f'href="{back}"' in page.content) == (title, True)
-
-
-def test_a_question_names_what_it_is_about() -> None:
-    kept = History(5)
-    kept.add(reading(1, node(4150, partition("a", 0, channel("c")))))
-    board = Board(kept, 1.0, may_change=True)
-    targets = [ActionTarget(""), ActionTarget("a"), ActionTarget("a", "c")]
-    asked = zip(("create-topic", "create-channel", "pause"), targets, strict=True)
-    titles = ["Create topic?", "Create channel for a?", "Pause: a/c?"]
-    assert [change.confirm(board, *each, "k").title for each in asked] == titles
