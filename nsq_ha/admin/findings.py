@@ -66,11 +66,6 @@ class Facts:
         """What the reading alone shows, the worst first."""
         return incidents(self.reading)
 
-    @property
-    def topics(self) -> Iterable[TopicDescription]:
-        """The topics that were looked at."""
-        return self.reading.details.values()
-
 
 _Outcome = tuple[Status, str] | tuple[Status, str, str]
 """The fields of a finding, without what was checked."""
@@ -211,7 +206,7 @@ _OF_PARTITIONS: Final[Mapping[str, tuple[Status, str, str]]] = {
 
 
 def _leaders(facts: Facts) -> _Outcome:
-    found = [_trouble(topic, entry) for topic in facts.topics for entry in topic.partitions]
+    found = [_trouble(topic, entry) for topic in facts.reading.details.values() for entry in topic.partitions]
     for trouble, (status, text, remedy) in _OF_PARTITIONS.items():
         names = [name for kind, name in found if kind == trouble]
         if names:
@@ -236,7 +231,7 @@ def _trouble(found: TopicDescription, entry: PartitionDescription) -> tuple[str,
 
 def _flags(facts: Facts) -> _Outcome:
     wrong = []
-    for found in facts.topics:
+    for found in facts.reading.details.values():
         meta = found.view.meta
         for entry in found.partitions:
             if meta is None or entry.stats is None:

@@ -167,24 +167,16 @@ class NsqdHttp(HttpPeer):
             leader_only: Return only partitions that the node leads.
             clients: Return the clients of the channels, too.
         """
-
-        def read(body: Body) -> tuple[PartitionStats, ...]:
-            return partition_stats(decode_json(body.data, Stats))
-
-        return await self._stats(read, topic, channel, leader_only=leader_only, clients=clients)
+        return await self._stats(partition_stats, topic, channel, leader_only=leader_only, clients=clients)
 
     async def node_stats(
         self, node: Node, topic: str | None = None, *, channel: str | None = None, clients: bool = False
     ) -> NodeStats:
         """Return :meth:`stats` with what the node says of itself; ``node`` has its addresses."""
-
-        def read(body: Body) -> NodeStats:
-            return node_stats(decode_json(body.data, Stats), node)
-
-        return await self._stats(read, topic, channel, leader_only=False, clients=clients)
+        return await self._stats(partial(node_stats, node=node), topic, channel, leader_only=False, clients=clients)
 
     async def _stats(
-        self, read: Callable[[Body], T], topic: str | None, channel: str | None, *, leader_only: bool, clients: bool
+        self, read: Callable[[Stats], T], topic: str | None, channel: str | None, *, leader_only: bool, clients: bool
     ) -> T:
         wants_clients = str(clients).lower()
         params = {"format": "json", "needClients": wants_clients, "leaderOnly": str(leader_only).lower()}
@@ -193,7 +185,7 @@ class NsqdHttp(HttpPeer):
             params["topic"] = check_topic(topic)
         if channel is not None:
             params["channel"] = check_channel(channel)
-        return await self._decoded("/stats", params, read)
+        return await self._decoded("/stats", params, lambda body: read(decode_json(body.data, Stats)))
 
     async def _decoded(self, path: str, params: dict[str, str], read: Callable[[Body], T]) -> T:
         return await decoded(Body(200, await self.request("GET", path, params)), read)
@@ -204,10 +196,7 @@ class NsqdHttp(HttpPeer):
         Returns:
             The counts. None if the node does not have the channel.
         """
-
-        def read(body: Body) -> Unfinished | None:
-            return unfinished_of(decode_json(body.data, Stats), topic, channel)
-
+        read = partial(unfinished_of, topic=topic, channel=channel)
         return await self._stats(read, topic, channel, leader_only=True, clients=True)
 
     async def tcp_port(self) -> int:

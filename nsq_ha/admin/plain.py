@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nsq_ha.admin.bounded import Bounded
     from nsq_ha.engine.answers import NodeInfo
-    from nsq_ha.policy.topology import Node, TopicView
+    from nsq_ha.policy.topology import Node
 
 _NO_TOPIC: Final = "TOPIC_NOT_FOUND"
 
@@ -60,16 +60,6 @@ def check_options(options: Mapping[str, object]) -> None:
             raise ConfigError(f"remove {name}=: it needs the partitioned server, and plain nsqd {reason}")
 
 
-async def create_topic(leading: Leading, topic: str, call: Bounded) -> TopicView:
-    """Create a topic at every nsqlookupd.
-
-    Returns:
-        A view with the nsqds that can be published to.
-    """
-    _raise_first(await _tell_lookupds(leading, "/topic/create", {"topic": topic}))
-    return await leading.view(topic, "w", call)
-
-
 async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
     """Delete a topic at every nsqlookupd and nsqd; wait until no nsqlookupd lists it.
 
@@ -83,12 +73,13 @@ async def delete_topic(leading: Leading, topic: str, call: Bounded) -> None:
         if is_found and not exists and not listed:
             return
         # First the nsqlookupds, so that consumers do not find the topic again.
-        failed = await _tell_lookupds(leading, "/topic/delete", {"topic": topic}) if exists or listed else []
+        failed = await tell_lookupds(leading, "/topic/delete", {"topic": topic}) if exists or listed else []
         asked = [info.node for info in nodes]
         outcomes = await asyncio.gather(*(delete_at(leading, node, topic) for node in asked))
         errors = {node: outcome for node, outcome in zip(asked, outcomes, strict=True) if isinstance(outcome, NsqError)}
         is_found = is_found or exists or bool(listed) or True in outcomes
-        _raise_first([*failed, *(error for node, error in errors.items() if node in listed or not is_found)])
+        for error in (*failed, *(error for node, error in errors.items() if node in listed or not is_found)):
+            raise error
         if not is_found:
             # A silent nsqlookupd may be the only one that lists an nsqd with the topic.
             await asyncio.gather(*(leading.lookupd(url).nodes() for url in leading.servers.urls))
@@ -129,15 +120,10 @@ def merge_nodes(lists: Iterable[Iterable[NodeInfo]]) -> tuple[NodeInfo, ...]:
     return tuple(merged.values())
 
 
-async def _tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:
+async def tell_lookupds(leading: Leading, path: str, params: Mapping[str, str]) -> list[BaseException]:
     """Send a change to every nsqlookupd. Return the error that names those that failed, if there are any."""
     urls = leading.servers.urls
     outcomes = await asyncio.gather(*(tell(leading, url + path, params) for url in urls))
     causes = tuple((url, text) for url, text in zip(urls, outcomes, strict=True) if text)
     what = f"not every nsqlookupd confirmed {path} for topic {params['topic']!r}: repeat the call when all answer"
     return [LookupUnavailableError(what, causes)] if causes else []
-
-
-def _raise_first(errors: Iterable[BaseException]) -> None:
-    for error in errors:
-        raise error

@@ -128,7 +128,9 @@ class TopicAdmin(AdminBase):
         async with Bounded(f"creating topic {topic}", timeout) as call:
             if await self._leading.is_plain(topic, call):
                 plain.check_options(options | {"replicas": replicas or 1})
-                return await plain.create_topic(self._leading, topic, call)
+                for refused in await plain.tell_lookupds(self._leading, "/topic/create", {"topic": topic}):
+                    raise refused
+                return await self._leading.view(topic, "w", call)
             chosen: dict[str, object] = {}
             if multi_part is None or replicas is None:
                 nodes = len(await self._leading.nodes(call))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -57,13 +58,12 @@ def dashboard(cluster: ClusterAccess, *, history: float, token_file: Path | None
     """
     try:
         from nsq_ha.dashboard import DashboardOptions
-        from nsq_ha.dashboard.guard import new_token
     except ModuleNotFoundError as error:
         raise click.ClickException(f"nsq-ha dashboard needs {error.name}: pip install 'nsq_ha[cluster,cli]'") from error
     chosen = DashboardOptions(token=_token(token_file), history=history * 60, **options)
     is_new = chosen.token is None and chosen.needs_token
     if is_new:
-        chosen = dataclasses.replace(chosen, token=new_token())
+        chosen = dataclasses.replace(chosen, token=secrets.token_urlsafe(24))
     run(_serve(cluster, chosen, shows_token=is_new), stopped=0)
 
 

@@ -20,8 +20,9 @@ from typing import Final
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from nsq_ha.admin import AdminClient
@@ -49,11 +50,6 @@ _SEARCHES: Final = 2
 """Searches at the same time; others wait."""
 
 _STATIC: Final = Path(__file__).parent / "static"
-_FILES: Final = {
-    "dashboard.css": "text/css; charset=utf-8",
-    "dashboard.js": "text/javascript; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
 
 
 class Dashboard:
@@ -93,7 +89,7 @@ class Dashboard:
             change_log=options.change_log,
         )
         routes = [
-            Route("/static/{name:path}", _static, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=_STATIC)),
             Route("/events", self._events, methods=["GET"]),
             Route("/search", self._search, methods=["GET"]),
             Route("/messages", self._messages, methods=["GET"]),
@@ -222,15 +218,6 @@ def _framed(board: Board, page: Page) -> Page:
 def _sent(page: Page) -> bytes:
     lines = page.content.encode("utf-8", "replace").splitlines()
     return b"event: page\n" + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"
-
-
-async def _static(request: Request) -> Response:
-    name = request.path_params["name"]
-    kind = _FILES.get(name)
-    if kind is None:
-        return PlainTextResponse("not found\n", status_code=404)
-    data = await asyncio.to_thread((_STATIC / name).read_bytes)
-    return Response(data, media_type=kind)
 
 
 async def _gone(_request: Request, _error: Exception) -> Response:

@@ -185,11 +185,6 @@ class Guard:
             del self._sessions[name]
 
 
-def new_token() -> str:
-    """Return a token that nobody can guess."""
-    return secrets.token_urlsafe(24)
-
-
 MAX_FORM: Final = 16384
 """Bytes of the largest form."""
 
