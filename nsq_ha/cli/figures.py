@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from nsq_ha.admin.words import span
 from nsq_ha.cli.output import FigureColumn
 
 if TYPE_CHECKING:
@@ -25,23 +26,9 @@ def number(value: float | None) -> str | None:
     return f"{round(value):,}"
 
 
-def duration(seconds: float | None) -> str | None:
-    """Return seconds as people read them, such as ``0``, ``4.2s``, ``3m20s`` or ``2d3h``."""
-    if seconds is None:
-        return None
-    if seconds < 60:
-        return f"{seconds:.1f}s" if seconds else "0"
-    whole = int(seconds)
-    for (large, big), (small, little) in ((("d", 86400), ("h", 3600)), (("h", 3600), ("m", 60)), (("m", 60), ("s", 1))):
-        if whole >= big:
-            rest = whole % big // little
-            return f"{whole // big}{large}{rest}{small}" if rest else f"{whole // big}{large}"
-    raise AssertionError(seconds)  # 60 s are a minute
-
-
 def age(at: int, now: float) -> str | None:
     """Return for how long something lasts, in whole seconds. None if it is 0, unknown."""
-    return duration(float(int(max(0.0, now - at)))) if at else None
+    return span(int(max(0.0, now - at))) if at else None
 
 
 def latencies(found: Latency | None) -> str | None:
@@ -49,7 +36,7 @@ def latencies(found: Latency | None) -> str | None:
     if found is None:
         return None
     return " ".join(
-        f"{share * 100:g}%={f'{seconds * 1e3:.0f}ms' if seconds < 1 else duration(seconds)}"
+        f"{share * 100:g}%={f'{seconds * 1e3:.0f}ms' if seconds < 1 else f'{seconds:.1f}s'}"
         for share, seconds in found.percentiles
     )
 
@@ -66,7 +53,7 @@ NSQD: Final = FigureColumn("leader", 4, lambda row: row.nsqd, is_number=False)
 FIGURES: Final = (
     FigureColumn("depth", 0, lambda row: number(row.depth)),
     FigureColumn("in flight", 2, _count("in_flight")),
-    FigureColumn("lag", 1, lambda row: duration(row.lag)),
+    FigureColumn("lag", 1, lambda row: None if row.lag is None else span(row.lag)),
     FigureColumn("clients", 3, _count("clients")),
     FigureColumn("full", 3, lambda row: row.full or None, is_number=False),
     FigureColumn("requeued", 6, _count("requeued")),

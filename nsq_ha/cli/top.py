@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import click
 
 from nsq_ha.admin.causes import expected, incidents
-from nsq_ha.admin.words import counted
-from nsq_ha.cli.figures import SORTS, columns_of, duration, in_order, number
+from nsq_ha.admin.words import counted, span
+from nsq_ha.cli.figures import SORTS, columns_of, in_order, number
 from nsq_ha.cli.options import SECONDS, cluster_options
 from nsq_ha.cli.output import cell, clean, fitting, natural_width
 from nsq_ha.cli.output import console as output_console
@@ -282,7 +282,7 @@ class Screen:
 
         found = []
         if self._trouble:
-            since = duration(max(0.0, clock - self.reading.kept.clock)) if self.reading is not None else None
+            since = span(max(0.0, clock - self.reading.kept.clock)) if self.reading is not None else None
             found.append(f"no new figures{f' for {since}' if since else ''}: {self._trouble}")
         if self.reading is not None:
             now = self.reading.at + max(0.0, clock - self.reading.kept.clock)

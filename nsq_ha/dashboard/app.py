@@ -46,9 +46,6 @@ from nsq_ha.dashboard.poll import Poller
 from nsq_ha.dashboard.search import query_of, search
 from nsq_ha.errors import ConfigError, NsqError
 
-_SEARCHES: Final = 2
-"""Searches at the same time; others wait."""
-
 _STATIC: Final = Path(__file__).parent / "static"
 
 
@@ -74,7 +71,6 @@ class Dashboard:
         self.poller: Poller = Poller(admin, self._history, interval=options.interval, limit=options.limit)
         self._rendered: dict[tuple[str, bool], Page] = {}  # those of the newest reading
         self._count = 0
-        self._looks = asyncio.Semaphore(_SEARCHES)
         self._plugins = {name: with_plugin(name) for name in options.decoders}
 
     def app(self) -> ASGIApp:
@@ -175,8 +171,7 @@ class Dashboard:
         try:
             wanted = query_of(given)
             if wanted is not None:
-                async with self._looks:
-                    answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
+                answer = await search(self._admin, board.reading, wanted, self._options.trace_logs)
         except NsqError as error:
             problem = str(error)
         page = await in_thread(partial(search_page, board, answer, problem))
@@ -193,17 +188,16 @@ class Dashboard:
         look, problem = None, ""
         try:
             if topic := given.get("topic", "").strip():
-                async with self._looks:
-                    look = await browse(
-                        self._admin,
-                        topic,
-                        messages.start_of(given, time.time()),
-                        count=messages.COUNT,
-                        partitions=messages.partitions_of(given),
-                        key=given.get("key") or None,
-                        wanted=messages.wanted_of(given),
-                        most_body=messages.MAX_BODY + 1,  # more tells that it was cut
-                    )
+                look = await browse(
+                    self._admin,
+                    topic,
+                    messages.start_of(given, time.time()),
+                    count=messages.COUNT,
+                    partitions=messages.partitions_of(given),
+                    key=given.get("key") or None,
+                    wanted=messages.wanted_of(given),
+                    most_body=messages.MAX_BODY + 1,  # more tells that it was cut
+                )
         except NsqError as error:
             problem = str(error)
         # Bodies of publishers take long to show.

@@ -16,7 +16,7 @@ from nsq_ha.admin import AdminClient, ChannelStats, ClusterStats, NodeStats, Par
 from nsq_ha.admin.memory import Memory, Sighting
 from nsq_ha.admin.reading import FigureRow, Reading
 from nsq_ha.cli import stat
-from nsq_ha.cli.figures import columns_of, duration
+from nsq_ha.cli.figures import columns_of
 from nsq_ha.cli.output import fitting
 from nsq_ha.devcluster import DevCluster
 from nsq_ha.policy.topology import Node
@@ -50,23 +50,6 @@ def partition(topic: str, number: int, *channels: ChannelStats, nsqd: str = A, u
 
 
 # ---------------------------------------------------------------- columns
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, None),
-        (0.0, "0"),
-        (4.24, "4.2s"),
-        (60.0, "1m"),
-        (200.0, "3m20s"),
-        (7200.0, "2h"),
-        (5400.0, "1h30m"),
-        (183600.0, "2d3h"),
-    ],
-)
-def test_durations(seconds: float | None, text: str | None) -> None:
-    assert duration(seconds) == text
 
 
 @pytest.mark.parametrize("width", [36, 60, 80, 100, 120, 200])

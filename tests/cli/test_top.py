@@ -164,7 +164,7 @@ def test_trouble_is_shown() -> None:
     take(screen, state(stable=False, lookupds=silent), stats(error="timed out"), 4)
     screen.fail("no nsqlookupd answers\x1b[31m")
     text = "\n".join(shown(screen, 200, clock=60.0))
-    assert "no new figures for 6.0s: no nsqlookupd answers\\x1b[31m" in text
+    assert "no new figures for 6 s: no nsqlookupd answers\\x1b[31m" in text
     assert "nsqlookupd http://b:4161 does not answer for 8 s; 1 nsqlookupd left to look topics up at" in text
     assert "nsqd 10.0.0.9:4150 does not answer" in text
     assert "no topics" in text
