@@ -189,7 +189,7 @@ def test_entries_that_do_not_fit_together_are_refused(data: bytes, problem: str)
 
 def test_an_entry_begins_where_its_field_says() -> None:
     data = b"\x01\x01\x01\x02\x01\x04\0\x01\x01\x02ab\0"
-    assert entries_of(Pulled(memoryview(data), FIELDS)) == [LogEntry(1, memoryview(b"ab"))]
+    assert entries_of(Pulled(memoryview(data), FIELDS)) == [LogEntry(1, memoryview(b"ab"), 10)]
 
 
 # ---------------------------------------------------------------- the server's side

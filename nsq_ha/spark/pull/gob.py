@@ -310,6 +310,12 @@ class Decoder:
         return self._data[start : self._at]
 
 
+def width_at(data: memoryview | bytes, position: int) -> int:
+    """Return how many bytes the number at ``position`` takes."""
+    digit = data[position]
+    return 1 if digit < _LARGEST_DIGIT else 257 - digit
+
+
 def decode_uint(data: memoryview | bytes, position: int) -> tuple[int, int]:
     """Return the number at ``position``, and where it ends.
 

@@ -1,9 +1,9 @@
-"""Cut the entries of an answer, and the messages in them, with numpy: no object per entry or message.
+"""Cut the messages in the entries of an answer with numpy: no object per message.
 
 The invariants: the entries of the result follow each other without a gap in the partition's log, and the messages of
 each entry fill it exactly. So each message begins where the one before it ends, which is the chain rule.
 
-**Source:** ``spark.pull.calls``, which has the same formats one by one.
+**Source:** ``spark.pull.calls``, which decodes the entries, and has the format of a message.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 
 from nsq_ha.errors import RemoteProtocolError
-from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, MAX_ENTRIES, Pulled
-from nsq_ha.spark.pull.gob import decode_uint, wrong
+from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled, entries_of
 from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
@@ -27,15 +26,6 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
     Data = NDArray[np.uint8]
 
-_WIDTHS: Final = np.array([1] * 128 + [257 - digit for digit in range(128, 256)], np.int64)
-_SKIPS: Final = tuple(_WIDTHS.tolist())
-_LARGEST_DIGIT: Final = 128
-_MAX_WIDTH: Final = 8
-_LIMITS: Final = np.array([1 << 7, 1 << 8, 1 << 16, 1 << 24], np.int64)
-"""Sizes from which the size itself takes a byte more."""
-
-_ALIKE: Final = 16  # entries of the same shape that are worth an array operation
-_EQUAL: Final = 64  # messages that are worth one
 _SIZE: Final = Struct(">I").unpack_from
 _HEAD: Final = np.dtype(
     {
@@ -170,143 +160,24 @@ def cut(pulled: Pulled, asked: Range) -> Cut | None:
             follow the one before it.
         RemoteProtocolError: The answer is not understood.
     """
-    view = pulled.data
-    data: Data = np.frombuffer(view, np.uint8)
-    if len(view) == 1 and not view[0]:
+    entries = entries_of(pulled)
+    if not entries:
         return None
-    step, at = decode_uint(view, 0)
-    count, at = decode_uint(view, at)
-    if step != 1 or not 0 < count < len(view):
-        raise wrong("an answer without entries")
-    if count > MAX_ENTRIES:  # looking for entries that are alike takes time with each kind of them
-        raise wrong(f"{count} entries")
-    starts, end = _entries(view, data, at, count)
-    offsets, sizes = _places(data, starts, pulled.fields)
+    offsets = np.array([each.offset for each in entries], np.int64)
+    sizes = np.array([len(each.data) for each in entries], np.int64)
+    pieces = np.array([each.begin for each in entries], np.int64)
     if (sizes <= 0).any() or (offsets[1:] != (offsets + sizes)[:-1]).any():
         raise DamagedLogError("the entries of the log do not follow each other")
-    pieces = _pieces(view, data, end, sizes)
-    rows = _rows(view, data, pieces, sizes, offsets, asked)
+    rows = _rows(pulled.data, pieces, sizes, offsets, asked)
     partitions = rows.partitions
     if len(others := partitions[partitions != asked.partition]):
         raise DamagedLogError(f"a message belongs to partition {int(others[0])}")
-    return Cut(count, offsets, sizes, rows)
+    return Cut(len(entries), offsets, sizes, rows)
 
 
-# ---------------------------------------------------------------- entries
-
-
-def _entries(view: memoryview, data: Data, at: int, count: int) -> tuple[Numbers, int]:
-    """Return where each entry begins, and where the last one ends."""
-    found: list[Numbers] = []
-    left = count
-    while left:
-        alike = _alike(view, data, at, left) if left >= _ALIKE else None
-        if alike is None:
-            alike, at = _one_by_one(view, at, min(left, _ALIKE))
-        else:
-            at = int(alike[-1])
-            alike = alike[:-1]
-        found.append(alike)
-        left -= len(alike)
-    return np.concatenate(found), at
-
-
-def _alike(view: memoryview, data: Data, at: int, count: int) -> Numbers | None:
-    """Return where the next entries begin, and where the last one ends; None if few have the shape of the first."""
-    (_,), end = _one_by_one(view, at, 1)
-    size = end - at
-    count = min(count, (len(data) - at) // size)
-    if count < _ALIKE:
-        return None
-    steps, numbers, place = [], [], at
-    while view[place]:
-        steps.append(place - at)
-        numbers.append(place + 1 - at)
-        place += 1 + _SKIPS[view[place + 1]]
-    steps.append(place - at)
-    entries = data[at : at + count * size].reshape(count, size)
-    # A number below 128 is one byte; the first byte of another one tells its length.
-    lengths = entries[:, numbers]
-    lengths = np.where(lengths < _LARGEST_DIGIT, 0, lengths)
-    same = (entries[:, steps] == entries[0, steps]).all(axis=1) & (lengths == lengths[0]).all(axis=1)
-    count = count if same.all() else int(same.argmin())
-    return np.arange(at, at + (count + 1) * size, size, dtype=np.int64) if count >= _ALIKE else None
-
-
-def _one_by_one(view: memoryview, at: int, count: int) -> tuple[Numbers, int]:
-    """Return where the following entries begin, and where the last one ends."""
-    found: list[int] = []
-    try:
-        for _ in range(count):
-            found.append(at)
-            while view[at]:
-                at += 1 + _SKIPS[view[at + 1]]
-            at += 1
-    except IndexError:
-        raise wrong("entries that are cut") from None
-    return np.array(found, np.int64), at
-
-
-def _places(data: Data, starts: Numbers, fields: tuple[str, ...]) -> tuple[Numbers, Numbers]:
-    """Return where each entry begins in the log, and its size; all entries together, field by field."""
-    wanted = {number: name for number, name in enumerate(fields) if name in ("MsgOffset", "MsgSize")}
-    found = {name: np.zeros(len(starts), np.int64) for name in ("MsgOffset", "MsgSize")}
-    at, field = starts.copy(), np.full(len(starts), -1, np.int64)
-    while len(left := np.flatnonzero(data[at])):
-        field[left] += data[at[left]]
-        if (field >= len(fields)).any():
-            raise wrong("an entry with more fields than its type")
-        for number, name in wanted.items():
-            having = left[field[left] == number]
-            if len(having):
-                # The last bit is the sign; all 64 are used.
-                found[name][having] = _numbers(data, at[having] + 1).view(np.uint64) >> 1
-        widths = _WIDTHS[data[at[left] + 1]]
-        if (widths > 1 + _MAX_WIDTH).any():
-            raise wrong(f"a number of {widths.max() - 1} bytes")
-        at[left] += 1 + widths
-    return found["MsgOffset"], found["MsgSize"]
-
-
-def _numbers(data: Data, at: Numbers) -> Numbers:
-    """Decode the numbers at these places."""
-    first = data[at]
-    found = first.astype(np.int64)
-    for digit in np.unique(first[first >= _LARGEST_DIGIT]).tolist():
-        width = 256 - digit
-        which = np.flatnonzero(first == digit)
-        if width > _MAX_WIDTH or int(at[which[-1]]) + width >= len(data):
-            raise wrong(f"a number of {width} bytes")
-        number = np.zeros(len(which), np.int64)
-        for place in range(1, width + 1):
-            number = number << 8 | data[at[which] + place]
-        found[which] = number
-    return found
-
-
-def _pieces(view: memoryview, data: Data, at: int, sizes: Numbers) -> Numbers:
-    """Return where the messages of each entry begin. Their sizes are known, and are checked."""
-    step, at = decode_uint(view, at)
-    count, at = decode_uint(view, at)
-    if step != 1 or count != len(sizes):
-        raise wrong(f"{len(sizes)} entries, but the messages of {count if step == 1 else 0}")
-    if (sizes > len(view)).any():
-        raise wrong("an entry larger than the answer")
-    lengths = 1 + np.searchsorted(_LIMITS, sizes, "right")
-    ends = at + np.cumsum(lengths + sizes)
-    begins = ends - sizes - lengths
-    if int(ends[-1]) + 1 != len(view) or view[-1] or (_numbers(data, begins) != sizes).any():
-        raise wrong("messages of another size than their entries")
-    return begins + lengths
-
-
-# ---------------------------------------------------------------- messages
-
-
-def _rows(  # noqa: PLR0917 - all that is known of an answer
-    view: memoryview, data: Data, pieces: Numbers, sizes: Numbers, offsets: Numbers, asked: Range
-) -> StoredMessages:
+def _rows(view: memoryview, pieces: Numbers, sizes: Numbers, offsets: Numbers, asked: Range) -> StoredMessages:
     """Return the messages of all entries."""
+    data: Data = np.frombuffer(view, np.uint8)
     if (sizes < HEAD_BYTES).any():
         raise DamagedLogError("an entry of the log is smaller than a message")
     everywhere: NDArray[Any] = np.ndarray(len(data) - HEAD_BYTES + 1, _HEAD, data, strides=(1,))
@@ -319,7 +190,7 @@ def _rows(  # noqa: PLR0917 - all that is known of an answer
     parts: list[Numbers] = []
     for number in several.tolist():
         begin = int(pieces[number])
-        part = _messages(view, data, begin, begin + int(sizes[number]))
+        part = _messages(view, begin, begin + int(sizes[number]))
         parts.append(part)
         counts[number] = len(part)
     entry = np.repeat(np.arange(len(pieces)), counts)
@@ -337,14 +208,8 @@ def _check_heads(heads: NDArray[np.void]) -> None:
         raise DamagedLogError("a message of the log is smaller than its head")
 
 
-def _messages(view: memoryview, data: Data, begin: int, end: int) -> Numbers:
+def _messages(view: memoryview, begin: int, end: int) -> Numbers:
     """Return where the messages of one entry begin."""
-    size = 4 + int(_SIZE(view, begin)[0])
-    count, rest = divmod(end - begin, size)
-    if not rest and count >= _EQUAL:
-        words = np.ascontiguousarray(data[begin:end].reshape(count, size)[:, :4])
-        if (words == words[0]).all():
-            return np.arange(begin, end, size, dtype=np.int64)
     found: list[int] = []
     append, at, last = found.append, begin, end - HEAD_BYTES
     while at <= last:

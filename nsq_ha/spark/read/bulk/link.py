@@ -17,7 +17,7 @@ from nsq_ha.errors import RemoteProtocolError, ResponseTimeoutError
 from nsq_ha.policy.liveness import SLOW_LINK
 from nsq_ha.spark.connection import Wire
 from nsq_ha.spark.pull.calls import MAX_BYTES, Answers, Pull, Pulled, PullRefused, Requests
-from nsq_ha.spark.pull.gob import decode_uint
+from nsq_ha.spark.pull.gob import decode_uint, width_at
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
@@ -123,5 +123,5 @@ class BulkLink:
         """Return where the length of the next message ends. None if it did not arrive yet."""
         if not self._buffer:
             return None
-        end = 1 if self._buffer[0] < 128 else min(257 - self._buffer[0], _LENGTH_BYTES + 1)
+        end = min(width_at(self._buffer, 0), _LENGTH_BYTES + 1)
         return end if end <= len(self._buffer) else None

@@ -65,10 +65,6 @@ _MISSING: Final = {
 """Parts of the server's errors about entries. It has codes only for others."""
 
 
-_GUESSES: Final = 8
-"""Guesses in proportion, before the rest is halved each time."""
-
-
 class BulkUnavailableError(NsqError):
     """A subscription must read the rest of the range.
 
@@ -273,8 +269,8 @@ class BulkCopy:
 def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | Missing]) -> tuple[int, int] | None:
     """Return the entry that contains ``position``, or the one that will begin there.
 
-    One answer shows where one entry begins and ends, so this guesses in proportion, and halves the rest if that does
-    not converge. It begins low, since a server logs a warning for each number beyond the end.
+    The numbers double until one is too high, since a server logs a warning for each number beyond the end; then the
+    rest is halved.
 
     Args:
         position: An offset inside the log.
@@ -285,30 +281,16 @@ def find_entry(position: int, extent: Extent, look: Callable[[int], LogEntry | M
         Its number, and the bytes of an entry there or immediately before (0 if unknown), to guess how many to ask for.
         None if the entries do not contain it: they begin later, or there is a gap.
     """
-    # Where the entry ``low`` begins, and its size; where the entry ``high`` begins, or -1.
-    low, start, size, is_later = -1, extent.start, 0, False
+    low, start, size = -1, extent.start, 0
     # There are at least as many messages as entries.
-    high, after = extent.messages + 1, -1
-    for attempt in range(_GUESSES + high.bit_length()):
-        if high - low < 2:
-            break
-        guess = (low + high) // 2
-        if attempt == 0:
-            guess = position * high // max(extent.end, 1) if extent.start else 0
-        elif attempt < _GUESSES and after > start:
-            guess = low + (position - start) * (high - low) // (after - start)
-        elif attempt < _GUESSES and size and not is_later:
-            guess = low + (position - start) // size
-        guess = min(max(guess, low + 1), high - 1)
+    high, is_bounded = extent.messages + 1, False
+    while high - low > 1:
+        guess = (low + high) // 2 if is_bounded else min(2 * low + 2, high - 1)
         found = look(guess)
-        is_later = found is Missing.LATER
-        if isinstance(found, Missing):
-            if is_later:
-                high, after = guess, -1
-            else:
-                low, start, size = guess, extent.start, 0
-        elif found.offset > position:
-            high, after = guess, found.offset
+        if found is Missing.CLEANED:
+            low, start, size = guess, extent.start, 0
+        elif isinstance(found, Missing) or found.offset > position:
+            high, is_bounded = guess, True
         elif position < found.offset + len(found.data):
             return guess, len(found.data)
         else:
