@@ -427,11 +427,6 @@ class ClientProtocol:
         self._held = False
         return trailing
 
-    @property
-    def unfinished_bytes(self) -> int:
-        """Size of the frame that the last data began, as far as it is known; 0 if no frame is unfinished."""
-        return self._needed if self._tail else 0
-
     def take_unfinished(self) -> bytes:
         """Return and forget the start of an unfinished frame, for a caller that reads message frames itself.
 

@@ -58,9 +58,6 @@ CONNECT_TIMEOUT: Final = 2.0
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """Limit of unfinished messages in bytes; RDY follows from it and the largest message so far."""
 
-CATCH_UP: Final = 0.25
-"""Seconds for which what arrived on an idle connection is read: heartbeats may come without end."""
-
 FIRST_READY: Final = 32  # times the largest message (1 MiB): IN_FLIGHT_BYTES, until the sizes are known
 _OUTPUT_BUFFER_BYTES: Final = 64 * 1024
 _NO_OUTPUT_BUFFER: Final = -1  # on the wire; with a timeout of -1 instead, nsqd never sends a buffer that is not full
@@ -324,17 +321,6 @@ class BlockingConnection:
             if over >= until:
                 raise
         raise ConnectionExpiredError(f"{self._name} can no longer write to this TLS connection")
-
-    def arrived(self) -> bytes:
-        """Return data that has arrived already, without waiting; empty if there is none.
-
-        Raises:
-            ConnectionLostError: The connection ended.
-        """
-        try:
-            return self._read(0.0)
-        except ResponseTimeoutError:
-            return b""
 
     def send(self, data: bytes, until: float = math.inf) -> None:
         """Send encoded commands.

@@ -127,7 +127,6 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
 
     def stop(self) -> None:
         """Close the driver's connections."""
-        self._driver_read.close()
         if self._planning is not None:
             self._planning.close()
             self._planning = None

@@ -207,7 +207,6 @@ def test_empty_compressed_blocks_end_no_limit(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(connection, "_codec", DeflateCodec())
     with pytest.raises(ResponseTimeoutError, match="sent only parts of compressed data in time"):
         connection.read(began + 0.2)
-    assert connection.arrived() == b""
 
 
 class TestLimitedTls:

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -235,20 +234,6 @@ def test_many_small_messages_come_without_objects(start: Start) -> None:
     for lot in lots:
         replay.finish_all(lot)
     assert list(replay.receive(soon())) == []
-
-
-def test_a_paused_subscription_holds_no_memory_of_what_it_received(start: Start) -> None:
-    log = log_of([40] * 300)
-    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", delivered(*log)))
-    replay.open(0)
-    lots: list[list[Message] | Frames] = []
-    until = soon()
-    while sum(map(len, lots)) < len(log):
-        lots.append(replay.receive(until))
-    memory = [weakref.ref(lot.data) for lot in lots if isinstance(lot, Frames)]
-    assert replay.pause()
-    lots.clear()
-    assert [each() for each in memory] == [None] * len(memory) != []
 
 
 def test_a_failed_finish_is_no_failure(start: Start) -> None:

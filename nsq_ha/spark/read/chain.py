@@ -53,13 +53,12 @@ class Chain:
         end: Offset after the last message; both are message boundaries.
         partition: The only partition accepted; message ids name theirs.
         position: Offset of the next message wanted; grows until ``end``.
-        ignored: Number of messages at or after the end, which nobody finishes.
 
     Raises:
         ConfigError: Not ``0 <= start <= end``.
     """
 
-    __slots__ = ("_stash", "_stashed", "end", "ignored", "partition", "position", "start")
+    __slots__ = ("_stash", "_stashed", "end", "partition", "position", "start")
 
     def __init__(self, start: int, end: int, partition: int) -> None:
         if not 0 <= start <= end:
@@ -68,7 +67,6 @@ class Chain:
         self.end: Final = end
         self.partition: Final = partition
         self.position: int = start
-        self.ignored: int = 0
         self._stash: dict[int, Message] = {}
         self._stashed = 0  # bytes
 
@@ -185,8 +183,6 @@ class Chain:
                 raise RemoteProtocolError(
                     f"nsqd ignores RDY: {len(self._stash)} messages arrived after a gap at offset {self.position}"
                 )
-        else:
-            self.ignored += 1
 
     def _accept(self, message: Message, offset: int, accepted: list[Message], finish: list[Message]) -> None:
         following = offset + (message.raw_size or 0)

@@ -16,11 +16,11 @@ tasks read with all their patience. So the driver never decides about data loss.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import random
 import time
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
@@ -32,7 +32,7 @@ from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_prog
 from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
 from nsq_ha.spark.read.frames import BATCH_BYTES, Frames, Rows
-from nsq_ha.spark.read.replay import Replay, Subscriptions
+from nsq_ha.spark.read.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,6 @@ DRIVER_PATIENCE: Final = 1.0
 """Seconds without progress after which the driver leaves a micro-batch to tasks."""
 
 _REOPEN: Final = Backoff(initial=0.1, maximum=1.0, factor=2.0, jitter=0.3)
-_RESUMED_PATIENCE: Final = 0.25  # it sends in a millisecond, or never
 
 
 def read_ranges(ranges: Sequence[Range], options: ReadOptions, projection: Projection) -> Iterator[Any]:
@@ -84,9 +83,6 @@ class DriverRead:
     Args:
         options: Options of the read.
         projection: The columns to build.
-
-    Attributes:
-        subscriptions: Those that the next micro-batch may go on with.
     """
 
     def __init__(self, options: ReadOptions, projection: Projection) -> None:
@@ -97,11 +93,6 @@ class DriverRead:
         self._is_split = options.min_partitions is not None or options.max_records_per_partition is not None
         self._projection = projection
         self._not_before = 0.0
-        self.subscriptions: Subscriptions = Subscriptions()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Pickle no connections."""
-        return {**self.__dict__, "subscriptions": Subscriptions()}
 
     def wants(self, ranges: Sequence[Range]) -> bool:
         """Return whether to read a micro-batch in the driver; never if the user sets a number of tasks."""
@@ -110,15 +101,7 @@ class DriverRead:
         small = (
             len(ranges) <= MOST_RANGES and sum(part.end - part.start for part in ranges) <= self._options.driver_bytes
         )
-        wanted = small and not self._is_split and time.monotonic() >= self._not_before
-        if not wanted:
-            # Tasks read further than the subscriptions are.
-            self.subscriptions.close()
-        return wanted
-
-    def close(self) -> None:
-        """Close the connections."""
-        self.subscriptions.close()
+        return small and not self._is_split and time.monotonic() >= self._not_before
 
     def rows(self, ranges: Sequence[Range], cluster: BlockingCluster) -> list[Any] | None:
         """Read ranges, one after the other.
@@ -130,11 +113,10 @@ class DriverRead:
             return [
                 self._projection.batch(rows)
                 for part in ranges
-                for rows in RangeReader(part, self._options, cluster, self.subscriptions).batches()
+                for rows in RangeReader(part, self._options, cluster).batches()
             ]
         except NsqError as error:
             log.info("the driver could not read a micro-batch, tasks read it: %s", error)
-            self.subscriptions.close()
             self._not_before = time.monotonic() + PAUSE
             return None
 
@@ -146,20 +128,16 @@ class RangeReader:
         asked: The range.
         options: Options of the read: its timeouts, and whether data may be lost.
         cluster: Used for lookups and channels; the caller closes it.
-        subscriptions: Where to look for an idle subscription, and to leave the own one. None to close it.
 
     Attributes:
         opened: Number of connections so far; more than one after a failure.
         can_copy: Whether ``fetch=bulk`` may work for other ranges.
     """
 
-    def __init__(
-        self, asked: Range, options: ReadOptions, cluster: BlockingCluster, subscriptions: Subscriptions | None = None
-    ) -> None:
+    def __init__(self, asked: Range, options: ReadOptions, cluster: BlockingCluster) -> None:
         self.opened: int = 0
         self.can_copy: bool = True
         self._copies = options.fetch == "bulk"
-        self._subscriptions = subscriptions
         self._asked = asked
         self._node = asked.leader
         self._is_doubtful = False
@@ -185,7 +163,6 @@ class RangeReader:
                 the last failure is the cause.
         """
         self._progress_at = time.monotonic()
-        yield from self._resumed()
         while not self._chain.is_complete:
             try:
                 yield from self._connection()
@@ -200,19 +177,6 @@ class RangeReader:
         if len(self._rows):
             yield self._taken()
 
-    def _resumed(self) -> Iterator[Rows]:
-        """Read what an idle subscription returns immediately: all, as a rule. A failure of it means nothing."""
-        node = self._asked.leader
-        if self._subscriptions is None or node is None:
-            return
-        replay = self._subscriptions.take(self._asked, node)
-        if replay is None:
-            return
-        try:
-            yield from self._read(replay, min(_RESUMED_PATIENCE, self._options.fetch_timeout))
-        except NsqError as error:
-            log.debug("%s: opening a channel after %s", self._where, error)
-
     def _connection(self) -> Iterator[Rows]:
         """Read through one new connection until the range is complete or that fails."""
         node = self._leader()
@@ -220,8 +184,7 @@ class RangeReader:
         if self._copies:
             yield from self._copied(node)
         else:
-            replay = Replay(self._asked, node, self._cluster, self._options)
-            yield from self._read(replay, self._options.fetch_timeout, is_new=True)
+            yield from self._subscribed(node)
 
     def _copied(self, node: Node) -> Iterator[Rows]:
         """Copy the log; if that is not possible, leave the rest of the range to a subscription."""
@@ -241,22 +204,18 @@ class RangeReader:
             else:
                 log.info("a subscription reads the rest of a range: %s: %s", self._where, error)
 
-    def _read(self, replay: Replay, patience: float, *, is_new: bool = False) -> Iterator[Rows]:
-        """Read through a channel until the range is complete or the channel fails; then close it, or leave it idle."""
-        chain = self._chain
-        with ExitStack() as at_end:
-            at_end.callback(replay.close)
+    def _subscribed(self, node: Node) -> Iterator[Rows]:
+        """Read through a channel until the range is complete or the channel fails; then close it."""
+        chain, patience = self._chain, self._options.fetch_timeout
+        with contextlib.closing(Replay(self._asked, node, self._cluster, self._options)) as replay:
             chain.reopened()
-            if is_new:
-                replay.open(chain.position)
+            replay.open(chain.position)
             until = time.monotonic() + patience
-            ignored = chain.ignored
             while not chain.is_complete:
                 for finish in self._accept(replay.receive(until)):
                     # A complete range needs nothing more: the channel vanishes with its connection.
-                    if chain.is_complete and self._subscriptions is None:
-                        return
-                    replay.finish_all(finish)
+                    if not chain.is_complete:
+                        replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
                 if (
@@ -268,10 +227,6 @@ class RangeReader:
                     # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
                 until = self._progress_at + patience
-            # This channel would deliver a message after the end again only after a timeout.
-            is_clean = chain.ignored == ignored and not chain.stashed
-            if self._subscriptions is not None and is_clean and self._subscriptions.keep(replay, chain.position):
-                at_end.pop_all()
 
     def _leader(self) -> Node:
         """Return the planned leader, and after a failure the current one, as far as an nsqlookupd answers."""

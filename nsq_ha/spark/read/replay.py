@@ -6,29 +6,18 @@ decide which messages count (``chain``) or what follows a failure (``range_reade
 Here a FIN only means "send more": the channel belongs to this reader and vanishes with
 it. So each accepted message is finished immediately.
 
-Placing a channel takes two requests, and a subscription a connection of its own: most of what a small range costs. The
-driver reads the small micro-batches of a query one after the other, each from where the last one ended, so it goes on
-with the same subscription (:class:`Subscriptions`). Tasks keep none: the next range of a partition may be
-another worker's, and until then its channel would have the server hold the log.
-
-The invariants of that: no message is carried from one range to the next, so that what a range returns was sent after
-it was planned; the chain rule proves each range by itself, whatever the channel did before; a subscription about which
-anything is uncertain is closed. So it decides how long a read takes, never which rows it returns.
-
 **Source:** Spark design 1.2; server protocol 3, 5, 7.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
-import time
 from typing import TYPE_CHECKING, Final
 
 from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
 from nsq_ha.spark.cluster import BlockingCluster, temporary_channel
-from nsq_ha.spark.connection import CATCH_UP, FIRST_READY, BlockingSubscription
+from nsq_ha.spark.connection import BlockingSubscription
 from nsq_ha.spark.read.frames import Frames, ReceiveBuffer, cut
 
 if TYPE_CHECKING:
@@ -38,11 +27,6 @@ if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
-
-log: Final = logging.getLogger("nsq_ha.spark")
-
-MOST_IDLE: Final = 16
-"""Maximum number of idle subscriptions of a query."""
 
 UNGATHERED_BYTES: Final = 32 * 1024
 """Up to this size of the range nsqd sends each message immediately: gathering would take longer than the range."""
@@ -110,51 +94,6 @@ class Replay(BlockingSubscription):
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
                 del self._cluster.unanswered[self._key]
 
-    def pause(self) -> bool:
-        """Have the server send no more, after all that it sent was accepted; :meth:`resume` goes on from there.
-
-        Returns:
-            Whether the subscription can go on: only one to a channel of its own, which sends immediately.
-
-        Raises:
-            ConnectionLostError: The connection was lost.
-        """
-        if not self._is_own or self._gathers or self._has_more:
-            return False
-        self.set_ready(0)
-        # Nothing waits in it, and an idle subscription must not keep megabytes.
-        self._buffer = ReceiveBuffer()
-        return True
-
-    def suits(self, asked: Range, node: Node) -> bool:
-        """Return whether this is a subscription on ``node``, to the partition of ``asked`` and a topic of its kind."""
-        here = self._node, self.topic, self.partition, self._asked.ordered, self._asked.extended
-        return here == (node, asked.topic, asked.partition, asked.ordered, asked.extended)
-
-    def resume(self) -> bool:
-        """Have the server send again after :meth:`pause`.
-
-        Returns:
-            False if the subscription must be closed: messages arrived meanwhile, or too little time is left for it.
-
-        Raises:
-            NsqError: The connection was lost, or the server refused something.
-        """
-        until = time.monotonic() + CATCH_UP
-        while data := self.connection.arrived():
-            if self._accept(data) or time.monotonic() > until:
-                return False
-        if self._has_more or self.connection.is_late:
-            return False
-        self.set_ready(max(1, min(FIRST_READY, self.max_ready)))
-        return True
-
-    @property
-    def _has_more(self) -> bool:
-        """Whether messages, or a part of one, arrived that nobody has received."""
-        connection = self.connection
-        return bool(connection.early) or connection.protocol.unfinished_bytes > 0 or len(self._buffer) > 0
-
     def receive(self, until: float) -> list[Message] | Frames:
         """Wait for messages.
 
@@ -221,52 +160,3 @@ class Replay(BlockingSubscription):
 
     def _accept(self, data: bytes) -> list[Message]:
         return self.messages_of(self.connection.accept(data))
-
-
-class Subscriptions:
-    """The idle subscriptions of one query, by partition. Used from one thread.
-
-    The server sends nothing to an idle subscription. It closes one that does not answer its heartbeats, and then the
-    channel vanishes: so a query that has nothing to read keeps nothing after a minute or two.
-
-    Attributes:
-        idle: The offset that each one has reached, and the subscription.
-    """
-
-    def __init__(self) -> None:
-        self.idle: dict[tuple[str, int], tuple[int, Replay]] = {}
-
-    def keep(self, replay: Replay, position: int) -> bool:
-        """Keep an open subscription that has returned the messages before ``position`` and no others.
-
-        Returns:
-            Whether it is kept; otherwise the caller closes it.
-        """
-        try:
-            if not replay.pause():
-                return False
-        except NsqError:
-            return False
-        place = replay.topic, replay.partition
-        self.idle[place] = position, replay
-        while len(self.idle) > MOST_IDLE:
-            self.idle.pop(next(iter(self.idle)))[1].close()
-        return True
-
-    def take(self, asked: Range, node: Node) -> Replay | None:
-        """Return the subscription that goes on where ``asked`` begins, on ``node``. None if there is none."""
-        position, replay = self.idle.pop((asked.topic, asked.partition), (0, None))
-        if replay is None:
-            return None
-        try:
-            if position == asked.start and replay.suits(asked, node) and replay.resume():
-                return replay
-        except NsqError as error:
-            log.debug("%s: the idle subscription is of no use: %s", asked.name, error)
-        replay.close()
-        return None
-
-    def close(self) -> None:
-        """Close all idle ones."""
-        while self.idle:
-            self.idle.popitem()[1][1].close()

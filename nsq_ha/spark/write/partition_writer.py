@@ -26,7 +26,7 @@ from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import decode_traced
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
-from nsq_ha.spark.connection import CATCH_UP, BlockingConnection
+from nsq_ha.spark.connection import BlockingConnection
 from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub, encode
 
 if TYPE_CHECKING:
@@ -98,8 +98,9 @@ class PartitionWriter:
         """
         self.settle()
         self._pending = batch
-        if self._connection is not None and (self._connection.is_late or self._has_ended(self._connection)):
-            self.close()  # this batch opens another connection
+        if self._connection is not None and (self._connection.is_late or time.monotonic() - self._sent_at >= _IDLE):
+            # Over a connection that nsqd has ended meanwhile, this batch would be in doubt.
+            self.close()
         if self._connection is not None:
             # settle() handles failures.
             until = time.monotonic() + self._options.publish_timeout
@@ -135,21 +136,6 @@ class PartitionWriter:
             self._connection.close()
             self._connection = None
         self._failure = None
-
-    def _has_ended(self, connection: BlockingConnection) -> bool:
-        """Return whether nsqd has ended an idle connection; answer its heartbeats.
-
-        A batch that is sent over such a connection would be in doubt.
-        """
-        until = time.monotonic() + CATCH_UP
-        try:
-            while time.monotonic() - self._sent_at >= _IDLE and (data := connection.arrived()):
-                connection.accept(data)
-                if time.monotonic() > until:
-                    return True
-        except NsqError:
-            return True
-        return False
 
     def _attempt(self, batch: EncodedMpub, until: float) -> bytes | NsqError | None:
         """Return the answer to the pending batch, or the error. None if it was not sent yet."""
