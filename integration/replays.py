@@ -12,6 +12,7 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.read.range_reader import RangeReader
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest
@@ -28,7 +29,7 @@ def replay(lookupd: tuple[str, ...], topic: str, between: Callable[[Range], None
     with BlockingCluster(options.lookupd) as cluster:
         for part in plan(options, cluster):
             rows[part] = []
-            for batch in RangeReader(part, options, cluster).batches():
+            for batch in delivered(RangeReader(part, options, cluster)):
                 if between is not None and not rows[part]:
                     between(part)
                 rows[part] += batch

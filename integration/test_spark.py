@@ -21,6 +21,7 @@ from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,7 +118,7 @@ async def test_an_end_that_the_log_never_reached_is_reported_or_left_out(
             (part,) = plan(options, asked)
             # As a leader that died with a tail that its replicas had not got has left it in a checkpoint.
             lost = replace(part, end=size * len(bodies) + beyond)
-            return [row.body for batch in RangeReader(lost, options, asked).batches() for row in batch]
+            return [row.body for batch in delivered(RangeReader(lost, options, asked)) for row in batch]
 
     size = next(iter(await asyncio.to_thread(replay, cluster.lookupd, topic))).end // len(bodies)
     with pytest.raises(DataLossError, match="its tail was never committed"):

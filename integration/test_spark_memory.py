@@ -14,7 +14,7 @@ import pytest
 
 from nsq_ha import OutgoingMessage, Producer
 from nsq_ha.spark.connection import IN_FLIGHT_BYTES
-from nsq_ha.spark.read.frames import BATCH_BYTES
+from nsq_ha.spark.read.range_reader import BATCH_BYTES
 
 if TYPE_CHECKING:
     from integration.cluster import ClusterUnderTest

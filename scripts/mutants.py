@@ -44,7 +44,7 @@ PARTS: Final = {
             "tests/engine/lookups/test_servers.py::test_rejected_answers_are_not_kept_in_tracebacks",
         ),
     ),
-    "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py", "tests/spark/test_frames.py")),
+    "chain": Part("nsq_ha/spark/read/chain.py", ("tests/spark/test_chain.py",)),
 }
 
 SETTINGS: Final = """

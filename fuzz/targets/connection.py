@@ -21,7 +21,6 @@ from nsq_ha.protocol.handshake import GetSecret, Receive
 from nsq_ha.protocol.identify import decode_authorization, decode_identity, upgrades
 from nsq_ha.protocol.messages import check_traced, damage_of, decode_message, encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
-from nsq_ha.spark.read import frames as spark_frames
 
 if TYPE_CHECKING:
     from nsq_ha.protocol import Received
@@ -216,7 +215,7 @@ def seeds_of_frames() -> Iterator[bytes]:
 
 
 def run_messages(data: bytes) -> None:
-    """One message of a layout, there and back; and many, as Spark cuts them."""
+    """One message of a layout, there and back."""
     layout, frame = LAYOUTS[data[0] % 4 if data else 0], data[1:]
     try:
         message = decode_message(frame, layout, SOURCE)
@@ -229,22 +228,6 @@ def run_messages(data: bytes) -> None:
         assert encode_message(message, layout, ext_version=version) == frame
         assert message.internal_id >= 0
         assert message.trace_id >= 0
-    _cut(frame, layout)
-
-
-def _cut(frame: bytes, layout: Layout) -> None:
-    if layout is not Layout.DETAIL:
-        return
-    one = encode_frame(FrameType.MESSAGE, frame)
-    other = encode_frame(FrameType.MESSAGE, bytes(38) + b"other")
-    for stream in (one * (9000 // len(one) + 1), (one + other) * (9000 // len(one) + 1) + one[:-1]):
-        expected = heard(_subscribed(layout), [stream])
-        buffer = spark_frames.ReceiveBuffer()
-        buffer.put(stream)
-        cut = spark_frames.cut(buffer, LARGEST, SOURCE)
-        found = [] if cut is None else [fields_of(each) for each in cut.messages()]
-        assert found == expected.messages[: len(found)]
-        assert cut is not None or expected.damaged or expected.is_error
 
 
 def seeds_of_messages() -> Iterator[bytes]:

@@ -427,21 +427,6 @@ class ClientProtocol:
         self._held = False
         return trailing
 
-    def take_unfinished(self) -> bytes:
-        """Return and forget the start of an unfinished frame, for a caller that reads message frames itself.
-
-        Pass what the caller does not read to :meth:`receive`, from the start of a frame.
-
-        Raises:
-            LocalProtocolError: No subscription is open, or reading stopped for a layer.
-        """
-        if self._read is None or self._held:
-            raise LocalProtocolError("only the messages of an open subscription can be read by the caller")
-        unfinished = bytes(self._tail)
-        self._tail.clear()
-        self._needed = 0
-        return unfinished
-
     def swallowed_heartbeats(self) -> int:
         """Count the heartbeats inside the unfinished frame.
 

@@ -299,24 +299,13 @@ class BlockingConnection:
 
     def read(self, until: float) -> bytes:
         """Wait for data, which the caller passes on to :meth:`accept`. Raises as :meth:`receive`."""
-        return self._in_time(until, self._read)
-
-    def read_into(self, part: memoryview, until: float) -> int:
-        """Wait for data, write it there and return its size; half a MiB is always enough. Raises as :meth:`receive`."""
-        if self._codec is None:
-            return self._in_time(until, lambda wait: self._wire.receive_into(part, wait))
-        data = self.read(until)
-        part[: len(data)] = data
-        return len(data)
-
-    def _in_time(self, until: float, read: Callable[[float], T]) -> T:
         now = time.monotonic()
         if until <= now:
             raise ResponseTimeoutError(f"{self._name} sent nothing in time")
         over = self._lifetime.stale_at if self._lifetime is not None else until
         try:
             if over > now:
-                return read(min(until, over) - now)
+                return self._read(min(until, over) - now)
         except ResponseTimeoutError:
             if over >= until:
                 raise

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsq_ha.errors import LocalProtocolError, RemoteProtocolError
+from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.protocol import DamagedMessage, Layout, Received
 from nsq_ha.protocol.state import State
 from tests.protocol.fakes import (
@@ -201,18 +201,3 @@ def test_a_flipped_bit_is_survived(flipped: int, step: int) -> None:
             return
         with_messages += len(received.messages) + len(received.damaged)
     assert with_messages <= 3
-
-
-def test_a_caller_may_read_message_frames_itself() -> None:
-    whole = delivery(b"first") + delivery(b"second")
-    client = subscribed()
-    client.receive(whole[:-3])
-    assert client.take_unfinished() == delivery(b"second")[:-3]
-    assert client.take_unfinished() == b""
-    [got] = client.receive(delivery(b"third")).messages
-    assert got.body == b"third", "what the caller took is forgotten"
-
-
-def test_only_an_open_subscription_lends_its_frames() -> None:
-    with pytest.raises(LocalProtocolError, match="open subscription"):
-        identified().take_unfinished()

@@ -20,6 +20,7 @@ from nsq_ha.spark.options import ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.sink import NsqBatchWriter, NsqStreamWriter, TaskWritten
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -36,7 +37,7 @@ names = (f"bad_rows_{number}" for number in itertools.count())
 
 def stored(asked: BlockingCluster, topic: str) -> list[Message]:
     given = ReadOptions.parse({"lookupd": ",".join(asked.lookupd), "topic": topic, "fetchTimeout": "1s"})
-    return [row for part in plan(given, asked) for rows in RangeReader(part, given, asked).batches() for row in rows]
+    return [row for part in plan(given, asked) for rows in delivered(RangeReader(part, given, asked)) for row in rows]
 
 
 def bodies(asked: BlockingCluster, topic: str) -> list[bytes]:

@@ -18,7 +18,6 @@ from nsq_ha.spark.pull.calls import ENTRY, EXT_MARK, Answers, Pulled, encode_sto
 from nsq_ha.spark.pull.gob import decode_uint
 from nsq_ha.spark.pull.serving import AnswerWriter, StoredEntry
 from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
-from nsq_ha.spark.read.frames import Rows
 from tests.spark.projections import ALL, ARRAY
 
 PARTITION = 3
@@ -94,9 +93,9 @@ def check(written: Written) -> Cut:
     assert found.sizes.tolist() == [len(entry.data) for entry in written.entries]
     assert found.rows.offsets.tolist() == [message.offset for message in written.messages]
     assert found.rows.raw_sizes.tolist() == [message.raw_size for message in written.messages]
-    made = ALL.batch(Rows(found.rows))
+    made = ALL.batch(found.rows)
     assert made.equals(ALL.batch(written.messages)), made.to_pydict()
-    headers = ARRAY.batch(Rows(found.rows))
+    headers = ARRAY.batch(found.rows)
     assert headers.equals(ARRAY.batch(written.messages)), headers.to_pydict()
     return found
 
@@ -165,7 +164,7 @@ def test_a_header_longer_than_its_message_is_refused(part: bytes) -> None:
     found = cut(pulled([entry(marked(part), marked(b"\4\0\2{}"))]), ASKED)
     assert found is not None
     with pytest.raises(DamagedLogError, match=r"extension header|version of its header"):
-        ALL.batch(Rows(found.rows))
+        ALL.batch(found.rows)
 
 
 REAL_FIELDS = tuple(name for name, _ in ENTRY.fields)
@@ -198,6 +197,6 @@ def test_a_cut_answer_is_refused(size: int) -> None:
 def test_parts_of_rows_are_batches_of_their_own() -> None:
     written = write([[(b"%d" % number, None)] for number in range(50)], extended=False)
     found = check(written)
-    parts = [ALL.batch(Rows(found.rows.part(low, low + 10))) for low in range(0, 50, 10)]
+    parts = [ALL.batch(found.rows.part(low, low + 10)) for low in range(0, 50, 10)]
     assert pa.Table.from_batches(parts).equals(pa.Table.from_batches([ALL.batch(written.messages)]))
     assert found.rows.part(3, 7).end == written.messages[7].offset

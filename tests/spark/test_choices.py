@@ -20,6 +20,7 @@ from nsq_ha.spark.plan.batch_planner import Range, plan
 from nsq_ha.spark.plan.stream_planner import StreamPlanner
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.spark.streams import numbered
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ def options(
 
 
 def rows(parts: list[Range], given: ReadOptions, asked: BlockingCluster) -> list[Message]:
-    return [row for part in parts for batch in RangeReader(part, given, asked).batches() for row in batch]
+    return [row for part in parts for batch in delivered(RangeReader(part, given, asked)) for row in batch]
 
 
 @pytest.fixture

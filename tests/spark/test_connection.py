@@ -37,6 +37,7 @@ from nsq_ha.spark.write.arrow_mpub import EncodedMpub
 from nsq_ha.spark.write.partition_writer import PartitionWriter
 from tests.spark.test_replay import ScriptedNsqd
 from tests.support.certificates import CA_FILE, server_context
+from tests.support.spark_rows import delivered
 
 TLS = {"tls": "true", "tlsCaFile": CA_FILE}
 OK = encode_frame(FrameType.RESPONSE, b"OK")
@@ -70,7 +71,7 @@ def written_and_read(cluster: DevCluster, topic: str, bodies: list[bytes], **mor
         options = ReadOptions.parse(given)
         (part,) = plan(options, asked)
         reader = RangeReader(part, options, asked)
-        found = [row.body for rows in reader.batches() for row in rows]
+        found = [row.body for rows in delivered(reader) for row in rows]
         assert reader.opened == 1
         return found
 
@@ -239,7 +240,7 @@ class TestLimitedTls:
             (part,) = plan(options, asked)
             reader = RangeReader(part, options, asked)
             found = []
-            for rows in reader.batches():
+            for rows in delivered(reader):
                 found += [row.body for row in rows]
                 time.sleep(self.LIMIT)  # as a task that works on its rows
         assert found == bodies

@@ -22,6 +22,7 @@ from nsq_ha.spark.read.columns import Projection
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.stream import NsqStreamReader
 from tests.spark.streams import numbered
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -69,7 +70,7 @@ def reader(dev_cluster: DevCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def rows(parts: list[Range], options: ReadOptions, asked: BlockingCluster) -> list[bytes]:
-    return [row.body for part in parts for batch in RangeReader(part, options, asked).batches() for row in batch]
+    return [row.body for part in parts for batch in delivered(RangeReader(part, options, asked)) for row in batch]
 
 
 def end_of(topic: str, messages: int) -> OffsetJson:

@@ -21,6 +21,7 @@ from nsq_ha.spark.read.columns import default_schema
 from nsq_ha.spark.read.range_reader import RangeReader
 from nsq_ha.spark.source import NsqDataSource
 from tests.spark.streams import channels_of
+from tests.support.spark_rows import delivered
 
 if TYPE_CHECKING:
     from nsq_ha.devcluster import DevCluster
@@ -40,7 +41,7 @@ def read(
 ) -> list[Message]:
     """Read a range; ``between`` is called once, after the first portion."""
     got: list[Message] = []
-    for batch in RangeReader(part, given, asked).batches():
+    for batch in delivered(RangeReader(part, given, asked)):
         got += batch
         if between is not None:
             between()

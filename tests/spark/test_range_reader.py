@@ -34,6 +34,7 @@ from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.read import range_reader as reader_module
 from nsq_ha.spark.read.range_reader import RangeReader
 from tests.spark.logs import PARTITION, log_of
+from tests.support.spark_rows import delivered
 
 OLD, NEW = Node("127.0.0.1", 4150, 4151), Node("127.0.0.2", 4150, 4151)
 META = TopicMeta(partition_num=PARTITION + 1)
@@ -155,7 +156,7 @@ def reader_of(server: Server, start: int, end: int, options: ReadOptions = OPTIO
 
 
 def rows(reader: RangeReader) -> list[Message]:
-    return list(itertools.chain.from_iterable(reader.batches()))
+    return list(itertools.chain.from_iterable(delivered(reader)))
 
 
 faults = st.sampled_from(

@@ -30,7 +30,6 @@ from nsq_ha.spark import connection
 from nsq_ha.spark.cluster import BlockingCluster
 from nsq_ha.spark.options import ReadOptions
 from nsq_ha.spark.plan.batch_planner import Range
-from nsq_ha.spark.read.frames import Frames
 from nsq_ha.spark.read.replay import UNGATHERED_BYTES, Replay
 from tests.spark.logs import PARTITION, log_of
 
@@ -216,24 +215,6 @@ def test_what_is_under_way_follows_the_size_of_the_messages(start: Start, monkey
     nsqd.over.set()
     nsqd.thread.join(10)
     assert [line for line in bytes(nsqd.heard).split(b"\n") if line.startswith(b"RDY")] == [b"RDY 32", b"RDY 1"]
-
-
-def test_many_small_messages_come_without_objects(start: Start) -> None:
-    log = log_of([40] * 600)
-    sent = delivered(*log[:300]) + HEARTBEAT + delivered(*log[300:])
-    replay, _, _ = start(*HANDSHAKE, (b"RDY 32\n", sent), (b"FIN " + log[-1].id, HEARTBEAT))
-    replay.open(0)
-    lots: list[list[Message] | Frames] = []
-    until = soon()
-    while sum(len(lot) for lot in lots) < len(log):
-        lots.append(replay.receive(until))
-    assert any(isinstance(lot, Frames) for lot in lots)
-    assert [(each.offset, each.body, each.topic, each.partition) for lot in lots for each in lot] == [
-        (each.offset, each.body, "flights", PARTITION) for each in log
-    ]
-    for lot in lots:
-        replay.finish_all(lot)
-    assert list(replay.receive(soon())) == []
 
 
 def test_a_failed_finish_is_no_failure(start: Start) -> None:

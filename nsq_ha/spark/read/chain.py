@@ -1,8 +1,7 @@
 """The chain rule: which delivered messages belong to ``[start, end)``, and when that is complete.
 
-This module decides about each message that a replay channel delivers, one by one or many at a time; it does no I/O. The
-reader passes messages in, finishes those that :meth:`Chain.take` returns, and calls
-:meth:`Chain.reopened` after it opened a new channel.
+This module decides about each message that a replay channel delivers; it does no I/O. The reader passes messages in,
+finishes those that :meth:`Chain.take` returns, and calls :meth:`Chain.reopened` after it opened a new channel.
 
 A partition is a queue of bytes: the message at ``offset`` is followed by the
 one at ``offset + raw_size``. A channel may deliver stray messages from before or
@@ -23,7 +22,6 @@ from nsq_ha.errors import ConfigError, DataLossError, RemoteProtocolError
 
 if TYPE_CHECKING:
     from nsq_ha.message import Message
-    from nsq_ha.spark.read.frames import Frames
 
 
 MOST_STASHED: Final = 512 * 1024 * 1024
@@ -137,23 +135,6 @@ class Chain:
             self._take_one(message, accepted, finish)
             position = self.position
         return finish
-
-    def take_frames(self, frames: Frames) -> int:
-        """Accept the frames at the front that continue the chain, the common case; return their number.
-
-        Pass the messages of the others to :meth:`take`, which decides about each.
-        """
-        if self._stash:
-            return 0
-        offsets, sizes = frames.offsets, frames.raw_sizes
-        following = offsets + sizes
-        fits = (frames.partitions == self.partition) & (sizes > 0) & (following <= self.end)
-        fits[0] &= offsets[0] == self.position
-        fits[1:] &= offsets[1:] == following[:-1]
-        count = len(frames) if fits.all() else int(fits.argmin())
-        if count:
-            self.position = int(following[count - 1])
-        return count
 
     def _checked(self, message: Message) -> bytes:
         """Return the part of the id that names the partition, if that is the wanted one."""

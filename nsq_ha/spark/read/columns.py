@@ -22,7 +22,7 @@ import pyarrow as pa
 from nsq_ha.base.identity import is_upstream_id
 from nsq_ha.errors import ConfigError
 from nsq_ha.message import Message
-from nsq_ha.spark.read.frames import RawMessages, Rows
+from nsq_ha.spark.read.bulk.cutting import StoredMessages
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -40,7 +40,7 @@ class SourceColumn(NamedTuple):
     spark_type: str
     arrow_type: Any
     of_messages: Callable[[Messages], Any]
-    of_raw: Callable[[RawMessages], Any]
+    of_raw: Callable[[StoredMessages], Any]
 
 
 class _Object(dict[str, object]):
@@ -199,11 +199,11 @@ def _joined(bodies: Sequence[bytes | memoryview]) -> Any:  # noqa: ANN401 - pyar
     return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
 
 
-def _bodies(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return the bodies: every second slice of the data, whose other slices are the heads."""
     count, starts, ends = len(raw), raw.bodies, raw.ends
     if ends[-1] - starts[0] > _LARGE_BYTES * count:
-        data = memoryview(raw.data)
+        data = raw.data.data
         return _joined([data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[:-1:2], bounds[1::2] = starts, ends
@@ -212,7 +212,7 @@ def _bodies(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     return slices.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
 
-def _ids(raw: RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _ids(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     return pa.Array.from_buffers(pa.binary(16), len(raw), [None, pa.py_buffer(raw.ids)]).cast(pa.binary())
 
 
@@ -230,13 +230,13 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             "string",
             pa.string(),
             lambda rows: _repeated(rows[0].topic, pa.string(), len(rows)),
-            lambda raw: _repeated(raw.topic, pa.string(), len(raw)),
+            lambda raw: _repeated(raw.source.topic, pa.string(), len(raw)),
         ),
         "partition": SourceColumn(
             "int",
             pa.int32(),
             lambda rows: _repeated(rows[0].partition, pa.int32(), len(rows)),
-            lambda raw: _repeated(raw.partition, pa.int32(), len(raw)),
+            lambda raw: _repeated(raw.source.partition, pa.int32(), len(raw)),
         ),
         "offset": SourceColumn(
             "bigint", pa.int64(), lambda rows: [row.offset for row in rows], lambda raw: raw.offsets
@@ -260,7 +260,7 @@ COLUMNS: Final[Mapping[str, SourceColumn]] = MappingProxyType(
             "smallint",
             pa.int16(),
             _attempts,
-            lambda raw: np.minimum(raw.attempts, _MAX_SHORT).astype(np.int16),
+            lambda raw: np.ones(len(raw), np.int16),  # a new channel would deliver them for the first time
         ),
         "headers": _of_pairs(
             "map<string,string>", pa.map_(pa.string(), pa.string()), _headers, pa.MapArray.from_arrays
@@ -292,9 +292,9 @@ def default_schema(*, headers: bool, as_array: bool = False) -> str:
     return ", ".join(f"{name} {column.spark_type}" for name, column in columns.items() if headers or name != "headers")
 
 
-def built(column: SourceColumn, rows: Messages | RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
+def built(column: SourceColumn, rows: Messages | StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return a column of messages as a ``pyarrow.Array``; there must be at least one message."""
-    made = column.of_raw(rows) if isinstance(rows, RawMessages) else column.of_messages(rows)
+    made = column.of_raw(rows) if isinstance(rows, StoredMessages) else column.of_messages(rows)
     return made if isinstance(made, pa.Array) else pa.array(made, column.arrow_type)
 
 
@@ -323,17 +323,8 @@ class Projection:
         self._kinds = tuple(field.dataType.simpleString() for field in schema.fields)
         self._nullable = tuple(field.nullable for field in schema.fields)
 
-    def batch(self, rows: Messages | Rows) -> Any:  # noqa: ANN401 - pyarrow has no types
+    def batch(self, rows: Messages | StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
         """Return one ``pyarrow.RecordBatch`` of the messages; there must be at least one."""
-        if not isinstance(rows, Rows):
-            return self._built(rows)
-        batches = [self._built(part) for part in rows.parts()]
-        if len(batches) == 1:
-            return batches[0]
-        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        return whole
-
-    def _built(self, rows: Messages | RawMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
         return pa.RecordBatch.from_arrays([built(column, rows) for column in self.columns], schema=self.arrow_schema())
 
     def stored(self, batch: Any) -> Any:  # noqa: ANN401 - pyarrow has no types

@@ -24,26 +24,32 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.errors import DataLossError, LookupUnavailableError, NoLeaderError, NsqError, ResponseTimeoutError
+from nsq_ha.message import Message
 from nsq_ha.options.types import Backoff
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.spark.cluster import BlockingCluster, Extent, worker_cluster
 from nsq_ha.spark.connection import ConnectionExpiredError
 from nsq_ha.spark.plan.boundaries import NotReadableError, PartitionLog, no_progress
+from nsq_ha.spark.read.bulk.cutting import StoredMessages
 from nsq_ha.spark.read.bulk.reader import BulkCopy, BulkUnavailableError
 from nsq_ha.spark.read.chain import Chain
-from nsq_ha.spark.read.frames import BATCH_BYTES, Frames, Rows
 from nsq_ha.spark.read.replay import Replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.options import ReadOptions
     from nsq_ha.spark.plan.batch_planner import Range
     from nsq_ha.spark.read.columns import Projection
 
 log: Final = logging.getLogger("nsq_ha.spark")
+
+Rows = list[Message] | StoredMessages
+"""Rows of one partition, in the order of the log."""
+
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of the log after which rows are yielded, so that large messages do not fill memory."""
 
 MOST_RANGES: Final = 8
 """Number of ranges that the driver reads in turn, some milliseconds each; tasks read more of them in parallel."""
@@ -144,7 +150,7 @@ class RangeReader:
         self._options = options
         self._cluster = cluster
         self._chain = Chain(asked.start, asked.end, asked.partition)
-        self._rows = Rows()
+        self._rows: list[Message] = []
         self._progress_at = 0.0
         self._progress_to = asked.start
         self._yielded_to = asked.start
@@ -154,8 +160,7 @@ class RangeReader:
         """Yield the messages of the range in order, some thousands at a time.
 
         The caller may take any time between two batches: a connection that the
-        server has closed meanwhile is replaced. The memory of a batch serves again
-        for the next one.
+        server has closed meanwhile is replaced.
 
         Raises:
             DataLossError: The log does not hold the range, and ``failOnDataLoss`` is true.
@@ -174,7 +179,7 @@ class RangeReader:
                 if not error.retriable:
                     raise
                 self._failed(error)
-        if len(self._rows):
+        if self._rows:
             yield self._taken()
 
     def _connection(self) -> Iterator[Rows]:
@@ -192,7 +197,7 @@ class RangeReader:
         try:
             for messages in BulkCopy(asked, node, self._cluster, self._options).messages():
                 chain.position = self._yielded_to = messages.end
-                yield Rows(messages)
+                yield messages
                 self._has_progressed()
         except BulkUnavailableError as error:
             self._copies = False
@@ -212,10 +217,10 @@ class RangeReader:
             replay.open(chain.position)
             until = time.monotonic() + patience
             while not chain.is_complete:
-                for finish in self._accept(replay.receive(until)):
-                    # A complete range needs nothing more: the channel vanishes with its connection.
-                    if not chain.is_complete:
-                        replay.finish_all(finish)
+                finish = chain.take(replay.receive(until), self._rows)
+                # A complete range needs nothing more: the channel vanishes with its connection.
+                if finish and not chain.is_complete:
+                    replay.finish_all(finish)
                 if not self._has_progressed():
                     continue
                 if (
@@ -223,7 +228,6 @@ class RangeReader:
                     or chain.position - self._yielded_to >= BATCH_BYTES
                 ):
                     yield self._taken()
-                    replay.begin_batch()
                     # The time that the caller took does not count against the server.
                     self._progress_at = time.monotonic()
                 until = self._progress_at + patience
@@ -246,21 +250,9 @@ class RangeReader:
         self._node, self._is_doubtful = leader, False
         return leader
 
-    def _taken(self) -> Rows:
-        rows, self._rows, self._yielded_to = self._rows, Rows(), self._chain.position
+    def _taken(self) -> list[Message]:
+        rows, self._rows, self._yielded_to = self._rows, [], self._chain.position
         return rows
-
-    def _accept(self, arrived: list[Message] | Frames) -> Iterator[list[Message] | Frames]:
-        """Keep what continues the chain; yield what to finish."""
-        messages = arrived
-        if isinstance(arrived, Frames):
-            count = self._chain.take_frames(arrived)
-            if count:
-                self._rows.add(arrived.first(count))
-                yield arrived.first(count)
-            messages = arrived.messages(count)
-        if messages:
-            yield self._chain.take(messages, self._rows.messages())
 
     def _has_progressed(self) -> bool:
         """Record progress since the last call; return whether there was any."""

@@ -18,11 +18,8 @@ from nsq_ha.errors import NsqError, ResponseTimeoutError, TransportError
 from nsq_ha.protocol import SubAdvanced, SubOrdered, layout_for
 from nsq_ha.spark.cluster import BlockingCluster, temporary_channel
 from nsq_ha.spark.connection import BlockingSubscription
-from nsq_ha.spark.read.frames import Frames, ReceiveBuffer, cut
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nsq_ha.message import Message
     from nsq_ha.policy.topology import Node
     from nsq_ha.spark.options import ReadOptions
@@ -53,7 +50,6 @@ class Replay(BlockingSubscription):
         self._node = node
         self._cluster = cluster
         self._options = options
-        self._buffer = ReceiveBuffer()
 
     def open(self, position: int) -> None:
         """Create the channel at ``position``, connect and subscribe.
@@ -94,15 +90,14 @@ class Replay(BlockingSubscription):
                 self._cluster.delete_channel(self.topic, self.partition, self._node, self.channel)
                 del self._cluster.unanswered[self._key]
 
-    def receive(self, until: float) -> list[Message] | Frames:
+    def receive(self, until: float) -> list[Message]:
         """Wait for messages.
 
         Args:
             until: ``time.monotonic()`` at which to give up.
 
         Returns:
-            The messages in the order of arrival; empty after a heartbeat alone. Many small ones come as frames,
-            without an object for each.
+            The messages in the order of arrival; empty after a heartbeat alone.
 
         Raises:
             ResponseTimeoutError: No data before ``until``.
@@ -110,53 +105,15 @@ class Replay(BlockingSubscription):
             ServerError: The reason why the server is about to close the connection.
             RemoteProtocolError: The server violated the protocol.
         """
-        arrived: list[Message] | Frames
-        if self.connection.early:
-            arrived, self.connection.early = self.connection.early, []
-        else:
-            arrived = self._receive(until)
-        if len(arrived):
-            if isinstance(arrived, Frames):
-                self.note_size(arrived.largest_body)
-            else:
-                self.note_size(max([len(message.body) for message in arrived]))
+        arrived, self.connection.early = self.connection.early, []
+        if not arrived:
+            try:
+                arrived = self.messages_of(self.connection.receive(until))
+            except ResponseTimeoutError as error:
+                raise ResponseTimeoutError(
+                    f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
+                ) from error
+        if arrived:
+            self.note_size(max([len(message.body) for message in arrived]))
             self.follow(self.wanted)
         return arrived
-
-    def finish_all(self, messages: Iterable[Message]) -> None:
-        """Finish messages, which may be frames, so that the server sends more.
-
-        Raises:
-            ConnectionLostError: The connection was lost.
-        """
-        if isinstance(messages, Frames):
-            self.connection.send(messages.fins())
-        else:
-            super().finish_all(messages)
-
-    def begin_batch(self) -> None:
-        """Forget the frames received so far, whose memory serves again."""
-        self._buffer.renew()
-
-    def _receive(self, until: float) -> list[Message] | Frames:
-        connection, buffer, largest = self.connection, self._buffer, self._options.connection.max_frame_bytes
-        try:
-            if self._asked.extended:
-                return self._accept(connection.read(until))
-            buffer.put(connection.protocol.take_unfinished())
-            buffer.fill(lambda room: connection.read_into(room, until))
-        except ResponseTimeoutError as error:
-            raise ResponseTimeoutError(
-                f"nsqd {self.nsqd} sent no message of {self.topic}-{self.partition} in time"
-            ) from error
-        frames = cut(buffer, largest, self)
-        if buffer.is_cut(largest):
-            return [] if frames is None else frames
-        messages = self._accept(buffer.take())
-        if frames is None:
-            return messages
-        connection.early += messages
-        return frames
-
-    def _accept(self, data: bytes) -> list[Message]:
-        return self.messages_of(self.connection.accept(data))

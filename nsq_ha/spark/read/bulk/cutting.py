@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from nsq_ha.base.identity import PARTITION_MASK, PARTITION_SHIFT
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.spark.pull.calls import EXT_MARK, EXT_MASK, HEAD_BYTES, Pulled, entries_of
-from nsq_ha.spark.read.frames import RawMessages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,8 +41,8 @@ class DamagedLogError(RemoteProtocolError):
     """The messages of an entry do not fill it, or belong to another partition."""
 
 
-class StoredMessages(RawMessages):
-    """Messages as they are stored, in the order of the log and without a gap.
+class StoredMessages:
+    """Messages of one partition as they are stored, in the order of the log and without a gap; no object for each.
 
     Args:
         data: Bytes of the answer.
@@ -50,26 +50,27 @@ class StoredMessages(RawMessages):
         heads: The head of each message.
         source: Names their topic and partition.
         offsets: Where each message begins in the partition's log.
+
+    Attributes:
+        data: As given, as are the others.
     """
 
-    __slots__ = ("_offsets", "_source")
-
-    HEAD_BYTES: ClassVar[int] = HEAD_BYTES
+    __slots__ = ("data", "heads", "offsets", "source", "starts")
 
     def __init__(self, data: Data, starts: Numbers, heads: NDArray[np.void], source: Range, offsets: Numbers) -> None:
-        super().__init__(data, starts, heads, source.topic, source.partition)
-        self._source = source
-        self._offsets = offsets
+        self.data: Data = data
+        self.starts: Numbers = starts
+        self.heads: NDArray[np.void] = heads
+        self.source: Range = source
+        self.offsets: Numbers = offsets
+
+    def __len__(self) -> int:
+        return len(self.starts)
 
     def part(self, first: int, last: int) -> StoredMessages:
         """Return the messages with these numbers, from 0, without the last one."""
         which = slice(first, last)
-        return StoredMessages(self.data, self.starts[which], self.heads[which], self._source, self._offsets[which])
-
-    @property
-    def offsets(self) -> Numbers:
-        """Where each message begins in the partition's log."""
-        return self._offsets
+        return StoredMessages(self.data, self.starts[which], self.heads[which], self.source, self.offsets[which])
 
     @property
     def raw_sizes(self) -> Numbers:
@@ -77,14 +78,24 @@ class StoredMessages(RawMessages):
         return self.heads["size"].astype(np.int64) + 4
 
     @property
-    def attempts(self) -> NDArray[np.integer[Any]]:
-        """1 for each: a stored message was not delivered yet; a new channel would deliver it for the first time."""
-        return np.ones(len(self), np.int16)
+    def partitions(self) -> Numbers:
+        """The partition that the id of each message names."""
+        return (self.heads["internal"].astype(np.int64) >> PARTITION_SHIFT) & PARTITION_MASK
+
+    @property
+    def ends(self) -> Numbers:
+        """Where each message ends in the data."""
+        return self.starts + self.raw_sizes
+
+    @property
+    def ids(self) -> NDArray[np.uint8]:
+        """The 16 bytes of each id, a row each."""
+        return self.heads["id"].copy().view(np.uint8).reshape(-1, 16)
 
     @property
     def end(self) -> int:
         """Where the last message ends in the log."""
-        return int(self._offsets[-1]) + int(self.heads["size"][-1]) + 4
+        return int(self.offsets[-1]) + int(self.heads["size"][-1]) + 4
 
     @property
     def bodies(self) -> Numbers:
@@ -96,10 +107,10 @@ class StoredMessages(RawMessages):
         return self._parts()[1]
 
     def exts(self) -> list[bytes | None] | None:
-        """Return the extension header of each message; raises as :attr:`bodies`."""
+        """Return the extension header of each message, None if no message has one; raises as :attr:`bodies`."""
         headers, bodies = self._parts()
         # A message with a version only has no header; an empty header is one.
-        has = bodies - self.starts > self.HEAD_BYTES + 1
+        has = bodies - self.starts > HEAD_BYTES + 1
         if not has.any():
             return None
         bounds = zip(has.tolist(), headers.tolist(), bodies.tolist(), strict=True)
@@ -107,7 +118,7 @@ class StoredMessages(RawMessages):
 
     def _parts(self) -> tuple[Numbers, Numbers]:
         """Return where the extension header of each message begins, and where its body does; the same for no header."""
-        starts, data = self.starts + self.HEAD_BYTES, self.data
+        starts, data = self.starts + HEAD_BYTES, self.data
         marked = np.flatnonzero((self.heads["attempts"] & EXT_MASK) == EXT_MARK)
         if not len(marked):
             return starts, starts
