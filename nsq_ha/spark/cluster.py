@@ -51,6 +51,8 @@ _ROUTINE_PAUSE: Final = 15.0
 _REUSED: Final = "SPARK_REUSE_WORKER"  # a variable that Spark sets to 1 in processes that run several tasks
 _COLLECTED_EACH: Final = 100_000  # new objects; a search for cycles costs as much as reading 700 messages
 
+_log: Final = logging.getLogger("nsq_ha.spark")
+
 T = TypeVar("T")
 
 
@@ -123,7 +125,7 @@ class BlockingCluster:
             max_age: Seconds for which an earlier answer counts, since nothing shows that it is out of date.
 
         Returns:
-            The merged view of this and earlier answers; the last one while no nsqlookupd answers, see :attr:`silence`.
+            The merged view of this and earlier answers; the last one while no nsqlookupd answers.
 
         Raises:
             LookupUnavailableError: No nsqlookupd gave a usable answer, and none did before; try again.
@@ -280,10 +282,14 @@ class BlockingCluster:
             if not isinstance(error, LookupUnavailableError):
                 causes = tuple((url, f"no answer within {_ROUTINE_TIMEOUT:g} s") for url in self.lookupd)
                 error = LookupUnavailableError("no nsqlookupd gave a usable answer", causes)
+            if known is not None and self.silence is None:
+                _log.warning("no nsqlookupd answers, going on with the servers known so far: %s", error)
             self.silence, self._failed_at = error, time.monotonic()
             if known is None:
                 raise error from None
             return known
+        if self.silence is not None:
+            _log.info("an nsqlookupd answers again")
         self.silence, self._answered_at[key] = None, now
         return found
 

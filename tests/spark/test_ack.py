@@ -588,7 +588,7 @@ def test_without_nsqlookupds_the_known_nsqds_are_read_and_one_warning_says_so(
             planner.close()
     said = [record.getMessage() for record in caplog.records if "nsqlookupd" in record.getMessage()]
     assert len(said) == 1
-    assert said[0].startswith("no nsqlookupd answers, going on with the nsqds known so far: ")
+    assert said[0].startswith("no nsqlookupd answers, going on with the servers known so far: ")
 
 
 def producers(lookupd: str) -> list[object]:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from nsq_ha.errors import RemoteProtocolError
 from nsq_ha.spark.pull.gob import (
     BOOL,
-    BYTES,
     INT,
     INTERFACE,
-    MAX_TEXT,
     MAX_TYPES,
     MAX_VALUES,
     TEXT,
@@ -25,7 +23,6 @@ from nsq_ha.spark.pull.gob import (
     Slice,
     Struct,
     decode_uint,
-    encode_bytes,
     encode_definition,
     encode_fields,
     encode_int,
@@ -81,20 +78,18 @@ def test_signed_numbers_survive(number: int) -> None:
 
 def test_all_kinds_of_values() -> None:
     read = decoder(
-        define(A, "t", *[(each, kind) for each, kind in zip("abcdef", (BOOL, INT, UINT, BYTES, TEXT, B), strict=True)]),
-        encode_definition(B, Slice("[]s", C)),
-        define(C, "s", ("x", UINT)),
+        define(A, "t", *[(each, kind) for each, kind in zip("abcde", (BOOL, INT, UINT, TEXT, B), strict=True)]),
+        define(B, "s", ("x", UINT)),
         value(
             A,
             (0, encode_uint(1)),
             (1, encode_int(-3)),
             (2, encode_uint(300)),
-            (3, encode_bytes(b"\xff\0")),
-            (4, encode_text("Zürich")),
-            (5, encode_uint(2) + encode_fields([(0, encode_uint(7))]) + encode_fields([])),
+            (3, encode_text("Zürich")),
+            (4, encode_fields([(0, encode_uint(7))])),
         ),
     )
-    assert read.read() == {"a": True, "b": -3, "c": 300, "d": b"\xff\0", "e": "Zürich", "f": [{"x": 7}, {}]}
+    assert read.read() == {"a": True, "b": -3, "c": 300, "d": "Zürich", "e": {"x": 7}}
 
 
 def test_a_definition_may_come_in_the_middle_of_a_value() -> None:
@@ -134,14 +129,13 @@ DEFINED = define(A, "t", ("n", UINT), ("m", A), ("i", INTERFACE), ("l", B)), enc
         ((define(A, "t") + b"\0",), "data after the definition"),
         ((define(A, "t"), define(A, "t")), "too many types, or one twice"),
         (tuple(define(A + n, "t") for n in range(MAX_TYPES + 1)), "too many types"),
-        ((define(A, "t", *[("f", INT)] * 65),), "too many fields"),
+        ((define(A, "t", *[("f", INT)] * 4097),), "too many fields"),
         ((encode_int(-A) + b"\x04",), "another type than a struct or a slice"),
         ((encode_int(-A) + b"\x03\x02",), "another type than a struct or a slice"),
         ((encode_int(-A) + b"\x03\x01\x03\x01\0",), "an unknown part of a type"),
         ((encode_int(-A) + b"\x03\x01\0\x01\0\x01\0\0",), "an unknown part of a type"),
         ((encode_int(-A) + b"\x02\x01\0\x02\0\0\0",), "an unknown part of a type"),
         ((encode_int(-A) + b"\x02\x01\0\x01\x04\0\x01",), "an unknown part of a type"),
-        ((encode_int(-A) + b"\x03\x01\x01" + encode_text("n" * 257),), "a name of 257 bytes"),
         ((encode_int(-A) + b"\x03\x01\x01\x05ab",), "a value that is cut"),
         ((value(A),), "a value of type 64"),
         ((*DEFINED, value(B)), "a value of type 65"),
@@ -153,8 +147,7 @@ DEFINED = define(A, "t", ("n", UINT), ("m", A), ("i", INTERFACE), ("l", B)), enc
         ((*DEFINED, encode_int(A) + b"\x05"), "a t with more than 4 fields"),
         ((*DEFINED, encode_int(A) + b"\x02" * 100 + b"\0" * 101), "a value of type 64"),
         ((*DEFINED, encode_int(A) + (b"\x03\x01x" + encode_int(A) + b"\x01") * 100), "a value of type 64"),
-        ((*DEFINED, encode_int(A) + b"\x04\x7f\0"), "a list of 127 elements in a smaller message"),
-        ((*DEFINED, encode_int(A) + b"\x04\x01" * 100 + b"\0" * 101), "a value of type 65"),
+        ((*DEFINED, encode_int(A) + b"\x04"), "a value of type 65"),
     ],
 )
 def test_what_is_not_understood_is_refused(parts: tuple[bytes, ...], problem: str) -> None:
@@ -162,26 +155,13 @@ def test_what_is_not_understood_is_refused(parts: tuple[bytes, ...], problem: st
         read_all(decoder(*parts))
 
 
-LIST = define(A, "t", ("l", B), ("s", TEXT)), encode_definition(B, Slice("[]u", C)), define(C, "u")
-
-
 def test_a_message_of_many_small_values_is_refused() -> None:
     """An empty struct is one byte, and a dict here: a message of 64 MiB would take gigabytes."""
-
-    def of(count: int) -> bytes:
-        return value(A, (0, encode_uint(count) + bytes(count)))
-
-    most = MAX_VALUES - 1  # the list is one, too
-    read = decoder(*LIST, of(most), of(most), of(most + 1))
-    assert [len(read.read()["l"]) for _ in range(2)] == [most, most]
+    inner = define(B, "u", *[("f", C)] * 100), define(C, "v")
+    read = decoder(
+        define(A, "t", *[("s", B)] * 100), *inner, value(A, *[(n, (b"\x01" + b"\0") * 100 + b"\0") for n in range(100)])
+    )
     with pytest.raises(RemoteProtocolError, match=f"more than {MAX_VALUES} values in one"):
-        read.read()
-
-
-def test_a_long_text_is_refused() -> None:
-    read = decoder(*LIST, *(value(A, (1, encode_bytes(b"x" * size))) for size in (MAX_TEXT, MAX_TEXT + 1)))
-    assert len(read.read()["s"]) == MAX_TEXT
-    with pytest.raises(RemoteProtocolError, match=f"a text of more than {MAX_TEXT} bytes"):
         read.read()
 
 

@@ -18,7 +18,7 @@ from nsq_ha.spark.pyspark_private import write_file
 from nsq_ha.spark.trace.anomalies import gaps
 from nsq_ha.spark.trace.events import events, read_lines, url_of
 from nsq_ha.spark.trace.incremental import lives_by_day
-from nsq_ha.spark.trace.lifecycle import lifecycle, lifecycle_stream, split
+from nsq_ha.spark.trace.lifecycle import lifecycle
 from nsq_ha.spark.trace.page import html_page
 from nsq_ha.spark.trace.report import ReportOptions, TraceReport, trace_report
 
@@ -285,15 +285,6 @@ def test_the_server_s_own_log(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_both_logs_together_split_the_time(spark: SparkSession, tmp_path: Path) -> None:
-    lines = [client("publish", 1, 0, 1), client("delivery", 1, 9, 1), client("finish", 1, 12, 1)]
-    lines += [*put(1, 2), consume("START", 1, 5), consume("FIN", 1, 14)]
-    lives = lifecycle(events(read_lines(spark, [write(tmp_path / "both", lines)])))
-    (row,) = split(lives).collect()
-    assert (row.to_server_ms, row.in_server_ms, row.to_client_ms) == (2.0, 3.0, 4.0)
-
-
-@pytest.mark.slow
 def test_gaps_of_a_log(spark: SparkSession) -> None:
     rows = [("t", 0, offset, 40, offset.to_bytes(16, "big"), -7) for offset in (0, 40, 120)]
     frame = spark.createDataFrame(
@@ -302,20 +293,6 @@ def test_gaps_of_a_log(spark: SparkSession) -> None:
     (gap,) = gaps(frame).collect()
     assert (gap.kind, gap.detail) == ("gap", "begins at 120, the one before ends at 80")
     assert gap.trace_id == 2**64 - 7, "the column of a read shows an unsigned number signed"
-
-
-@pytest.mark.slow
-def test_a_stream_of_lines(spark: SparkSession, tmp_path: Path) -> None:
-    lines = tmp_path / "lines"
-    lines.mkdir()
-    write(lines / "1", [*whole(1, 0), client("publish", 9, 600_000), client("delivery", 9, 600_001)])
-    stream = lifecycle_stream(events(spark.readStream.text(str(lines))), grace="5 seconds")
-    query = stream.writeStream.format("memory").queryName("lives").outputMode("append").trigger(availableNow=True)
-    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
-    rows = spark.table("lives").where("channel is not null").collect()
-    assert [(row.message_id, row.outcome, row.first_finish_ns - row.first_start_ns) for row in rows] == [
-        (1, "done", 2 * MS)
-    ]
 
 
 @pytest.mark.slow

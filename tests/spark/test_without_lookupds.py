@@ -132,7 +132,7 @@ def test_a_stream_reads_on_and_warns_once(
     assert sorted(seen) == sorted(sent)
     warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(warned) == 1, warned
-    assert warned[0].startswith("no nsqlookupd answers, going on with the leaders known so far: ")
+    assert warned[0].startswith("no nsqlookupd answers, going on with the servers known so far: ")
 
 
 @pytest.mark.few(1)
@@ -162,7 +162,7 @@ def test_micro_batches_are_written_on(
         end = time.monotonic() + SILENCE
         while time.monotonic() < end:
             batch()
-    assert not caplog.records, "the reader of the stream warns"
+    assert [record.getMessage()[:22] for record in caplog.records] == ["no nsqlookupd answers,"]
     monkeypatch.delenv("SPARK_REUSE_WORKER")
     with worker_cluster(WriteOptions.parse(given).lookupd):
         pass  # closes what was kept

@@ -65,7 +65,6 @@ class AckPlanner:
         self._since = time.monotonic()
         self._moved_at = time.monotonic()
         self._reported: str | None = None
-        self._is_silent = False
 
     def close(self) -> None:
         """Stop pulling and unlock the folder."""
@@ -224,9 +223,6 @@ class AckPlanner:
             if not error.retriable or (not self._pullers and time.monotonic() - self._since >= self._options.patience):
                 raise
             found = {}
-        if self._cluster.silence is not None and not self._is_silent:
-            log.warning("no nsqlookupd answers, going on with the nsqds known so far: %s", self._cluster.silence)
-        self._is_silent = self._cluster.silence is not None
         for place, node in found.items():
             if place not in self._pullers:
                 puller = self._pullers[place] = Puller(node, place[0], self._options, self._spool, self._may_pull)

@@ -161,7 +161,6 @@ class Snapshots:
         self._denied: set[str] = set()
         self._options = options
         self._cluster = cluster
-        self._is_silent = False
 
     def complete(self) -> Mapping[str, TopicSnapshot]:
         """Take and return a snapshot of each topic with all its partitions.
@@ -191,12 +190,9 @@ class Snapshots:
         max_age = ROUTINE if options.metadata_refresh else 0.0
 
         def ask() -> Mapping[str, TopicSnapshot]:
-            try:
-                listed = topics_of(options, self._cluster, max_age=max_age)
-                topics = dict.fromkeys((*listed, *sorted(read)))
-                return self._keep([self._available(topic, max_age) for topic in topics])
-            finally:
-                self._report_silence()
+            listed = topics_of(options, self._cluster, max_age=max_age)
+            topics = dict.fromkeys((*listed, *sorted(read)))
+            return self._keep([self._available(topic, max_age) for topic in topics])
 
         return retried(ask, time.monotonic() + options.patience)
 
@@ -219,15 +215,6 @@ class Snapshots:
             if topic in self.last or options.subscribe_pattern is not None or not options.fail_on_data_loss:
                 return None
             raise
-
-    def _report_silence(self) -> None:
-        """Warn once that no nsqlookupd answers, and log that one answers again."""
-        error = self._cluster.silence
-        if error is not None and not self._is_silent:
-            log.warning("no nsqlookupd answers, going on with the leaders known so far: %s", error)
-        elif error is None and self._is_silent:
-            log.info("an nsqlookupd answers again")
-        self._is_silent = error is not None
 
 
 def _checked(view: TopicView, options: ReadOptions) -> TopicMeta:

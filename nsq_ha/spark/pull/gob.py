@@ -6,7 +6,7 @@ type follows. A stream defines a type once, before its first value. A value in a
 name, and there a definition cuts the value in two: the rest follows in the next message.
 
 Numbers have variable length. A struct has only the fields that are not zero, each after its distance from
-the last one, and ends with a zero. This module knows numbers, texts, structs, slices and interfaces. It
+the last one, and ends with a zero. This module decodes numbers, texts, structs and interfaces. It
 refuses everything else, and limits depth and number of what it reads.
 
 Source: the package ``encoding/gob`` of Go (its documentation; ``decodeTypeSequence`` for the interfaces).
@@ -34,13 +34,8 @@ MAX_TYPES: Final = 64
 """Types that a stream may define."""
 
 MAX_VALUES: Final = 4096
-"""Fields and elements of one value that are decoded. Each may be one byte, and becomes an object; calls have a few."""
+"""Fields of one value that are decoded. Each may be one byte, and becomes an object; calls have a few."""
 
-MAX_TEXT: Final = 1024 * 1024
-"""Bytes of a text that is decoded. The stack of a panic takes far less."""
-
-_MAX_FIELDS: Final = 64
-_MAX_NAME: Final = 256
 _LARGEST_DIGIT: Final = 128
 _MAX_WIDTH: Final = 8
 _SLICE: Final = 2  # number of the field in Go's wireType, counted from 1
@@ -220,7 +215,7 @@ class Decoder:
             more = self._uint()
         elif what == _STRUCT:
             count = self._uint() if more else 0
-            if count > _MAX_FIELDS:
+            if count > MAX_VALUES:
                 raise wrong("too many fields")
             self.types[number] = Struct(name, tuple(self._pair() for _ in range(count)))
             more = self._uint() if more else 0
@@ -233,7 +228,7 @@ class Decoder:
         while step := self._uint():
             place += step
             if place == 0:
-                name = self._name()
+                name = self._text()
             elif place == 1:
                 number = self._int()
             else:
@@ -263,23 +258,14 @@ class Decoder:
         if kind in (UINT, BOOL):
             number = self._uint()
             return bool(number) if kind == BOOL else number
-        if kind in (BYTES, TEXT):
-            data = bytes(self._chunk()[: MAX_TEXT + 1])
-            if len(data) > MAX_TEXT:
-                raise wrong(f"a text of more than {MAX_TEXT} bytes")
-            return data.decode("utf-8", "replace") if kind == TEXT else data
+        if kind == TEXT:
+            return self._text()
         if kind == INTERFACE:
             return self._interface(depth + 1)
-        found = self.types.get(kind)
-        if isinstance(found, Slice) and depth < MAX_DEPTH:
-            count = self._uint()
-            if count > len(self._data) - self._at:
-                raise wrong(f"a list of {count} elements in a smaller message")
-            return [self._value(found.element, depth + 1) for _ in range(count)]
         return self._struct(kind, depth + 1)
 
     def _interface(self, depth: int) -> Boxed | Raw | None:
-        name = self._name()
+        name = self._text()
         if not name:
             return None
         kind = self._kind(inside=True)
@@ -288,11 +274,8 @@ class Decoder:
         self._uint()  # its length, or that of the part before a definition
         return Boxed(name, self._struct(kind, depth))
 
-    def _name(self) -> str:
-        data = self._chunk()
-        if len(data) > _MAX_NAME:
-            raise wrong(f"a name of {len(data)} bytes")
-        return bytes(data).decode("utf-8", "replace")
+    def _text(self) -> str:
+        return bytes(self._chunk()).decode("utf-8", "replace")
 
     def _int(self) -> int:
         number = self._uint()

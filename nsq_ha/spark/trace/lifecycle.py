@@ -183,37 +183,3 @@ def percentiles(found: DataFrame, *by: str) -> DataFrame:
         *(share(part) for part in (0.5, 0.95, 0.99)),
         (f.max("max_ns") / _NS_OF_MS).alias("max_ms"),
     )
-
-
-def split(lives: DataFrame) -> DataFrame:
-    """Return the time to the server, inside it and back, for messages that are in both logs.
-
-    Columns: the key without ``side``, ``channel``, ``to_server_ms``, ``in_server_ms``, ``to_client_ms``. The times
-    to the server and to the client compare the clocks of two machines, so they are only as exact as those.
-    """
-    on = ["topic", "partition", "message_id", "channel"]
-    mine, theirs = lives.where("side = 'client'").alias("c"), lives.where("side = 'server'").alias("s")
-    return mine.join(theirs, on).select(
-        *on,
-        ((f.col("s.published_ns") - f.col("c.published_ns")) / _NS_OF_MS).alias("to_server_ms"),
-        ((f.col("s.first_start_ns") - f.col("s.published_ns")) / _NS_OF_MS).alias("in_server_ms"),
-        ((f.col("c.first_start_ns") - f.col("s.first_start_ns")) / _NS_OF_MS).alias("to_client_ms"),
-    )
-
-
-def lifecycle_stream(events: DataFrame, *, grace: str = "1 minute") -> DataFrame:
-    """Return lives from a stream of events; one row per message, after ``grace`` without an event.
-
-    Spark keeps state for messages with events within ``grace``. A row without
-    ``channel`` is the publish. An outcome is ``done``, ``timed out``,
-    ``requeued`` or ``pending``; only the whole log shows that a message is lost.
-
-    Args:
-        events: The result of :func:`nsq_ha.spark.trace.events.events`; a stream.
-        grace: A duration in Spark's notation.
-    """
-    timed = events.where("ts_ns is not null").withColumn(
-        "at", f.timestamp_micros((f.col("ts_ns") / 1000).cast("bigint"))
-    )
-    lives = timed.withWatermark("at", grace).groupBy(*KEY, "channel", f.session_window("at", grace)).agg(*measures())
-    return lives.withColumn("outcome", _outcome(f.lit(False))).drop("session_window", "last_event")
