@@ -222,7 +222,7 @@ def encode_mpub(topic: str, partition: int | None, bodies: Iterable[bytes]) -> b
     Source: server protocol 6; ``protocol_v2.go`` ``readMPUBEXT``.
     """
     given = [body if type(body) is bytes else as_bytes("message body", body) for body in bodies]
-    return encode_mpub_of(topic, partition, len(given), _joined(b"", body_sizes(given, MAX_SIZE), given))
+    return _batch(_head("MPUB", topic, partition), len(given), (_joined(b"", body_sizes(given, MAX_SIZE), given),))
 
 
 def gather_bodies(bodies: Sequence[bytes], largest: int) -> list[bytes]:
@@ -258,17 +258,6 @@ def body_sizes(bodies: Sequence[bytes], largest: int) -> list[int]:
         if not 0 < size <= largest:
             raise refuse_size("message body", size, largest)
     return sizes
-
-
-def encode_mpub_of(topic: str, partition: int | None, count: int, encoded: bytes) -> bytes:
-    """Encode ``MPUB`` of ``count`` messages that are encoded already, each as its size and its body.
-
-    Raises:
-        ConfigError: As for :func:`encode_mpub`.
-
-    Source: as for :func:`encode_mpub`.
-    """
-    return _batch(_head("MPUB", topic, partition), count, (encoded,))
 
 
 def gather_mpub_of(topic: str, partition: int | None, count: int, parts: Sequence[bytes]) -> list[bytes]:

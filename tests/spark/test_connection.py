@@ -33,8 +33,7 @@ from nsq_ha.spark.connection import BlockingConnection, ConnectionExpiredError, 
 from nsq_ha.spark.options import ConnectionOptions, ReadOptions, WriteOptions
 from nsq_ha.spark.plan.batch_planner import plan
 from nsq_ha.spark.read.range_reader import RangeReader
-from nsq_ha.spark.write.arrow_mpub import EncodedMpub
-from nsq_ha.spark.write.partition_writer import PartitionWriter
+from nsq_ha.spark.write.partition_writer import EncodedMpub, PartitionWriter
 from tests.spark.test_replay import ScriptedNsqd
 from tests.support.certificates import CA_FILE, server_context
 from tests.support.spark_rows import delivered

@@ -20,8 +20,7 @@ from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.server.answers import encode_traced
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
-from nsq_ha.spark.write.arrow_mpub import EncodedMpub
-from nsq_ha.spark.write.partition_writer import PartitionWriter, PartitionWritten
+from nsq_ha.spark.write.partition_writer import EncodedMpub, PartitionWriter, PartitionWritten
 from tests.spark.test_replay import OK, ScriptedNsqd, error
 
 IDENTIFIED = encode_frame(FrameType.RESPONSE, b"{}")

@@ -19,7 +19,7 @@ from nsq_ha.protocol.encoding import MAX_TRACE_ID
 from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.sink import check_columns, check_target
-from nsq_ha.spark.write.arrow_mpub import encode
+from nsq_ha.spark.write.partition_writer import encode
 from nsq_ha.spark.write.row_converter import OutgoingRow, RowConverter, TargetTopic, TraceIds, UnplacedRowError
 
 PLAIN = TargetTopic("t", 4, ordered=False, extended=False)

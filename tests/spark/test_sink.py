@@ -15,7 +15,7 @@ from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
     from nsq_ha.spark.cluster import BlockingCluster
-    from nsq_ha.spark.write.arrow_mpub import EncodedMpub
+    from nsq_ha.spark.write.partition_writer import EncodedMpub
 
 TARGETS = {"orders": TargetTopic("orders", 3, ordered=False, extended=False)}
 MOST, LARGEST = 50, 2048

@@ -14,7 +14,7 @@ import itertools
 import operator
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +24,10 @@ from nsq_ha.options.types import Backoff
 from nsq_ha.policy.lane import PROMPT_REFUSAL
 from nsq_ha.policy.timing import delay_after
 from nsq_ha.protocol import decode_traced
+from nsq_ha.protocol.encoding import encode_mpub, encode_mpub_ext, encode_mpub_trace
 from nsq_ha.protocol.frames import OK
 from nsq_ha.protocol.messages import check_traced, traced_size
 from nsq_ha.spark.connection import BlockingConnection
-from nsq_ha.spark.write.arrow_mpub import Block, EncodedMpub, encode
 
 if TYPE_CHECKING:
     from nsq_ha.policy.topology import Node
@@ -36,11 +36,42 @@ if TYPE_CHECKING:
     from nsq_ha.spark.write.row_converter import OutgoingRow, RowConverter
 
 _ROOM: Final = 16  # maximum bytes of a message in an MPUB besides body and header
-_LONG: Final = 32  # shortest run of rows of one partition that is added at once
 _PLACE: Final = operator.itemgetter(0, 1)
 _ANSWER_TIMEOUT: Final = 10.0
 _IDLE: Final = 5.0  # seconds without a publish in which nsqd ends no connection
 _RETRY: Final = Backoff(initial=0.05, maximum=1.0, factor=2.0, jitter=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedMpub:
+    """One encoded MPUB.
+
+    Attributes:
+        command: The bytes to send.
+        rows: Number of messages.
+        size: Bytes of their bodies.
+        traced: Whether it is an ``MPUB_TRACE``, whose answer says where it is stored.
+    """
+
+    command: bytes
+    rows: int
+    size: int
+    traced: bool = False
+
+
+def encode(topic: str, partition: int, rows: Sequence[OutgoingRow], *, extended: bool, traced: bool) -> EncodedMpub:
+    """Return the MPUB of rows of one partition.
+
+    Raises:
+        ConfigError: A message is larger than the server accepts.
+    """
+    if extended:
+        command = encode_mpub_ext(topic, partition, [(row.ext, row.body) for row in rows])
+    elif traced:
+        command = encode_mpub_trace(topic, partition, [(row.trace_id, row.body) for row in rows])
+    else:
+        command = encode_mpub(topic, partition, [row.body for row in rows])
+    return EncodedMpub(command, len(rows), sum(len(row.body) for row in rows), traced=traced and not extended)
 
 
 @dataclass(slots=True)
@@ -227,17 +258,8 @@ class TaskWriter:
         Raises:
             NsqError: See :meth:`PartitionWriter.send` and :meth:`RowConverter.messages`.
         """
-        block = Block.of(batch, self._options, self._rows.targets)
-        if block is not None:
-            # Rows that complete the waiting MPUB of the block's partition.
-            held = len(self._waiting.get((block.topic, block.partition), ()))
-            lacking = min(self._options.batch_messages - held if held else 0, block.count)
-            self._add(self._rows.messages(batch.slice(0, lacking)))
-            sent = self._send_whole(block, lacking)
-            self._rows.passed(sent)
-            batch = batch.slice(lacking + sent)
-        if batch.num_rows:
-            self._add(self._rows.messages(batch))
+        for place, run in itertools.groupby(self._rows.messages(batch), _PLACE):
+            self._hold(place, run)
 
     def finish(self) -> Mapping[tuple[str, int], PartitionWritten]:
         """Send the remaining rows and wait for all answers."""
@@ -252,57 +274,21 @@ class TaskWriter:
         for writer in self._writers.values():
             writer.close()
 
-    def _add(self, rows: Iterator[OutgoingRow]) -> None:
-        for place, run in itertools.groupby(rows, _PLACE):
-            held = self._waiting.setdefault(place, [])
-            part = list(run)
-            while part:
-                # Rows that Spark has sorted by partition come in long runs: add as many at once as fit into an MPUB.
-                fitting = part[: self._options.batch_messages - len(held)]
-                if len(fitting) < _LONG or not self._hold(place, fitting):
-                    fitting = part[:_LONG]
-                    self._hold_each(place, fitting)
-                held = self._waiting[place]
-                part = part[len(fitting) :]
-
-    def _send_whole(self, block: Block, start: int) -> int:
-        """Send messages of a block from ``start`` on, as far as they fill MPUBs; return how many."""
-        place, most = (block.topic, block.partition), self._options.batch_messages
-        if len(self._waiting.get(place, ())) >= most:
-            self._send(place)
-        at = start
-        # Waiting rows come first.
-        while not self._waiting.get(place) and at + most <= block.count:
-            mpub = block.mpub(at, at + most, self._options.batch_bytes)
-            if mpub is None:
-                break
-            self._writer(place).send(mpub)
-            at += most
-        return at - start
-
-    def _hold(self, place: tuple[str, int], rows: list[OutgoingRow]) -> bool:
-        """Keep rows for the next MPUB, unless they would make it too large."""
-        size = self._sizes.get(place, 0) + sum([len(row[2]) + len(row[4]) for row in rows]) + _ROOM * len(rows)
-        if size > self._options.batch_bytes:
-            return False
-        self._waiting[place] += rows
-        self._sizes[place] = size
-        return True
-
-    def _hold_each(self, place: tuple[str, int], rows: list[OutgoingRow]) -> None:
-        """Keep rows one by one; send each full MPUB."""
+    def _hold(self, place: tuple[str, int], rows: Iterable[OutgoingRow]) -> None:
+        """Keep rows for the next MPUB; send each full one."""
         most, largest = self._options.batch_messages, self._options.batch_bytes
-        held = self._waiting[place]
+        held, filled = self._waiting.setdefault(place, []), self._sizes.get(place, 0)
         for row in rows:
             size = len(row[2]) + len(row[4]) + _ROOM
-            if len(held) >= most or (held and self._sizes[place] + size > largest):
+            if len(held) >= most or (held and filled + size > largest):
                 self._send(place)
-                held = self._waiting[place]
+                held, filled = self._waiting[place], 0
             held.append(row)
-            self._sizes[place] = self._sizes.get(place, 0) + size
+            filled += size
+        self._sizes[place] = filled
 
     def _send(self, place: tuple[str, int]) -> None:
-        rows, self._waiting[place], self._sizes[place] = self._waiting[place], [], 0
+        rows, self._waiting[place] = self._waiting[place], []
         if rows:
             extended = self._rows.targets[place[0]].extended
             self._writer(place).send(encode(*place, rows, extended=extended, traced=self._options.trace))

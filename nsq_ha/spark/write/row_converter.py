@@ -282,10 +282,6 @@ class RowConverter:
                     f" its --max-msg-size says"
                 )
 
-    def passed(self, count: int) -> None:
-        """Count rows that were published without this converter."""
-        self._number += count
-
     def _partitions(self, columns: Mapping[str, Any], topics: Sequence[str]) -> list[int]:
         how = self._options.partitioner
         named = columns["partition"].to_pylist() if how == "column" and "partition" in columns else [None] * len(topics)

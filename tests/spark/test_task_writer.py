@@ -1,4 +1,4 @@
-"""Rows of one partition that become MPUBs in Arrow: the same messages in the same order as row by row."""
+"""The MPUBs of a task: each partition's messages are whole and in order, within the limits of an MPUB."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from nsq_ha.protocol import Mpub
 from nsq_ha.protocol.server.decoder import decode_commands
 from nsq_ha.spark.options import WriteOptions
 from nsq_ha.spark.write import partition_writer
-from nsq_ha.spark.write.arrow_mpub import EncodedMpub
-from nsq_ha.spark.write.partition_writer import PartitionWritten, TaskWriter
+from nsq_ha.spark.write.partition_writer import EncodedMpub, PartitionWritten, TaskWriter
 from nsq_ha.spark.write.row_converter import RowConverter, TargetTopic, TraceIds
 
 if TYPE_CHECKING:
@@ -96,6 +95,6 @@ def test_the_messages_of_each_partition_are_whole_and_in_order(
         assert all(sum(map(len, mpub.bodies)) <= LARGEST for mpub in mpubs)
 
 
-def test_a_row_that_cannot_be_published_is_reported_by_its_number_behind_blocks_too() -> None:
+def test_a_row_that_cannot_be_published_is_reported_by_its_number_in_a_later_batch_too() -> None:
     with pytest.raises(ConfigError, match=f"row {2 * MOST + 1} of the task has no value"):
         published([small(2 * MOST), batch([b"a", b""], [1, 1])], options())
