@@ -1,9 +1,8 @@
 """All private parts of PySpark that nsq_ha uses, and what happens if one is missing.
 
 No other module uses them. They may change in any minor version of PySpark, so
-:data:`SUPPORTED` ends before the first untested one. :func:`require` names missing
-parts before a session starts; without the parts of :class:`ReturnsRows`, tasks read
-all micro-batches.
+:data:`SUPPORTED` ends before the first untested one, and :func:`require` names missing
+parts before a session starts.
 
 **Source:** PySpark 4.2.0 and 4.3.0: ``java_gateway.py``, ``core/context.py``,
 ``sql/datasource_internal.py``, ``sql/streaming/python_streaming_source_runner.py``.
@@ -12,7 +11,6 @@ all micro-batches.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 import sys
 import tempfile
@@ -27,20 +25,16 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import SparkSession
 
-log: Final = logging.getLogger("nsq_ha.spark")
-
 SUPPORTED: Final = ">=4.2,<4.4"
 """The tested versions of PySpark: the oldest, the newest and all between; as in ``pyproject.toml``."""
 
-SESSION_PARTS: Final = (
+PARTS: Final = (
     "java_gateway:launch_gateway",
     "core.context:SparkContext._ensure_initialized",
     "core.context:SparkContext._gateway",
+    "sql.datasource_internal:_SimpleStreamReaderWrapper.getCache",
 )
-"""What a session on this machine needs."""
-
-ROW_PARTS: Final = ("sql.datasource_internal:_SimpleStreamReaderWrapper.getCache",)
-"""What :class:`ReturnsRows` needs."""
+"""What this module uses of PySpark."""
 
 _ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -52,11 +46,6 @@ _ADDED_BY_STREAMS: Final[Mapping[str, str]] = MappingProxyType(
 )  # variables that Spark sets when it starts a stream's process, with PySpark's defaults
 
 
-def missing(*parts: str) -> list[str]:
-    """Return the parts that this PySpark lacks; each is ``module:attribute.attribute`` below ``pyspark``."""
-    return [part for part in parts if not _has(*part.split(":"))]
-
-
 def _has(module: str, attributes: str) -> bool:
     try:
         functools.reduce(getattr, attributes.split("."), import_module(f"pyspark.{module}"))
@@ -66,12 +55,12 @@ def _has(module: str, attributes: str) -> bool:
 
 
 def require() -> None:
-    """Check the parts that a session needs.
+    """Check the parts of PySpark.
 
     Raises:
         SparkUnavailableError: A part is missing; the text names it and the versions that have it.
     """
-    if lacking := missing(*SESSION_PARTS):
+    if lacking := [part for part in PARTS if not _has(*part.split(":"))]:
         raise SparkUnavailableError(
             f"PySpark {import_module('pyspark').__version__} has no {', '.join(lacking)}, which nsq_ha uses: "
             f"pip install 'pyspark{SUPPORTED}'"
@@ -142,14 +131,6 @@ class ReturnsRows:
     """
 
     _rows: list[Any]
-
-    @staticmethod
-    @functools.cache
-    def can_return_rows() -> bool:
-        """Return whether PySpark has the parts for this; warn once if it does not."""
-        if lacking := missing(*ROW_PARTS):
-            log.warning("PySpark has no %s: tasks read small micro-batches too, which takes longer", ", ".join(lacking))
-        return not lacking
 
     def return_rows(self, rows: list[Any]) -> None:
         """Return rows with the partitions that the current call of ``partitions`` returns."""

@@ -97,7 +97,7 @@ class NsqStreamReader(ReturnsRows, DataSourceStreamReader, SupportsTriggerAvaila
         if isinstance(planner, AckPlanner):
             return [InputPartition(part) for part in planner.ranges(start, end)]
         ranges = planner.ranges(start, end)
-        if self._driver_read.wants(ranges) and self.can_return_rows():
+        if self._driver_read.wants(ranges):
             rows = self._driver_read.rows(ranges, planner.cluster)
             if rows is not None:
                 self.return_rows(rows)

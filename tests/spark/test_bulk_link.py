@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from types import SimpleNamespace
 
 import pytest
 
-from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError, ResponseTimeoutError
+from nsq_ha.errors import ConnectionLostError, NsqError, RemoteProtocolError
 from nsq_ha.policy.topology import Node
 from nsq_ha.spark.pull.calls import Pull, Pulled, PullRefused, entries_of
 from nsq_ha.spark.pull.gob import encode_uint
 from nsq_ha.spark.pull.serving import AnswerWriter, CallReader, StoredEntry
-from nsq_ha.spark.read.bulk import link as link_module
 from nsq_ha.spark.read.bulk.link import LARGEST, BulkLink, copy_port
 
 PULL = Pull("flights", 0, 0, 1)
@@ -115,23 +112,6 @@ def test_what_is_no_answer_ends_the_connection(stream: bytes, error: type[NsqErr
         link.ask(PULL)
         with pytest.raises(error, match=problem):
             link.answer(10)
-
-
-def test_a_byte_now_and_then_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each one began the patience again, so an answer of megabytes could take years."""
-    now = itertools.count(0.0, 0.5)
-    link = linked(("127.0.0.1", 1))
-    link._buffer = memoryview(encode_uint(1_000_000))  # noqa: SLF001
-
-    def receive_into(_part: memoryview, wait: float) -> int:
-        assert 0 < wait <= 10.0
-        assert next(now) < 100.0
-        return 1
-
-    monkeypatch.setattr(link_module, "time", SimpleNamespace(monotonic=lambda: next(now)), raising=False)
-    monkeypatch.setattr(link._wire, "receive_into", receive_into)  # noqa: SLF001
-    with pytest.raises(ResponseTimeoutError, match="sent only a part of an answer in time"):
-        link.answer(10.0)
 
 
 @pytest.mark.parametrize(

@@ -107,17 +107,6 @@ def test_a_checkpoint_of_another_source_is_refused(saved: Any) -> None:  # noqa:
     assert len(str(refused.value)) < 1000
 
 
-DAMAGED: list[object] = ["x", 5, True, [["t", 0]], {"t": 5}, {"t": [20]}, {"t": {"²": 20}}, {"t": {"0": None}}]
-
-
-@pytest.mark.parametrize("value", DAMAGED, ids=repr)
-@pytest.mark.parametrize("name", [RESTARTED, MARKS])
-def test_a_damaged_entry_is_refused(name: str, value: object) -> None:
-    plan = planner(one(OLD, OLD))
-    with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{name}'"):
-        plan.ranges(at(20), at(20) | {name: value})
-
-
 @pytest.mark.parametrize("value", ["5", 1.5, True, -1, [5], {}], ids=repr)
 def test_a_damaged_time_is_refused_and_does_not_switch_its_check_off(value: object) -> None:
     with pytest.raises(ConfigError, match=f"the checkpoint is damaged or from another source: it has '{PLANNED}'"):

@@ -14,13 +14,10 @@ from nsq_ha.spark.pull.gob import (
     Struct,
     decode_uint,
     encode_definition,
-    encode_int,
     encode_message,
-    encode_text,
     encode_uint,
 )
 from nsq_ha.spark.pull.serving import (
-    MAX_REQUEST,
     AnswerWriter,
     Called,
     CallReader,
@@ -226,28 +223,6 @@ def test_calls_that_are_not_known_are_named(old: bytes, new: bytes) -> None:
     called = list(CallReader().feed(REQUESTS.replace(old, new)))
     assert [call.pull for call in called] == [None] * 4
     assert called[0].method in (METHOD, METHOD[:-1] + "_")
-
-
-def test_a_partition_that_is_no_struct_is_refused() -> None:
-    wire = Struct("wireRequest", (("ID", 3), ("Request", 8)))
-    call = Struct("dispatcherRequest", (("Request", 8), ("Name", 6)))
-    pull = Struct("RpcPullCommitLogsReq", (("RpcTopicData", 6),))
-    box = encode_text("*consistence.RpcPullCommitLogsReq") + encode_int(66) + encode_message(b"\1\1x\0")
-    body = encode_message(b"\1", box, b"\1", encode_text(METHOD), b"\0")
-    stream = b"".join(
-        (
-            b"\0",
-            *(encode_message(encode_definition(64 + n, each)) for n, each in enumerate((wire, call, pull))),
-            encode_message(encode_int(64), b"\2", encode_text("*gorpc.dispatcherRequest"), encode_int(65), body, b"\0"),
-        )
-    )
-    with pytest.raises(RemoteProtocolError, match="a call with other types"):
-        list(CallReader().feed(stream))
-
-
-def test_nothing_is_nothing() -> None:
-    assert list(CallReader().feed(b"")) == []
-    assert MAX_REQUEST == 64 * 1024
 
 
 def test_an_answer_has_at_most_32_mib() -> None:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.core.context import SparkContext
-from pyspark.sql import datasource_internal
 
 from nsq_ha.errors import SparkUnavailableError
 from nsq_ha.spark import pyspark_private
-from nsq_ha.spark.pyspark_private import SUPPORTED, ReturnsRows, missing
+from nsq_ha.spark.pyspark_private import SUPPORTED
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    """Let each test check the parts again."""
-    ReturnsRows.can_return_rows.cache_clear()
-    yield
-    ReturnsRows.can_return_rows.cache_clear()
-
-
 def test_this_pyspark_has_all_parts() -> None:
-    assert not missing(*pyspark_private.SESSION_PARTS, *pyspark_private.ROW_PARTS)
     pyspark_private.require()
 
 
@@ -41,21 +29,6 @@ def test_a_missing_part_of_a_session_is_named_with_the_versions_that_have_it(mon
         rf"pip install 'pyspark{re.escape(SUPPORTED)}'",
         str(caught.value),
     )
-
-
-def test_parts_of_a_module_that_is_gone_are_missing() -> None:
-    assert missing("no.such.module:thing", "sql:SparkSession") == ["no.such.module:thing"]
-
-
-def test_without_the_wrapper_tasks_read_all_and_one_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
-    with caplog.at_level(logging.WARNING, "nsq_ha.spark"):
-        assert not ReturnsRows.can_return_rows()
-        assert not ReturnsRows.can_return_rows()
-    (record,) = caplog.records
-    assert "has no sql.datasource_internal:_SimpleStreamReaderWrapper.getCache: tasks read" in record.getMessage()
 
 
 def test_the_supported_versions_are_those_of_the_project_and_the_floor_is_tested() -> None:
