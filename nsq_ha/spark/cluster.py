@@ -335,24 +335,22 @@ class BlockingCluster:
             async with LookupClient(url, timeout=self._timeout) as client:
                 return await question(client)
 
+        tasks = [asyncio.create_task(ask(url)) for url in self.lookupd]
+        try:
+            done, late = await asyncio.wait(tasks, timeout=INCOMPLETE_GRACE if is_known else None)
+            if late and all(each.exception() for each in done):
+                done, _ = await asyncio.wait(tasks)
+        finally:
+            for each in tasks:
+                each.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         answers: list[T] = []
         error = LookupUnavailableError("no nsqlookupd gave a usable answer")
-        waiting = {asyncio.create_task(ask(url)) for url in self.lookupd}
-        until = time.monotonic() + INCOMPLETE_GRACE
-        try:
-            done = waiting
-            while waiting and done:
-                limit = max(0.0, until - time.monotonic()) if answers and is_known else None
-                done, waiting = await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    try:
-                        answers.append(each.result())
-                    except LookupUnavailableError as failed:
-                        error = failed
-        finally:
-            for each in waiting:
-                each.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        for each in done:
+            try:
+                answers.append(each.result())
+            except LookupUnavailableError as failed:
+                error = failed
         if not answers:
             raise error
         return answers

@@ -286,11 +286,7 @@ class BlockingConnection:
             ConnectionLostError: The connection ended; if the leader moved, the server sends no error before.
             RemoteProtocolError: The server violated the protocol.
         """
-        return self.accept(self.read(until))
-
-    def accept(self, data: bytes) -> Received:
-        """Take in data of the server; answer heartbeats. Raises as :meth:`receive`."""
-        received = self.protocol.receive(data)
+        received = self.protocol.receive(self.read(until))
         if received.heartbeats:
             self.send(NOP)
         if received.damaged:
@@ -298,7 +294,7 @@ class BlockingConnection:
         return received
 
     def read(self, until: float) -> bytes:
-        """Wait for data, which the caller passes on to :meth:`accept`. Raises as :meth:`receive`."""
+        """Wait for data; raises as :meth:`receive`."""
         now = time.monotonic()
         if until <= now:
             raise ResponseTimeoutError(f"{self._name} sent nothing in time")

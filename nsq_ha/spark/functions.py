@@ -29,7 +29,7 @@ Rule = Literal["murmur3", "java"]
 
 _CORRUPT: Final = "_nsq_ha_corrupt"
 _ORIGIN: Final = ("value", "topic", "partition", "timestamp", "message_id", "trace_id", "attempts")
-_UNSIGNED: Final = "18446744073709551616"  # 2 to the 64th, too large for an int of Java
+_ALL_IDS: Final = "18446744073709551616"  # 2 to the 64th, too large for an int of Java
 
 
 class Split(NamedTuple):
@@ -186,6 +186,12 @@ def decode_json(
     return decoded.withColumn(error, reason).withColumn(into, f.when(is_good, data.dropFields(_CORRUPT)))
 
 
+def unsigned(trace_id: Column) -> Column:
+    """Return a trace id as decimal(20,0), without the sign that a read shows: Spark has no unsigned numbers."""
+    number = trace_id.cast("decimal(20,0)")
+    return f.when(number < 0, number + f.lit(_ALL_IDS).cast("decimal(20,0)")).otherwise(number)
+
+
 def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False) -> Split:
     """Set rows with an error apart, as dead letters for a write to a dead-letter topic.
 
@@ -207,16 +213,13 @@ def split_bad(frame: DataFrame, *, error: str = "error", envelope: bool = False)
         raise ConfigError(
             f"split_bad needs the column {missing[0]!r} of format('nsq'); there are: {', '.join(frame.columns)}"
         )
-    trace_id = f.coalesce("trace_id", f.lit(0)).cast("decimal(20,0)")
     fields = {
         "topic": f.col("topic"),
         "partition": f.col("partition").cast("string"),
         "channel": f.lit("spark"),
         "nsqd": f.lit(""),
         "id": f.lower(f.hex("message_id")),
-        "trace_id": f.when(trace_id < 0, trace_id + f.lit(_UNSIGNED).cast("decimal(20,0)"))
-        .otherwise(trace_id)
-        .cast("string"),
+        "trace_id": unsigned(f.coalesce("trace_id", f.lit(0))).cast("string"),
         "attempts": f.col("attempts").cast("string"),
         "timestamp_ns": (f.unix_micros("timestamp") * 1000).cast("string"),
         "given_up_at": f.date_format(f.current_timestamp(), "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx"),

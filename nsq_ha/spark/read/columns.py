@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _MAX_SHORT: Final = 2**15 - 1
-_LARGE_BYTES: Final = 8 * 1024  # from this average on, joining slices costs less than Arrow's take
 _TRACE_ID: Final = Struct(">8xq")
 
 Messages = Sequence[Message]
@@ -185,26 +184,16 @@ def _repeated(value: object, kind: object, count: int) -> Any:  # noqa: ANN401 -
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
-def _joined(bodies: Sequence[bytes | memoryview]) -> Any:  # noqa: ANN401 - pyarrow has no types
+def _joined(bodies: Sequence[bytes]) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return bodies as a column, copying each once: pyarrow moves them again whenever its buffer grows."""
     bounds = np.zeros(len(bodies) + 1, np.int32)
     np.cumsum([len(body) for body in bodies], out=bounds[1:])
-    if bounds[-1] <= _LARGE_BYTES * len(bodies):
-        joined: Any = b"".join(bodies)
-    else:
-        # numpy asks for large pages: the first use of small ones costs as much as the copy.
-        joined = np.empty(int(bounds[-1]), np.uint8).data
-        for body, start, end in zip(bodies, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            joined[start:end] = body
-    return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(joined)])
+    return pa.Array.from_buffers(pa.binary(), len(bodies), [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(bodies))])
 
 
 def _bodies(raw: StoredMessages) -> Any:  # noqa: ANN401 - pyarrow has no types
     """Return the bodies: every second slice of the data, whose other slices are the heads."""
     count, starts, ends = len(raw), raw.bodies, raw.ends
-    if ends[-1] - starts[0] > _LARGE_BYTES * count:
-        data = raw.data.data
-        return _joined([data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)])
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[:-1:2], bounds[1::2] = starts, ends
     bounds[-1] = bounds[-2]

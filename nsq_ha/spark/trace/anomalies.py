@@ -11,12 +11,11 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
+from nsq_ha.spark.functions import unsigned
 from nsq_ha.spark.trace.lifecycle import PARTITION
 
 KINDS: Final = ("lost", "repeated", "out_of_order", "gap")
 """Kinds of anomalies."""
-
-_UNSIGNED: Final = "18446744073709551616"  # 2 to the 64th, too large for an int of Java
 
 COLUMNS: Final = ("kind", "side", "topic", "partition", "channel", "message_id", "trace_id", "ts_ns", "detail")
 
@@ -74,8 +73,6 @@ def gaps(rows: DataFrame) -> DataFrame:
     window = Window.partitionBy("topic", "partition").orderBy("offset")
     end = f.lag(f.col("offset") + f.col("raw_size")).over(window)
     broken = rows.withColumn("end", end).where("end is not null and end != offset")
-    signed = f.col("trace_id").cast("decimal(20,0)")
-    trace_id = f.when(signed < 0, signed + f.lit(_UNSIGNED).cast("decimal(20,0)")).otherwise(signed)
     number = f.conv(f.hex(f.substring("message_id", 1, 8)), 16, 10).cast("bigint")
     return broken.select(
         f.lit("gap").alias("kind"),
@@ -84,7 +81,7 @@ def gaps(rows: DataFrame) -> DataFrame:
         "partition",
         f.lit(None).cast("string").alias("channel"),
         number.alias("message_id"),
-        trace_id.cast("decimal(20,0)").alias("trace_id"),
+        unsigned(f.col("trace_id")).cast("decimal(20,0)").alias("trace_id"),
         (f.unix_micros("timestamp") * 1000).alias("ts_ns"),
         f.concat(f.lit("begins at "), f.col("offset"), f.lit(", the one before ends at "), f.col("end")).alias(
             "detail"
