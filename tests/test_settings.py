@@ -27,7 +27,7 @@ from nsq_ha import (
 )
 from nsq_ha.admin import AdminClient
 from nsq_ha.options import FILE_VARIABLE
-from nsq_ha.options.environment import MAX_FILE_BYTES, config_of, settings_of
+from nsq_ha.options.environment import config_of, settings_of
 from nsq_ha.options.ext_filter import ExtFilter
 from nsq_ha.options.types import Backoff as BackoffFields
 
@@ -271,11 +271,6 @@ def test_options_of_the_other_client_are_left_out() -> None:
     assert options(ClientConfig, environ, toml) == {}
 
 
-def test_a_key_of_many_parts_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^nsq\.toml has a line with more than 500 dots; write a long list"):
-        settings_of(ProducerConfig, {}, "a." * 501 + "a = 1", "nsq.toml")
-
-
 # ------------------------------------------------------------ errors
 
 
@@ -510,13 +505,10 @@ def test_an_admin_client_from_the_environment(client: Any, monkeypatch: pytest.M
 def test_a_file_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     latin = tmp_path / "latin.toml"
     latin.write_bytes(b'client_id = "\xe9"')
-    large = tmp_path / "large.toml"
-    large.write_text(f"# {'x' * MAX_FILE_BYTES}")
     for file, reason in [
         (str(tmp_path / "none.toml"), "No such file"),
         (str(tmp_path), "directory"),
         (str(latin), "not encoded as UTF-8"),
-        (str(large), "it has more than 131072 bytes"),
     ]:
         monkeypatch.setenv(FILE_VARIABLE, file)
         with pytest.raises(ConfigError, match=f"NSQ_HA_CONFIG names the file '.*', which cannot be read: .*{reason}"):

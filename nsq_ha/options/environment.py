@@ -13,7 +13,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 OF_ADMIN: Final = ("lookupd", "lookupd_tls", "tls")
 """The options that an admin client takes, too."""
-
-MAX_FILE_BYTES: Final = 128 * 1024
-"""Of the file; a secret alone may have 64 KiB."""
-
-_MAX_DOTS: Final = 500
-"""In a line of the file: the time that ``tomllib`` takes grows with the square of the parts of a key."""
 
 _TEST_PREFIX: Final = f"{PREFIX}TEST_"
 """Begins the names of variables for test suites, which are ignored."""
@@ -74,8 +68,12 @@ class _Given(NamedTuple):
     is_text: bool = False
 
 
+class _Parts(dict[str, _Given]):
+    """What a source gives for an option that consists of several, such as ``tls``."""
+
+
 _Layer = dict[str, _Given]
-"""What one source gives, by the paths of options, such as ``window`` and ``tls.ca_file``."""
+"""What one source gives, by the names of options."""
 
 
 # ---------------------------------------------------------------- of this process
@@ -122,11 +120,7 @@ def settings_from_env(kind: type[ClientConfig]) -> Settings:
 
 def _text_of(file: str) -> str:
     try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-        if len(content) <= MAX_FILE_BYTES:
-            return content.decode("utf-8-sig")
-        reason = f"it has more than {MAX_FILE_BYTES} bytes"
+        return Path(file).read_text("utf-8-sig")
     except OSError as error:
         reason = error.strerror or type(error).__name__
     except UnicodeDecodeError:
@@ -191,47 +185,36 @@ def settings_of(
         ConfigError: The text is not TOML, a key is unknown, a variable is nearly the one of an option, or a value
             is wrong.
     """
-    file = shown(file)[1:-1]
     merged: _Layer = {}
-    for layer in (*_of_document(kind, _document(toml, file), file), _of_environ(kind, environ)):
-        merged = _over(merged, layer)
-    settings = Settings({}, {})
-    for option in dict.fromkeys(path.partition(".")[0] for path in merged):
-        _read(declared(kind)[option], merged, settings)
+    for layer in (*_of_document(kind, toml, shown(file)[1:-1]), _of_environ(environ)):
+        if _EITHER & layer.keys():
+            merged = {name: given for name, given in merged.items() if name not in _EITHER}
+        for name, given in layer.items():
+            weaker = merged[name].value if name in merged else None
+            has_parts = isinstance(given.value, _Parts) and isinstance(weaker, _Parts)
+            merged[name] = given._replace(value=_Parts(weaker | given.value)) if has_parts else given
+    settings, known = Settings({}, {}), declared(kind)
+    for name, given in merged.items():
+        if name in known:
+            settings.options[name], settings.places[name] = _read(known[name], given)
     return settings
 
 
-def _over(weaker: _Layer, stronger: _Layer) -> _Layer:
-    """Return both layers as one."""
-    merged: _Layer = {}
-    for path, given in weaker.items():
-        name, _, part = path.partition(".")
-        is_replaced = path in stronger or (path in _EITHER and not _EITHER.isdisjoint(stronger))
-        is_off = part and name in stronger and stronger[name].value is not True
-        is_refined = not part and any(other.startswith(f"{name}.") for other in stronger)
-        if not (is_replaced or is_off or is_refined):
-            merged[path] = given
-    return merged | stronger
-
-
-def _read(option: Option, layer: _Layer, settings: Settings) -> None:
-    """Add the value of an option, which may consist of several, such as ``tls``."""
-    name, given = option.name, layer.get(option.name)
-    parts = {path.partition(".")[2]: each for path, each in layer.items() if path.startswith(f"{name}.")}
+def _read(option: Option, given: _Given) -> tuple[object, str]:
+    """Return the value of an option, and where it stands."""
     if option.group is None:
-        value, place = _value(option, layer[name]), layer[name].place
-    elif given is not None and not (given.value is True and option.may_be_none):
+        return _value(option, given), given.place
+    if not isinstance(given.value, _Parts):
         _check_off(option, given)
-        value, place = None, given.place
-    else:
-        place = ", ".join(each.place for each in parts.values()) or (given.place if given is not None else name)
-        fields = declared(option.group)
-        values = {part: _value(fields[part], each) for part, each in parts.items()}
-        try:
-            value = option.group(**values) if option.default is None else dataclasses.replace(option.default, **values)
-        except ConfigError as error:
-            raise ConfigError(f"{place}: {error}") from None
-    settings.options[name], settings.places[name] = value, place
+        return None, given.place
+    place = ", ".join(each.place for each in given.value.values()) or given.place
+    fields = declared(option.group)
+    values = {part: _value(fields[part], each) for part, each in given.value.items()}
+    try:
+        found = option.group(**values) if option.default is None else dataclasses.replace(option.default, **values)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from None
+    return found, place
 
 
 def _value(option: Option, given: _Given) -> Any:  # noqa: ANN401 - of any option
@@ -254,45 +237,47 @@ def _check_off(option: Option, given: _Given) -> None:
     raise ConfigError(f"{given.place} {wanted}{', or true or false' if option.may_be_none else ''}")
 
 
-# ---------------------------------------------------------------- names
+# ---------------------------------------------------------------- sources
 
 
-def _paths(kind: type[ClientConfig]) -> dict[str, Option]:
-    """Return the options, and the parts of those that consist of several, by their paths."""
-    found: dict[str, Option] = {}
-    for name, option in declared(kind).items():
-        found[name] = option
-        if option.group is not None:
-            found |= {f"{name}.{part}": each for part, each in declared(option.group).items()}
-    return found
+def _all_options() -> dict[str, Option]:
+    return {name: option for kind in _TABLES.values() for name, option in declared(kind).items()}
 
 
-def _all_paths() -> dict[str, Option]:
-    return {path: option for kind in _TABLES.values() for path, option in _paths(kind).items()}
+def _paths(options: Mapping[str, Option]) -> Iterator[str]:
+    """Return the names of options, and of the parts of those that consist of several, as in ``tls.ca_file``."""
+    for name, option in options.items():
+        yield name
+        yield from (f"{name}.{part}" for part in (declared(option.group) if option.group else ()))
 
 
 def _variable(path: str) -> str:
     return PREFIX + path.replace(".", "_").upper()
 
 
-# ---------------------------------------------------------------- variables
+def _whole(option: Option, value: object) -> object:
+    """Return a single value; for an option that consists of several, whether it is on, or none of its parts."""
+    if option.group is None:
+        return value
+    if isinstance(value, str):
+        value = FLAGS.get(value.lower(), value or None)
+    return _Parts() if value is True and option.may_be_none else value
 
 
-def _of_environ(kind: type[ClientConfig], environ: Mapping[str, str]) -> _Layer:
-    known = {_variable(path): path for path in _all_paths()}
-    paths, layer = _paths(kind), _Layer()
-    for name, text in environ.items():
-        path = known.get(name)
-        if path is None:
-            _check_unknown(name, known)
-        elif path in paths:
-            layer[path] = _Given(_given(paths[path], text), name, is_text=True)
+def _of_environ(environ: Mapping[str, str]) -> _Layer:
+    options, layer = _all_options(), _Layer()
+    known = {_variable(path): path for path in _paths(options)}
+    for variable, text in environ.items():
+        if variable not in known:
+            _check_unknown(variable, known)
+            continue
+        name, _, part = known[variable].partition(".")
+        value = _Parts({part: _Given(text, variable, is_text=True)}) if part else _whole(options[name], text)
+        before = layer[name].value if name in layer else _Parts()
+        if isinstance(value, _Parts):  # a switch that is off wins over parts
+            value = _Parts(before | value) if isinstance(before, _Parts) else before
+        layer[name] = _Given(value, variable, is_text=True)
     return layer
-
-
-def _given(option: Option, value: object) -> object:
-    """Return what a source gives; for an option that consists of several, whether it is on, if a text says that."""
-    return FLAGS.get(value.lower(), value or None) if isinstance(value, str) and option.group is not None else value
 
 
 def _check_unknown(name: str, known: Mapping[str, str]) -> None:
@@ -308,50 +293,39 @@ def _check_unknown(name: str, known: Mapping[str, str]) -> None:
         raise ConfigError(f"unknown environment variable {shown(name)[1:-1]}: did you mean {meant}?")
 
 
-# ---------------------------------------------------------------- the file
-
-
-def _document(toml: str, file: str) -> dict[str, Any]:
-    if not toml:
-        return {}
-    if any(line.count(".") > _MAX_DOTS for line in toml.splitlines()):
-        raise ConfigError(f"{file} has a line with more than {_MAX_DOTS} dots; write a long list over several lines")
-    try:
-        return tomllib.loads(toml)
-    except (ValueError, RecursionError) as error:
-        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a value is too large or too deep"
-    raise ConfigError(f"{file} is not TOML: {reason}")
-
-
-def _of_document(kind: type[ClientConfig], document: dict[str, Any], file: str) -> tuple[_Layer, _Layer]:
+def _of_document(kind: type[ClientConfig], toml: str, file: str) -> tuple[_Layer, _Layer]:
     """Return what the top of the file gives, and what the table of ``kind`` does."""
-    top: dict[str, Any] = {}
-    own = _Layer()
-    for key, value in document.items():
-        owner = _TABLES.get(key)
-        if owner is None:
-            top[key] = value
-        elif not isinstance(value, dict):
-            raise ConfigError(f"{key} in {file} must be a table, as in [{key}], not {type(value).__name__}")
-        else:
-            layer = _of_table(value, _paths(owner), f"{key}.", file)
-            own |= layer if kind is owner else {}
-    paths = _paths(kind)
-    found = _of_table(top, _all_paths(), "", file, tuple(_TABLES))
-    return {path: given for path, given in found.items() if path in paths}, own
+    reason = "a value is too large or too deep"
+    try:
+        document = tomllib.loads(toml)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, tomllib.TOMLDecodeError) else reason
+        document = None
+    if document is None:  # not in the clause above: a kept error would hold the text
+        raise ConfigError(f"{file} is not TOML: {reason}")
+    layers: dict[type[ClientConfig] | None, _Layer] = {}
+    for key, owner in _TABLES.items():
+        table = document.pop(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"{key} in {file} must be a table, as in [{key}], not {type(table).__name__}")
+        layers[owner] = _of_table(table, declared(owner), f"{key}.", file)
+    return _of_table(document, _all_options(), "", file), layers.get(kind, {})
 
 
-def _of_table(
-    table: dict[str, Any], paths: Mapping[str, Option], before: str, file: str, tables: tuple[str, ...] = ()
-) -> _Layer:
+def _of_table(table: dict[str, Any], options: Mapping[str, Option], before: str, file: str) -> _Layer:
     layer = _Layer()
+    known = list(_paths(options))
     for key, value in table.items():
-        is_group = isinstance(value, dict) and any(path.startswith(f"{key}.") for path in paths)
-        parts = {f"{key}.{part}": each for part, each in value.items()} if is_group else {key: value}
-        for path, each in (parts or {key: True}).items():
-            place = f"{before}{path} in {file}"
-            if path not in paths:
-                hint = did_you_mean(path, (*paths, *tables)) or f"; known are: {', '.join(sorted(paths))}"
+        option = options.get(key)
+        is_group = option is not None and option.group is not None and isinstance(value, dict)
+        given = {f"{key}.{part}": each for part, each in value.items()} if is_group else {key: value}
+        for path in given:
+            if path not in known:
+                hint = did_you_mean(path, (*known, *(() if before else _TABLES)))
+                hint = hint or f"; known are: {', '.join(sorted(known))}"
                 raise ConfigError(f"unknown option {shown(before + path)} in {file}{hint}")
-            layer[path] = _Given(_given(paths[path], each), place)
+        parts = _Parts(
+            {path.partition(".")[2]: _Given(each, f"{before}{path} in {file}") for path, each in given.items()}
+        )
+        layer[key] = _Given(parts if is_group else _whole(options[key], value), f"{before}{key} in {file}")
     return layer
