@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from nsq_ha.base.unexpected import log_traceback
@@ -36,6 +35,9 @@ _log: Final = logging.getLogger("nsq_ha.discovery")
 LIST_INTERVAL: Final = 30.0
 """Seconds between two requests for the list of nsqlookupds."""
 
+MANY_TOPICS: Final = 16
+"""Number of topics above which a plain nsqlookupd is asked for all nsqds and their topics instead of for each topic."""
+
 _CLOSE_LIMIT: Final = 1.0
 """Seconds that closing may take even if ``close_timeout`` is shorter; less could leave sockets open."""
 
@@ -44,27 +46,30 @@ class Engine:
     """What clients share: those whose options that decide how nsqlookupds are asked are equal.
 
     Attributes:
+        lookup_interval: The option.
         clients: Those that use it. They get the events, and are ended if the engine ends because of a bug of ours.
         servers: The known nsqlookupds. None with ``nsqd=``.
+        source: The same, or the fixed nodes.
+        in_flight: Held by each lookup.
     """
 
     def __init__(self, config: ClientConfig, key: Hashable) -> None:
-        self._config = config
         self._key = key
+        self.lookup_interval: float = config.lookup_interval
         self.clients: dict[Lookups, None] = {}
         self.servers: Servers | None = None
-        self._in_flight = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._lookups: dict[tuple[str, Access], TopicLookups] = {}
         self._slots: dict[Access, float] = {"r": -math.inf, "w": -math.inf}
         self._tasks: set[asyncio.Task[None]] = set()
         if config.nsqd:
-            self._source: Servers | FixedNodes = FixedNodes(config.nsqd)
+            self.source: Servers | FixedNodes = FixedNodes(config.nsqd)
             return
         http = new_client(config.lookupd, config.lookupd_tls, config.local_addr)
-        self._source = self.servers = Servers(
+        self.source = self.servers = Servers(
             config.lookupd, timeout=config.lookup_timeout, client=http, on_event=self._report
         )
-        self._start(self.servers.keep_lists(LIST_INTERVAL), "nsq_ha lists of nsqlookupds")
+        self.start(self.servers.keep_lists(LIST_INTERVAL), "nsq_ha lists of nsqlookupds")
 
     @classmethod
     def join(cls, config: ClientConfig, client: Lookups) -> Engine:
@@ -93,16 +98,7 @@ class Engine:
         """Return the lookups of a topic; start them if nobody watches it."""
         found = self._lookups.get((topic, access))
         if found is None:
-            found = self._lookups[topic, access] = TopicLookups(
-                topic,
-                access,
-                self._source,
-                self._config.lookup_interval,
-                in_flight=self._in_flight,
-                slot=partial(self._slot, access),
-                start=self._start,
-            )
-            self._count_topics()
+            found = self._lookups[topic, access] = TopicLookups(topic, access, self)
         return found
 
     def release_unwatched(self, topic: str, access: Access) -> None:
@@ -111,26 +107,26 @@ class Engine:
         if found is not None and not found.watches:
             found.end()
             del self._lookups[topic, access]
-            self._count_topics()
 
-    def _slot(self, access: Access) -> float:
+    @property
+    def has_many_topics(self) -> bool:
+        """Whether to ask a plain nsqlookupd for all nsqds and their topics instead of for each topic."""
+        return len(self._lookups) > MANY_TOPICS
+
+    def slot(self, access: Access) -> float:
         """Return when the next periodic lookup may begin, in the loop's time; the time belongs to the caller."""
         slot = max(self._slots[access], asyncio.get_running_loop().time())
         if self.servers is not None:  # else a lookup sends nothing
             consumed = sum(each == "r" for _, each in self._lookups) if access == "r" else 0
-            self._slots[access] = slot + 1 / calm_rate(self._config.lookup_interval, consumed)
+            self._slots[access] = slot + 1 / calm_rate(self.lookup_interval, consumed)
         return slot
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run ``work`` until the engine ends. An error in it is a bug of ours, and ends all clients."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
-
-    def _count_topics(self) -> None:
-        if self.servers is not None:
-            self.servers.topics = len(self._lookups)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

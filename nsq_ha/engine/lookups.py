@@ -17,7 +17,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -57,19 +57,34 @@ class LookupCounts(msgspec.Struct):
     leader_changes: int = 0
 
 
+class Shared(Protocol):
+    """What the lookups of all topics share: the engine."""
+
+    source: Servers | FixedNodes
+    lookup_interval: float
+    in_flight: asyncio.Semaphore
+
+    @property
+    def has_many_topics(self) -> bool:
+        """Whether to ask a plain nsqlookupd for all nsqds and their topics instead of for each topic."""
+
+    def slot(self, access: Access) -> float:
+        """Return when the next periodic lookup of all topics may begin; the time belongs to the caller."""
+
+    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Start a task."""
+
+
 class TopicLookups:
     """Repeated lookups of one topic, for publishing or for consuming.
 
     Args:
         topic: The topic.
         access: ``w`` for publishing, ``r`` for consuming: nsqlookupds answer these differently.
-        source: Answers: the known nsqlookupds, or fixed nodes.
-        shortest: ``lookup_interval``.
-        in_flight: Held by each lookup.
-        slot: Returns when the next periodic lookup of all topics may begin; the time belongs to the caller.
-        start: Starts a task.
+        engine: What the lookups of all topics share.
 
     Attributes:
+        source: Answers: the known nsqlookupds, or fixed nodes.
         watches: Those of the clients. Each gets the outcomes of the rounds that begin after it was added.
         view: The latest view of the topic. None until the first answer.
         plain: What is remembered of it if its cluster is a plain one.
@@ -82,19 +97,9 @@ class TopicLookups:
         leaderless_since: Since when partitions have had no leader; not of a plain cluster.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        access: Access,
-        source: Servers | FixedNodes,
-        shortest: float,
-        *,
-        in_flight: asyncio.Semaphore,
-        slot: Callable[[], float],
-        start: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]],
-    ) -> None:
+    def __init__(self, topic: str, access: Access, engine: Shared) -> None:
         self.topic: str = topic
-        self.source: Servers | FixedNodes = source
+        self.source: Servers | FixedNodes = engine.source
         self.watches: list[TopicWatch] = []
         self.view: TopicView | None = None
         self.plain: PlainTopic = PlainTopic()
@@ -104,11 +109,9 @@ class TopicLookups:
         self.failing_since: float | None = None
         self.absent_since: float | None = None
         self.leaderless_since: dict[int, float] = {}
-        self._access = access
-        self._shortest = shortest
-        self._in_flight = in_flight
-        self._next_slot = slot
-        self._start = start
+        self._access: Access = access
+        self._engine = engine
+        self._shortest = engine.lookup_interval
         self._loop = asyncio.get_running_loop()
         self._begun_at = float("-inf")
         self._chance = random.random()  # noqa: S311 - the same for all plans of a round: a timer must not draw again
@@ -127,7 +130,7 @@ class TopicLookups:
         """
         self.watches.append(watch)
         self._has_newcomer = True
-        self._plan_soon()
+        self._loop.call_soon(self._plan)
 
     def refresh_soon(self) -> None:
         """Look up as soon as the pace allows; all requests until then share one round.
@@ -171,20 +174,15 @@ class TopicLookups:
         if is_periodic:
             due = self._begun_at + interval_after(self._calm_rounds, self._shortest, self._chance)
             if due <= now:
-                self._slot = due = self._next_slot() if self._slot is None else self._slot
+                self._slot = due = self._engine.slot(self._access) if self._slot is None else self._slot
         else:
             if now - self._begun_at > _PAUSED:
                 self._streak = 0
             due = now if self._has_newcomer else self._begun_at + gap_after(self._streak, lambda: self._chance)
         if due <= now:
-            self._round = self._start(self._run(is_periodic=is_periodic), f"lookup of {self.topic}")
+            self._round = self._engine.start(self._run(is_periodic=is_periodic), f"lookup of {self.topic}")
         else:
             self._timer = self._loop.call_at(due, self._plan)
-
-    def _plan_soon(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_soon(self._plan)
 
     @property
     def _is_demanded(self) -> bool:
@@ -193,7 +191,7 @@ class TopicLookups:
 
     async def _run(self, *, is_periodic: bool) -> None:
         try:
-            async with self._in_flight:
+            async with self._engine.in_flight:
                 self._has_newcomer = self._is_wanted = False
                 if is_periodic:
                     self._slot = None  # it is used
@@ -210,10 +208,10 @@ class TopicLookups:
         finally:
             self._round = None
         self._chance = random.random()  # noqa: S311 - spreads load
-        self._plan_soon()  # not at once: waiters whose condition is met leave first, and the pace depends on the others
+        self._loop.call_soon(self._plan)  # not at once: waiters whose condition is met leave first
 
     async def _look_up(self, *, is_periodic: bool) -> None:
-        age = self._shortest if is_periodic else 0.0
+        age = (self._shortest if is_periodic else 0.0) if self._engine.has_many_topics else None
         result = await self.source.look_up(self.topic, self._access, max_age=age)
         old, failed = self.view, self.error is not None
         if result.answers:
@@ -247,10 +245,7 @@ class TopicLookups:
         }
         for watch in tuple(self.watches):
             if watch.is_informed:
-                try:
-                    watch.round_ended(now - self._begun_at)
-                except Exception as error:  # noqa: BLE001 - the other clients go on
-                    report_unexpected(_log, f"watch of {self.topic}", error)
+                watch.round_ended(now - self._begun_at)
 
 
 class TopicWatch:
@@ -395,10 +390,12 @@ class TopicWatch:
             self.siblings.forget()
         if view != old:
             self._reported = view  # each view is reported once
-            try:
-                self._report(old, view)
-            finally:
-                self._call_listeners(view)
+            self._report(old, view)
+            for listener in tuple(self._listeners):
+                try:
+                    listener(view)
+                except Exception as error:  # noqa: BLE001 - an error in one listener must not stop the lookups
+                    report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
     def end(self, cause: ClosedError) -> None:
         """Leave the lookups, and fail all waiters with ``cause``."""
@@ -414,13 +411,6 @@ class TopicWatch:
             await self._ended.wait()
         if self._closed is not None:
             raise again(self._closed)
-
-    def _call_listeners(self, view: TopicView) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(view)
-            except Exception as error:  # noqa: BLE001 - an error in one listener must not stop the lookups
-                report_unexpected(_log, f"a listener for topic {self.topic}", error)
 
     def _report(self, old: TopicView | None, view: TopicView) -> None:
         for partition, (before, after) in changed_leaders(old, view).items():

@@ -1,7 +1,7 @@
 """The known nsqlookupds, and one round of lookups at them.
 
 Configured servers stay; others come from ``/listlookup``. A round asks all that work at the same time, and those that
-fail when their pause is over, or when no other answers. ``lookups`` decides when a round is due, ``policy.topology``
+fail when their pause is over, or when none works. ``lookups`` decides when a round is due, ``policy.topology``
 merges its answers.
 
 The configured servers must belong to one cluster: answers of two cannot be merged. Whenever they have sent their lists
@@ -24,7 +24,6 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
@@ -48,17 +47,11 @@ GRACE: Final = 0.08
 INCOMPLETE_GRACE: Final = 0.25
 """The same after an incomplete answer, since another server may know more."""
 
-HEDGE: Final = 0.2
-"""Seconds without any answer after which failing servers are asked, too."""
-
 COMPARE_LIMIT: Final = 0.5
 """Seconds that the start of a client waits for the lists of the configured servers, if there are several."""
 
 MAX_LEARNT: Final = 32
 """Maximum number of nsqlookupds taken from lists."""
-
-MANY_TOPICS: Final = 16
-"""Number of topics above which a plain nsqlookupd is asked for all nsqds and their topics instead of for each topic."""
 
 _STATISTICS_AT_ONCE: Final = 4
 """Statistics of nsqds that are read at the same time for all topics."""
@@ -100,9 +93,7 @@ class Servers:
         silence: Set while no server answers even the requests for lists, which are all that a client without topics
             asks. None if one did, or has answered a lookup since.
         conflict: Which configured servers belong to different clusters, as text. None if none are known to.
-        topics: Number of topics that are looked up.
-        reading: Held while the statistics of an nsqd are read, which may be megabytes.
-        turn: Held while they are decoded.
+        reading: Held while the statistics of an nsqd are read and decoded, which may be megabytes.
     """
 
     def __init__(
@@ -117,9 +108,7 @@ class Servers:
         self.http: httpx.AsyncClient = client
         self.silence: LookupdOutage | None = None
         self.conflict: str | None = None
-        self.topics: int = 0
         self.reading: asyncio.Semaphore = asyncio.Semaphore(_STATISTICS_AT_ONCE)
-        self.turn: asyncio.Lock = asyncio.Lock()
         self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
         self._on_event = on_event
         self._level = level
@@ -129,7 +118,6 @@ class Servers:
         self._list_wanted = asyncio.Event()
         self._listed = asyncio.Event()
         self._compared = asyncio.Event()
-        self._has_started = False
         self._servers: list[Server] = []
         for url in configured:
             self._add(url, configured=True)
@@ -157,44 +145,42 @@ class Servers:
 
     # ------------------------------------------------------------ lookups
 
-    async def look_up(self, topic: str, access: Access, *, max_age: float = 0.0) -> Round:
+    async def look_up(self, topic: str, access: Access, *, max_age: float | None = None) -> Round:
         """Look a topic up, in at most about twice the time limit of a request.
 
         Args:
             topic: The topic.
             access: For publishing or consuming.
-            max_age: How many seconds before this call an answer for many topics may have been asked for.
+            max_age: How many seconds before this call an answer for many topics may have been asked for. None asks for
+                this topic only.
 
         If cancelled, it cancels its requests.
         """
         if self.conflict is not None:
             return Round((), LookupUnavailableError(self.conflict))
-        now = self._loop.time()
-        since = now - max_age if self.topics > MANY_TOPICS else None
-        free = [server for server in self._servers if (topic, access) not in server.asking] or self._servers
-        first = [server for server in free if server.is_due(now)]
-        if all(server.failures for server in first):
-            first = free
-        rest = [server for server in free if server not in first]
-        if since is not None:
-            known = [answer for server in first if (answer := server.listed(topic, access, since)) is not None]
-            if len(known) == len(first):
-                return Round(tuple(known), None)
-        return await self._round(first, rest, partial(self._ask, (topic, access), since))
-
-    async def _round(self, first: Sequence[Server], rest: Sequence[Server], ask: Callable[[Server], _Lookup]) -> Round:
-        """Ask ``first``, and ``rest`` if these give no answer."""
         began = self._loop.time()
-        pending = set(map(ask, first))
+        since = None if max_age is None else began - max_age
+        free = [server for server in self._servers if (topic, access) not in server.asking] or self._servers
+        asked = [server for server in free if server.is_due(began)]
+        if all(server.failures for server in asked):
+            asked = free
+        if since is not None:
+            known = [answer for server in asked if (answer := server.listed(topic, access, since)) is not None]
+            if len(known) == len(asked):
+                return Round(tuple(known), None)
+        return await self._round([self._ask((topic, access), since, server) for server in asked], began)
+
+    async def _round(self, asked: Sequence[_Lookup], began: float) -> Round:
+        """Wait for the first answer, and a little for the others."""
+        pending = set(asked)
         answers: list[LookupAnswer] = []
         causes: list[tuple[str, str]] = []
         until: float | None = None
         try:
             while pending:
-                limit = began + HEDGE if until is None and rest else until
-                wait = None if limit is None else max(0.0, limit - self._loop.time())
+                wait = None if until is None else max(0.0, until - self._loop.time())
                 done, pending = await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                if answers and not done:
+                if not done:
                     break
                 for found in (task.result() for task in done if not task.cancelled()):
                     if isinstance(found, LookupAnswer):
@@ -203,9 +189,6 @@ class Servers:
                         causes += found.causes
                 if answers:
                     until = _grace_end(answers, began, self._loop.time(), until)
-                elif rest and (not done or not pending):
-                    pending |= set(map(ask, rest))
-                    rest = ()
         except asyncio.CancelledError:
             for task in pending:
                 task.cancel()
@@ -240,23 +223,15 @@ class Servers:
         return dataclasses.replace(found, leads=server.leads)
 
     async def channels(self, topic: str, partition: int) -> frozenset[str] | None:
-        """Return the channels of a partition, as one server lists them: an nsqd registers its channels at all.
+        """Return the channels of a partition, as the first working one lists them: an nsqd registers them at all.
 
-        Asks the working ones. None if none answers, which does not count as a failure.
+        None if none answers, which does not count as a failure.
         """
-        well = [server for server in self._servers if not server.failures]
-        tasks = [
-            self._loop.create_task(tried(server, partial(server.client.channels, topic, partition))) for server in well
-        ]
-        try:
-            for ended in asyncio.as_completed(tasks):
-                if not isinstance(found := await ended, LookupUnavailableError):
-                    return frozenset(found)
-            return None
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        for server in [server for server in self._servers if not server.failures]:
+            found = await tried(server, partial(server.client.channels, topic, partition))
+            if not isinstance(found, LookupUnavailableError):
+                return frozenset(found)
+        return None
 
     def _failed(self, server: Server, error: LookupUnavailableError) -> None:
         server.failed(error)
@@ -288,10 +263,7 @@ class Servers:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
-            try:
-                await self.refresh_lists()
-            except Exception as error:  # noqa: BLE001 - the lists are requested again
-                report_unexpected(_log, "lists of nsqlookupds", error)
+            await self.refresh_lists()
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - JITTER * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):
@@ -364,7 +336,6 @@ class Servers:
             if self._listed.is_set():
                 await self._compared.wait()
         self.check()
-        self._has_started = True
 
     def check(self) -> None:
         """Check that no configured servers are known to belong to different clusters.
@@ -393,8 +364,8 @@ class Servers:
                 f"lookupd names nsqlookupds of {len(clusters)} clusters, which list different nsqlookupds and different"
                 f" nsqds: {' and '.join(clusters)}. Give the addresses of one cluster"
             )
-            if self._has_started and self.conflict is None:
-                _log.error("%s. Leaders known so far stay in use", text)
+            if self.conflict is None:
+                _log.error("%s", text)
             self.conflict = text
         elif not may_differ(sights) and len(sights) == sum(server.configured for server in self._servers):
             self.conflict = None

@@ -397,9 +397,8 @@ class Siblings:
 
     async def _ask_held(self, node: Node) -> Mapping[int, LedPartition]:
         params = {"topic": self._topic, "format": "json", "leaderOnly": "true", "needClients": "false"}
-        servers = self._servers
-        async with servers.reading:
-            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in, servers.turn)
+        async with self._servers.reading:
+            return await decoded(Body(200, await self._ask("GET", node, "/stats", params)), self._led_in)
 
     def _led_in(self, body: Body) -> Mapping[int, LedPartition]:
         stats = decode_json(body.data, _Stats)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.servers import GRACE, HEDGE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
+from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, MAX_LEARNT, Servers
 from nsq_ha.errors import LookupUnavailableError
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.waiting import eventually
@@ -110,15 +110,6 @@ async def test_the_channels_of_a_partition_come_from_a_working_one(serve: Serve,
     assert await servers.channels("orders", 3) is None
 
 
-async def test_a_slow_one_does_not_hold_up_the_channels_of_a_partition(serve: Serve, known: Known) -> None:
-    slow, well = await serve(), await serve()
-    slow.behave = hang
-    well.answer("/channels", {"channels": ["billing"]})
-    began = asyncio.get_running_loop().time()
-    assert await known(slow.url, well.url, timeout=SLOW).channels("orders", 3) == frozenset({"billing"})
-    assert asyncio.get_running_loop().time() - began < HEDGE
-
-
 async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(serve: Serve, known: Known) -> None:
     sick, well = await serve(), await serve()
     sick.answer("/lookup", b"<html>", 500)
@@ -135,34 +126,6 @@ async def test_a_failing_one_is_left_alone_until_its_probe_and_then_used_again(s
     result = await servers.look_up("orders", "r")
     assert len(result.answers) == 2
     assert not failing(servers)
-
-
-async def test_when_the_others_fail_the_failing_ones_are_asked_last(serve: Serve, known: Known) -> None:
-    first, second = await serve(), await serve()
-    first.answer("/lookup", b"no", 500)
-    second.answer("/lookup", WHOLE)
-    servers = known(first.url, second.url)
-    await servers.look_up("orders", "r")
-    assert failing(servers) == (first.url,)
-    first.answer("/lookup", WHOLE)
-    second.answer("/lookup", b"no", 500)
-    result = await servers.look_up("orders", "r")
-    assert [answer.lookupd for answer in result.answers] == [first.url]
-    assert failing(servers) == (second.url,)
-
-
-async def test_when_nobody_answers_quickly_the_failing_ones_are_asked_too(serve: Serve, known: Known) -> None:
-    first, second = await serve(), await serve()
-    first.answer("/lookup", b"no", 500)
-    second.answer("/lookup", WHOLE)
-    servers = known(first.url, second.url, timeout=SLOW)
-    await servers.look_up("orders", "r")
-    first.answer("/lookup", WHOLE)
-    second.behave = hang
-    result, took = await timed(servers)
-    assert [answer.lookupd for answer in result.answers] == [first.url]
-    assert took + 0.01 >= HEDGE
-    assert took < SLOW / 2
 
 
 async def test_when_all_fail_all_are_asked_each_time_and_each_cause_is_reported(serve: Serve, known: Known) -> None:
@@ -340,23 +303,3 @@ async def test_learning_has_a_limit_and_those_that_have_gone_are_forgotten(serve
     fake.answer("/listlookup", list_body(fake.url, fake.url))
     await servers.refresh_lists()
     assert servers.urls == (fake.url,)
-
-
-async def test_lists_that_fail_unexpectedly_are_asked_for_again(
-    serve: Serve, known: Known, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = await serve()
-    fake.answer("/listlookup", list_body(fake.url, fake.url))
-    servers = known(fake.url)
-    ask, failures = servers.refresh_lists, [ZeroDivisionError("odd")]
-
-    async def refresh() -> None:
-        if failures:
-            raise failures.pop()
-        await ask()
-
-    monkeypatch.setattr(servers, "refresh_lists", refresh)
-    keeping = asyncio.create_task(servers.keep_lists(0.5))
-    await eventually(lambda: servers.leader == fake.url)
-    assert "lists of nsqlookupds: unexpected error" in caplog.text
-    keeping.cancel()

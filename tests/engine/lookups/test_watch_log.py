@@ -60,7 +60,7 @@ class FakeServers:
         self.result = Round(answers, error)
         self._is_set.set()
 
-    async def look_up(self, topic: str, access: str, *, max_age: float = 0.0) -> Round:
+    async def look_up(self, topic: str, access: str, *, max_age: float | None = None) -> Round:
         self.asked.append((now(), topic, access))
         await self._is_set.wait()
         return self.result
@@ -76,7 +76,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> FakeServers:
 def shared(servers: FakeServers, **options: Any) -> engine.Engine:  # noqa: ANN401 - of the client
     """What the lookups of several topics share; they are answered by ``servers``."""
     made = engine.Engine(ClientConfig(nsqd=("127.0.0.1:4150",), **options), "")
-    made._source = made.servers = servers  # type: ignore[assignment]
+    made.source = made.servers = servers  # type: ignore[assignment]
     return made
 
 
