@@ -1,7 +1,7 @@
 """What the clients of one event loop share, without naming it.
 
-Clients with the same nsqlookupds, security settings and pace of lookups share the HTTP client, the known nsqlookupds,
-the lookups of each topic and their budget. The first one that is entered starts the engine, the last one that closes
+Clients with the same nsqlookupds, security settings and pace of lookups share the HTTP client, the known nsqlookupds
+and the budget of their lookups. The first one that is entered starts the engine, the last one that closes
 ends it.
 """
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from nsq_ha.base.unexpected import log_traceback
 from nsq_ha.engine.fixed import FixedNodes
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.lookups import LookupCounts, TopicLookups, TopicWatch, again
+from nsq_ha.engine.lookups import LookupCounts, TopicWatch, again
 from nsq_ha.engine.loops import PerLoop
 from nsq_ha.engine.observe import SILENT, Observer
 from nsq_ha.engine.servers import LookupdOutage, Servers
@@ -51,6 +51,7 @@ class Engine:
         servers: The known nsqlookupds. None with ``nsqd=``.
         source: The same, or the fixed nodes.
         in_flight: Held by each lookup.
+        watches: The topics of all clients.
     """
 
     def __init__(self, config: ClientConfig, key: Hashable) -> None:
@@ -59,7 +60,7 @@ class Engine:
         self.clients: dict[Lookups, None] = {}
         self.servers: Servers | None = None
         self.in_flight: asyncio.Semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-        self._lookups: dict[tuple[str, Access], TopicLookups] = {}
+        self.watches: set[TopicWatch] = set()
         self._slots: dict[Access, float] = {"r": -math.inf, "w": -math.inf}
         self._tasks: set[asyncio.Task[None]] = set()
         if config.nsqd:
@@ -94,30 +95,16 @@ class Engine:
                 await self.servers.http.aclose()
         self.clients.pop(client, None)  # at the end: a call that was cancelled is repeated
 
-    def lookups_of(self, topic: str, access: Access) -> TopicLookups:
-        """Return the lookups of a topic; start them if nobody watches it."""
-        found = self._lookups.get((topic, access))
-        if found is None:
-            found = self._lookups[topic, access] = TopicLookups(topic, access, self)
-        return found
-
-    def release_unwatched(self, topic: str, access: Access) -> None:
-        """Stop the lookups of a topic if nobody watches it any more."""
-        found = self._lookups.get((topic, access))
-        if found is not None and not found.watches:
-            found.end()
-            del self._lookups[topic, access]
-
     @property
     def has_many_topics(self) -> bool:
         """Whether to ask a plain nsqlookupd for all nsqds and their topics instead of for each topic."""
-        return len(self._lookups) > MANY_TOPICS
+        return len(self.watches) > MANY_TOPICS
 
     def slot(self, access: Access) -> float:
         """Return when the next periodic lookup may begin, in the loop's time; the time belongs to the caller."""
         slot = max(self._slots[access], asyncio.get_running_loop().time())
         if self.servers is not None:  # else a lookup sends nothing
-            consumed = sum(each == "r" for _, each in self._lookups) if access == "r" else 0
+            consumed = sum(each.access == "r" for each in self.watches) if access == "r" else 0
             self._slots[access] = slot + 1 / calm_rate(self.lookup_interval, consumed)
         return slot
 
@@ -238,9 +225,11 @@ class Lookups:
             raise ClosedError("the lookups are not running: use the object with 'async with'")
         watch = self._watches.get(topic)
         if watch is None:
-            lookups = self._engine.lookups_of(topic, self._access)
-            watch = TopicWatch(lookups, self.observer, counts=self.counts, channel=self._channel)
+            watch = TopicWatch(
+                topic, self._access, self._engine, self.observer, counts=self.counts, channel=self._channel
+            )
             self._watches[topic] = watch
+            self._engine.watches.add(watch)
         return watch
 
     def unwatch(self, topic: str) -> None:
@@ -259,4 +248,4 @@ class Lookups:
     def _end_watch(self, watch: TopicWatch, cause: ClosedError) -> None:
         watch.end(cause)
         if self._engine is not None:
-            self._engine.release_unwatched(watch.topic, self._access)
+            self._engine.watches.discard(watch)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -40,7 +41,7 @@ async def addresses(host: str, port: int, places: asyncio.Semaphore) -> list[str
     Args:
         host: A name or an address.
         port: The port.
-        places: One of them is taken until the resolver returns.
+        places: One of them is taken meanwhile.
 
     Raises:
         OSError: The name cannot be resolved.
@@ -50,28 +51,9 @@ async def addresses(host: str, port: int, places: asyncio.Semaphore) -> list[str
     """
     if is_ip(host):
         return [host]
-    await places.acquire()
-    loop, taken, has_begun = asyncio.get_running_loop(), [places], False
-
-    def give_back() -> None:
-        while taken:
-            taken.pop().release()
-
-    def resolve() -> list[str]:
-        nonlocal has_begun
-        has_begun = True
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            return list(dict.fromkeys(str(address[0]) for *_, address in found))
-        finally:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(give_back)
-
-    try:
-        return await in_thread(resolve)
-    finally:
-        if not has_begun:  # it was cancelled before, or the system has no thread left
-            give_back()
+    async with places:
+        found = await in_thread(partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 async def first_open(

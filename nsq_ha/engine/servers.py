@@ -24,6 +24,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsq_ha.base.unexpected import report_unexpected
 from nsq_ha.engine.lookupd import Access, LookupClient
 from nsq_ha.engine.names import addresses, places_of
 from nsq_ha.engine.server import Server, address_of, reason_of, tried
@@ -263,7 +264,10 @@ class Servers:
         """Request the lists at once, then every ``interval`` seconds, and earlier after a failure."""
         while True:
             self._list_wanted.clear()
-            await self.refresh_lists()
+            try:
+                await self.refresh_lists()
+            except Exception as error:  # noqa: BLE001 - the lists are requested again
+                report_unexpected(_log, "lists of nsqlookupds", error)
             await asyncio.sleep(_LIST_GAP)
             wait = max(0.0, interval * (1 - JITTER * random.random()) - _LIST_GAP)  # noqa: S311 - spreads load
             with contextlib.suppress(TimeoutError):

@@ -17,12 +17,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from nsq_ha.base.threads import in_thread
 from nsq_ha.base.unexpected import report_unexpected, without_frames
 from nsq_ha.engine.answers import MAX_LISTED_CHANNELS
 from nsq_ha.engine.body import Body, decode_json, decoded
@@ -128,7 +126,6 @@ class Siblings:
         self._loop = asyncio.get_running_loop()
         self._first = first
         self._request = request or self._over_http
-        self._listed: tuple[frozenset[str], frozenset[str]] = frozenset(), frozenset()
         self._settled: set[int] = set()
         self._checks: dict[int, asyncio.Task[NsqError | None]] = {}
         self._overdue: set[int] = set()
@@ -315,16 +312,13 @@ class Siblings:
             given = [answer for answer in answers if not isinstance(answer, BaseException)]
             is_whole = is_whole and len(given) == len(answers)
             siblings = [held for answer in given for number, held in answer.items() if number != partition]
-            found = await self._lacking(here, found, siblings)
+            found = self._lacking(here, found, siblings)
         listed = LedPartition(1, dict.fromkeys(() if is_whole else view.channels, False))
-        return await self._lacking(here, found, [listed])
+        return self._lacking(here, found, [listed])
 
-    async def _lacking(
-        self, here: LedPartition, found: dict[str, bool], siblings: Iterable[LedPartition]
-    ) -> dict[str, bool]:
+    def _lacking(self, here: LedPartition, found: dict[str, bool], siblings: Iterable[LedPartition]) -> dict[str, bool]:
         """Return the channels found so far with those that siblings have, and no more than may be created."""
-        # In a thread: hundreds of thousands, if an nsqd says so.
-        lacked = await in_thread(partial(lacking, here, [LedPartition(1, found), *siblings]))
+        lacked = lacking(here, [LedPartition(1, found), *siblings])
         names = [name for name in lacked if name != self._channel]
         return {name: lacked[name] for name in names[:MAX_LISTED_CHANNELS]}
 
@@ -349,9 +343,7 @@ class Siblings:
 
     def _wanted(self, view: TopicView) -> frozenset[str]:
         """Return the channels that each partition should have, as far as the nsqlookupds list them."""
-        if view.channels is not self._listed[0]:  # else each of a thousand partitions would go through thousands
-            self._listed = view.channels, lasting(name for name in view.channels if name != self._channel)
-        return self._listed[1]
+        return lasting(name for name in view.channels if name != self._channel)
 
     def _not_yet(self, partition: int, node: Node) -> NoLeaderError:
         """Return the error for a node that does not lead a partition for too long.

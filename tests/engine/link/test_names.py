@@ -73,11 +73,11 @@ async def test_names_that_hang_hold_up_neither_the_application_nor_another_clust
         assert await asyncio.to_thread(lambda: "called") == "called"
         await connect("well", port, WELL)
         await connect("127.0.0.1", port, EVIL)  # nothing is resolved
+    assert len(resolver.threads) == MOST_AT_ONCE
+    assert places_of(EVIL).locked()
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)
-    assert len(resolver.threads) == MOST_AT_ONCE  # they cannot be stopped, so their places stay taken
-    assert places_of(EVIL).locked()
     resolver.goes_on.set()
     await eventually(lambda: not places_of(EVIL).locked())
     await connect("well", port, EVIL)
@@ -90,17 +90,6 @@ async def test_a_name_that_does_not_resolve_is_an_error_that_names_it(resolver: 
     resolver.goes_on.set()
     with pytest.raises(ConnectError, match=r"^cannot connect to slow:4150: .*Temporary failure in name resolution"):
         await connect("slow", 4150, EVIL)
-    assert not places_of(EVIL).locked()
-
-
-async def test_without_a_thread_a_name_keeps_no_place(resolver: Resolver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    for _ in range(MOST_AT_ONCE + 1):
-        with pytest.raises(ConnectError, match="can't start new thread"):
-            await connect("slow", 4150, EVIL)
     assert not places_of(EVIL).locked()
 
 

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from nsq_ha import events
 from nsq_ha.engine.engine import Engine, Lookups
 from nsq_ha.engine.http import new_client
-from nsq_ha.engine.observe import Observer
 from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ClosedError
 from nsq_ha.options.config import ClientConfig
 from tests.engine.lookups.loopback import Fake, list_body, lookup_body
-from tests.support.waiting import eventually, turn
+from tests.support.waiting import turn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -102,37 +100,6 @@ def test_other_loops_do_not_share() -> None:
         return engine
 
     assert asyncio.run(join()) is not asyncio.run(join())
-
-
-async def test_clients_that_watch_a_topic_share_its_lookups(fake: Fake) -> None:
-    heard: list[list[events.Event]] = [[], [], []]
-    clients = [Lookups(config(fake.url), access="r", observer=Observer(each.append)) for each in heard]
-    views: list[object] = []
-    for lookups in clients[:2]:
-        await lookups.start()
-        watch = lookups.watch("orders")
-        watch.add_listener(views.append)
-    await eventually(lambda: len(views) == 2)
-    assert fake.count("/lookup") == 1
-    await clients[2].start()
-    late = clients[2].watch("orders")
-    late.add_listener(views.append)
-    assert late.view is None
-    await eventually(lambda: late.view is not None)
-    assert fake.count("/lookup") == 2  # at once, for what the others have found may be too old for it
-    assert late.view == views[0]
-    assert [each.counts.lookups for each in clients] == [2, 2, 1]
-    leaders = [[type(event) for event in each].count(events.LeaderChanged) for each in heard]
-    assert leaders == [1, 1, 1]
-    await clients[0].aclose()
-    assert late.error is None
-    await clients[1].watch("orders").next_round()
-    for lookups in clients:
-        await lookups.aclose()
-    asked = fake.count("/lookup")
-    late.refresh_soon()  # nobody watches any more
-    await turn(20)
-    assert fake.count("/lookup") == asked
 
 
 async def test_publishers_and_consumers_are_answered_differently(fake: Fake) -> None:

@@ -83,26 +83,23 @@ def shared(servers: FakeServers, **options: Any) -> engine.Engine:  # noqa: ANN4
 @contextlib.asynccontextmanager
 async def begun(servers: FakeServers, **options: float) -> AsyncIterator[TopicWatch]:
     """Run a watch with the default intervals, without chance."""
-    made = shared(servers, **options).lookups_of("orders", "w")
-    watch = TopicWatch(made, counts=LookupCounts())
+    watch = TopicWatch("orders", "w", shared(servers, **options), counts=LookupCounts())
     yield watch
-    made.end()
+    watch.end(ClosedError("over"))
 
 
 def rounds(watch: TopicWatch) -> int:
-    return watch._lookups.ended
+    return watch._ended
 
 
 class Topic:
     """One topic of several that share a budget."""
 
     def __init__(self, topic: str, budget: engine.Engine) -> None:
-        self.lookups = budget.lookups_of(topic, "w")
-        self.watch = TopicWatch(self.lookups, counts=LookupCounts())
+        self.watch = TopicWatch(topic, "w", budget, counts=LookupCounts())
 
     def end(self) -> None:
         self.watch.end(ClosedError("over"))
-        self.lookups.end()
 
 
 @pytest.fixture
@@ -315,7 +312,7 @@ async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> 
     await eventually(lambda: all(rounds(watch) == 2 for watch in watches if watch is not ended.watch), 100.0)
     assert round(now() - began, 1) == pytest.approx(15.0, abs=0.21)
     for topic in topics:
-        topic.lookups.end()
+        topic.end()
 
 
 async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: FakeServers) -> None:
@@ -332,7 +329,7 @@ async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: F
     assert [topic for _, topic, _ in servers.asked] == [f"t{number}" for number in range(100) if number != 20]
     assert now() - began < 1.1  # as fast as the answers
     for topic in topics:
-        topic.lookups.end()
+        topic.end()
 
 
 # ---------------------------------------------------------------- errors of the lookups of a client

@@ -73,7 +73,7 @@ async def complete(watch: TopicWatch) -> TopicView:
 
 
 def rounds(watch: TopicWatch) -> int:
-    return watch._lookups.ended
+    return watch._ended
 
 
 async def test_a_watch_begins_with_a_look_up(fake: Fake, start: Start) -> None:
