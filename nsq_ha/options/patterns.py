@@ -7,10 +7,10 @@ exponential time. The extra ``filters`` brings RE2, so only what needs it import
 RE2 works on bytes, Go on characters: here an unanchored ``\B`` also matches inside a character that is not ASCII.
 
 In a glob, ``*`` and ``**`` stand for any text, ``?`` for one character, ``[abc]``, ``[!abc]``, ``[a-c]`` and
-``[!a-c]`` for one of or none of these, ``{one,two}`` for one of these patterns; ``\`` makes the next character an
-ordinary one. A class has either characters or one range. gobwas/glob panics on some patterns with empty or open
-braces, which ends nsqd; here they are errors. It also finds the empty text in a pattern of only ``?`` or ``[!abc]``,
-as here, and misses some texts that are not ASCII.
+``[!a-c]`` for one of or none of these, ``{one,two}`` for one of these patterns, which have no braces; ``\`` makes the
+next character an ordinary one. A class has either characters or one range. gobwas/glob panics on some patterns with
+empty or open braces, which ends nsqd; here they are errors. It also finds the empty text in a pattern of only ``?`` or
+``[!abc]``, as here, and misses some texts that are not ASCII.
 
 Source: Go's ``regexp/syntax/parse.go``; github.com/gobwas/glob v0.2.3 ``syntax/lexer/lexer.go``,
 ``syntax/ast/parser.go``.
@@ -42,16 +42,12 @@ _GLOB: Final = re.compile(
     | (?P<one> \? )
     | (?P<range> \[ (?P<no_range>!?+) (?P<low>.) - (?P<high>.) \] )
     | (?P<class> \[ (?P<no_class>!?+) (?!.-) (?P<chars>(?: \\. | [^]\\] )+) \] )
-    | (?P<wrong> \[ )
-    | (?P<open> \{ )
-    | (?P<comma> , )
-    | (?P<close> \} )
+    | \{ (?P<either> (?: \\. | \[[^]]*\] | [^]\[{}\\] )* ) \}
+    | (?P<wrong> [\[{] )
     | (?P<char> \\ .? | . )
     """,
     re.VERBOSE | re.DOTALL,
 )
-
-_BRACES: Final = {"open": ("(?:", 1), "comma": ("|", 0), "close": (")", -1)}
 
 
 class Pattern:
@@ -97,7 +93,9 @@ def compile_glob(pattern: str) -> Pattern:
     """
     if "\0" in pattern or "\ufffd" in pattern:  # these mean "end" and "error" there
         raise ValueError("a glob must not contain the characters U+0000 and U+FFFD")
-    return _whole(_expression(_checked(pattern)))
+    tokens = list(_GLOB.finditer(_checked(pattern)))
+    may_be_empty = len(tokens) == 1 and (pattern == "?" or pattern.startswith("[!"))
+    return _whole(_expression(pattern) + ("|" if may_be_empty else ""))
 
 
 def compile_wildcards(part: str) -> Pattern:
@@ -118,30 +116,11 @@ def _checked(pattern: str) -> str:
 
 def _expression(glob: str) -> str:
     """Return the expression of RE2 for a glob."""
-    found: list[str] = []
-    depth = 0
-    is_empty = False
-    for token in _GLOB.finditer(glob):
-        kind = token.lastgroup or ""
-        if kind != "open" and not (depth and kind in _BRACES):
-            found.append(_piece(token))
-            is_empty = False
-            continue
-        if kind != "open" and is_empty:
-            raise ValueError("braces {...} must have no empty pattern")
-        brace, change = _BRACES[kind]
-        found.append(brace)
-        depth += change
-        is_empty = kind != "close"
-    if depth:
-        raise ValueError("braces {...} must be closed")
-    if len(found) == 1 and (glob == "?" or glob.startswith("[!")):
-        found.append("|")
-    return "".join(found)
+    return "".join(map(_piece, _GLOB.finditer(glob)))
 
 
 def _piece(token: re.Match[str]) -> str:
-    """Return the expression for one token that is no brace."""
+    """Return the expression for one token."""
     match token.lastgroup:
         case "anything":
             return ".*"
@@ -153,8 +132,13 @@ def _piece(token: re.Match[str]) -> str:
             return _class(token["no_range"], f"{_code(token['low'])}-{_code(token['high'])}")
         case "class":
             return _class(token["no_class"], "".join(map(_code, _unescaped(token["chars"]))))
+        case "either":
+            patterns = re.split(r"(?<!\\),", token["either"])
+            if not all(patterns):
+                raise ValueError("braces {...} must have no empty pattern")
+            return f"(?:{'|'.join(map(_expression, patterns))})"
         case "wrong":
-            raise ValueError("a class [...] must be closed, and have either characters or one range")
+            raise ValueError("braces {...} and a class [...] must be closed; a class has characters or one range")
         case _:
             return str(re2.escape(_unescaped(token[0])))
 
