@@ -26,7 +26,7 @@ from nsq_ha.options.types import TlsConfig
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.engine.lookups.loopback import Fake, hang, http_answer, list_body, lookup_body
 from tests.support.certificates import CA_FILE, server_context
-from tests.support.waiting import dawdle, eventually
+from tests.support.waiting import dawdle
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -243,32 +243,6 @@ async def test_a_body_of_100_megabytes_is_not_read(serve: Serve) -> None:
             await client.lookup("orders")
     # What the kernel's buffers hold comes on top of what was read.
     assert sent < MAX_BODY_BYTES + 24 * 1024 * 1024
-
-
-async def test_a_server_is_well_again_after_each_of_it(serve: Serve) -> None:
-    fake = await serve()
-    fake.answer("/lookup", lookup_body({0: 4150}))
-    async with LookupClient(fake.url, timeout=1.0) as client:
-        for behave in (hang, raw(b"garbage\r\n\r\n"), raw(b"")):
-            fake.behave = behave
-            with pytest.raises(LookupUnavailableError):
-                await client.lookup("orders")
-            fake.behave = None
-            assert set((await client.lookup("orders")).partitions) == {0}
-
-
-async def test_a_cancelled_question_leaves_the_client_usable(serve: Serve) -> None:
-    fake = await serve()
-    fake.answer("/lookup", lookup_body({0: 4150}))
-    fake.behave = hang
-    async with LookupClient(fake.url) as client:
-        question = asyncio.create_task(client.lookup("orders"))
-        await eventually(lambda: fake.requests)
-        question.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await question
-        fake.behave = None
-        assert set((await client.lookup("orders")).partitions) == {0}
 
 
 async def test_proxies_of_the_environment_and_cookies_are_not_used(

@@ -12,7 +12,7 @@ import pytest
 from nsq_ha.engine.answers import LookupdList
 from nsq_ha.engine.http import new_client
 from nsq_ha.engine.server import FAILING_GAP
-from nsq_ha.engine.servers import GRACE, INCOMPLETE_GRACE, Servers
+from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ConnectError, LookupUnavailableError
 from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
 from tests.support.nsqd import LIMIT
@@ -113,28 +113,6 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., S
 DOWN = LookupUnavailableError("no usable answer", (("one", "first"), ("two", "second")))
 
 
-async def test_a_failing_one_is_asked_again_after_growing_pauses(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].error = DOWN
-    for _ in range(160):
-        assert (await stage.servers.look_up("orders", "w")).error is None
-        await dawdle(0.1)
-    first = stage[A].asked[0][0]
-    # At first it is asked twice, since a kept connection may have been closed.
-    assert [round(at - first) for at, _, _ in stage[A].asked] == [0, 0, 1, 3, 7, 12]
-    assert {question[1:] for question in stage[A].asked} == {("orders", "w")}
-    stage[A].error = None
-    await dawdle(5.0)
-    assert (await stage.timed())[0] == [A, B]
-    assert not any(server.failures for server in stage.servers._servers)
-    # It counts from one again, and is asked again at once.
-    asked = len(stage[A].asked)
-    stage[A].error = DOWN
-    await stage.timed()
-    assert len(stage[A].asked) == asked + 2
-    assert stage.servers._servers[0].failures == 1
-
-
 async def test_one_that_fails_every_other_time_fills_no_log(
     make: Callable[..., Stage], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -212,51 +190,7 @@ async def test_the_first_failure_is_a_warning_with_its_causes(  # noqa: PLR0917 
     ]
 
 
-@pytest.mark.parametrize(("partitions", "grace"), [({0: NODE}, GRACE), ({}, INCOMPLETE_GRACE)])
-@pytest.mark.parametrize("takes", [0.01, 0.6])
-async def test_a_round_waits_for_others_as_long_as_the_answer_took(
-    make: Callable[..., Stage], partitions: dict[int, Node], grace: float, takes: float
-) -> None:
-    stage = make(A, B)
-    stage[A].takes, stage[B].takes = takes, FOREVER
-    stage[A].partitions = partitions
-    answered, took = await stage.timed()
-    assert answered == [A]
-    assert took == pytest.approx(takes + max(grace, takes), abs=0.02)
-
-
 # ---------------------------------------------------------------- lists
-
-
-async def test_one_that_fails_has_no_vote(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].listed, stage[B].listed = LookupdList(A, ()), LookupdList(B, ())
-    stage[B].error = DOWN
-    await stage.timed()
-    await stage.servers.refresh_lists()
-    assert stage.servers.leader == A
-    stage[A].error, stage[B].error = DOWN, None
-    await stage.timed()
-    await stage.timed()
-    await stage.servers.refresh_lists()
-    assert stage.servers.leader == B
-
-
-async def test_only_a_learnt_one_that_fails_and_is_listed_no_more_is_forgotten(make: Callable[..., Stage]) -> None:
-    stage = make(A, B)
-    stage[A].listed = LookupdList(None, (A, C, "http://10.0.0.4:4161"))
-    await stage.servers.refresh_lists()
-    stage[B].error = stage[C].error = DOWN
-    await stage.timed()
-    assert [server.url for server in stage.servers._servers if server.failures] == [B, C]
-    await stage.servers.refresh_lists()
-    assert len(stage.servers.urls) == 4
-    stage[A].listed, stage[C].list_error = LookupdList(None, (A,)), DOWN
-    await stage.servers.refresh_lists()
-    assert list(stage.servers.urls) == [A, B, "http://10.0.0.4:4161"]
-    stage[A].list_error = stage[B].list_error = stage["http://10.0.0.4:4161"].list_error = DOWN
-    await stage.servers.refresh_lists()
-    assert len(stage.servers.urls) == 3, "nobody is forgotten while no list comes"
 
 
 async def test_so_is_one_that_only_lists_were_asked_of(make: Callable[..., Stage]) -> None:
@@ -267,18 +201,6 @@ async def test_so_is_one_that_only_lists_were_asked_of(make: Callable[..., Stage
     stage[A].listed, stage[C].list_error = LookupdList(None, (A,)), DOWN
     await stage.servers.refresh_lists()
     assert stage.servers.urls == (A,)
-
-
-async def test_one_that_is_still_listed_is_not_forgotten(make: Callable[..., Stage]) -> None:
-    stage = make(A)
-    stage[A].listed = LookupdList(None, (C,))
-    await stage.servers.refresh_lists()
-    stage[C].error = DOWN
-    await stage.timed()
-    stage[C].list_error = DOWN
-    for _ in range(3):
-        await stage.servers.refresh_lists()
-    assert stage.servers.urls == (A, C)
 
 
 async def test_a_name_is_resolved_with_its_own_port(

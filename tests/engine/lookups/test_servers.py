@@ -238,37 +238,6 @@ async def test_an_old_server_is_used_as_it_is(serve: Serve, known: Known) -> Non
     assert (await servers.look_up("orders", "r")).answers
 
 
-@pytest.mark.parametrize("bad", ["hang", "html", "dead"])
-async def test_a_bad_list_does_not_keep_another_from_being_learnt(serve: Serve, known: Known, bad: str) -> None:
-    sick, well, third = await serve(), await serve(), await serve()
-    if bad == "hang":
-        sick.behave = hang
-    elif bad == "html":
-        sick.answer("/listlookup", b"<html>")
-    else:
-        await sick.stop()
-    well.answer("/listlookup", list_body(third.url, well.url, third.url))
-    servers = known(sick.url, well.url)
-    await asyncio.wait_for(servers.refresh_lists(), SLOW)
-    assert servers.urls == (sick.url, well.url, third.url)
-    assert servers.leader == third.url
-
-
-async def test_a_name_that_does_not_resolve_is_only_failing(
-    serve: Serve, known: Known, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = await serve()
-    fake.answer("/listlookup", list_body(fake.url, fake.url))
-
-    async def fail(*_: object, **__: object) -> None:
-        raise OSError("no such name")
-
-    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", fail)
-    servers = known("http://nsqlookupd.invalid:4161", fake.url)
-    await servers.refresh_lists()
-    assert servers.leader == fake.url
-
-
 async def test_most_lists_decide_who_leads_and_a_tie_goes_to_one_that_says_so_itself(
     serve: Serve, known: Known
 ) -> None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsq_ha.engine import engine
-from nsq_ha.engine.engine import Lookups
 from nsq_ha.engine.lookups import LookupCounts, TopicWatch
 from nsq_ha.errors import ClosedError, LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
-from nsq_ha.policy.lookup_pace import JITTER, LOOKUPS_AT_ONCE
+from nsq_ha.policy.lookup_pace import LOOKUPS_AT_ONCE
 from nsq_ha.policy.topology import LookupAnswer, Node, Round, TopicMeta
 from tests.support.waiting import dawdle, eventually
 
@@ -220,19 +219,6 @@ def times(servers: FakeServers) -> list[float]:
     return [round(at - began, 1) for at, _, _ in servers.asked]
 
 
-@pytest.mark.parametrize(("chance", "interval"), [(0.0, 60.0), (0.5, 54.0)])
-async def test_without_demand_lookups_are_an_interval_apart(
-    servers: FakeServers, monkeypatch: pytest.MonkeyPatch, chance: float, interval: float
-) -> None:
-    monkeypatch.setattr("random.random", lambda: chance)
-    servers.answer(led(ONE))
-    assert JITTER == 0.2
-    async with begun(servers, lookup_interval=60.0) as watch:
-        await eventually(lambda: rounds(watch) == 3, 200.0)
-    assert times(servers) == [0.0, interval, 2 * interval]
-    assert {question[1:] for question in servers.asked} == {("orders", "w")}
-
-
 @pytest.fixture
 async def usual(servers: FakeServers) -> AsyncIterator[TopicWatch]:
     """A watch with the default intervals."""
@@ -243,11 +229,6 @@ async def usual(servers: FakeServers) -> AsyncIterator[TopicWatch]:
 
 GROWING = [0.0, 5.0, 65.0, 125.0, 185.0]
 """When a topic is looked up in which nothing changes."""
-
-
-async def test_while_nothing_changes_lookups_become_rare(usual: TopicWatch, servers: FakeServers) -> None:
-    await dawdle(GROWING[-1] + 30.0)
-    assert times(servers) == GROWING
 
 
 async def until_at_rest(watch: TopicWatch, servers: FakeServers) -> float:
@@ -275,24 +256,6 @@ async def test_a_waiting_caller_ends_the_rest(usual: TopicWatch, servers: FakeSe
     assert servers.asked[1][0] - began < 0.3
     await eventually(lambda: rounds(usual) == before + 2, 100.0)
     assert servers.asked[2][0] - began < 7.0
-
-
-@pytest.mark.parametrize("answers", [(led(TWO),), (led(ONE, number=2),), ()], ids=["change", "incomplete", "failure"])
-async def test_another_answer_ends_the_rest(
-    usual: TopicWatch, servers: FakeServers, answers: tuple[LookupAnswer, ...]
-) -> None:
-    await until_at_rest(usual, servers)
-    servers.answer(*answers)
-    before = rounds(usual)
-    await eventually(lambda: rounds(usual) >= before + 2, 100.0)
-    assert times(servers)[1] <= 5.0
-
-
-async def test_an_incomplete_topic_is_looked_up_at_the_shortest_interval(servers: FakeServers) -> None:
-    servers.answer(led(ONE, number=2))
-    async with begun(servers) as watch:
-        await eventually(lambda: rounds(watch) == 10, 100.0)
-    assert times(servers) == [5.0 * number for number in range(10)]
 
 
 async def test_topics_share_the_budget_of_their_client(servers: FakeServers) -> None:
@@ -333,27 +296,3 @@ async def test_so_many_lookups_are_in_flight_however_many_topics_wait(servers: F
 
 
 # ---------------------------------------------------------------- errors of the lookups of a client
-
-
-@pytest.mark.parametrize(("close_timeout", "limit"), [(3.0, 3.0), (0.2, 1.0)])
-async def test_closing_waits_for_the_longer_of_two_limits(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, close_timeout: float, limit: float
-) -> None:
-    lookups = Lookups(ClientConfig(lookupd=(A,), close_timeout=close_timeout), access="r")
-    await lookups.start()
-    leave, may_end = engine.Engine.leave, asyncio.Event()
-
-    async def late(self: engine.Engine, client: Lookups) -> None:
-        await may_end.wait()
-        await leave(self, client)
-
-    monkeypatch.setattr(engine.Engine, "leave", late)
-    began = now()
-    await lookups.aclose()
-    assert round(now() - began, 1) == limit
-    assert [record.getMessage() for record in caplog.records] == [
-        f"closing the lookups takes longer than {limit:g} s; it continues in the background"
-    ]
-    may_end.set()
-    await lookups.aclose()
-    assert engine.LIST_INTERVAL == 30.0
