@@ -20,7 +20,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any, ClassVar, Final, Self
 
-from nsq_ha.base.clock import monotonic
 from nsq_ha.errors import ConfigError
 from nsq_ha.process import metrics
 
@@ -30,9 +29,6 @@ log: logging.Logger = logging.getLogger("nsq_ha.prometheus")
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 """The media type of :func:`text`."""
-
-_FRESH: Final = 0.1
-"""Seconds for which one text serves all requests."""
 
 _IDLE_LIMIT: Final = 10.0
 """Seconds after which a silent connection is closed."""
@@ -92,11 +88,10 @@ class MetricsServer:
         self._process = os.getpid()
         shown = f"[{host}]" if ":" in host else host
         self.url: str = f"http://{shown}:{self._server.server_address[1]}/metrics"
-        self._thread = threading.Thread(target=self._serve, name="nsq_ha metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="nsq_ha metrics", daemon=True
+        )
         self._thread.start()
-
-    def _serve(self) -> None:
-        self._server.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
         """Stop serving. May be called again; in a forked child it only closes the child's copy of the socket."""
@@ -120,9 +115,6 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._making = threading.Lock()
-        self._made_at = float("-inf")
-        self._text = ""
         self._open: dict[socket.socket, None] = {}  # the oldest first; each thread removes its own
         super().__init__((host, port), _Page)
 
@@ -138,14 +130,6 @@ class _Server(ThreadingHTTPServer):
                 oldest.shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)
 
-    def text(self) -> str:
-        """Return the metrics. However many ask, one thread at a time takes the interpreter from the application."""
-        with self._making:
-            if monotonic() - self._made_at > _FRESH:
-                self._text = text()
-                self._made_at = monotonic()
-            return self._text
-
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as above
         self._open.pop(request, None)
         super().shutdown_request(request)
@@ -155,7 +139,6 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Page(BaseHTTPRequestHandler):
-    server: _Server  # type: ignore[mutable-override]  # no other server makes one
     timeout: ClassVar[float | None] = _IDLE_LIMIT
     server_version = "nsq_ha"
     sys_version = ""
@@ -164,7 +147,7 @@ class _Page(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] != "/metrics":
             self._answer(404, "the metrics are at /metrics\n", "text/plain; charset=utf-8")
         else:
-            self._answer(200, self.server.text(), CONTENT_TYPE)
+            self._answer(200, text(), CONTENT_TYPE)
 
     def _answer(self, status: int, page: str, content_type: str) -> None:
         body = page.encode()
