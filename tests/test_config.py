@@ -552,15 +552,6 @@ def test_a_host_that_no_resolver_takes_is_refused_where_it_is_given(host: str) -
         TlsConfig(server_name=host)
 
 
-@pytest.mark.parametrize(
-    "host", ["a", "a.b.", "nsqd-0.nsqd.svc.cluster.local", "a_b", "b\u00fccher.example", "10.0.0.1"]
-)
-def test_a_host_that_a_resolver_takes_is_taken(host: str) -> None:
-    assert ClientConfig.of({"nsqd": f"{host}:4150"}).nsqd == (f"{host}:4150",)
-    assert ClientConfig.of({"lookupd": f"{host}:4161"}).lookupd == (f"http://{host}:4161",)
-    assert TlsConfig(server_name=host).server_name == host
-
-
 @pytest.mark.parametrize("option", ["client_id", "auth_secret", "tag"])
 def test_text_that_utf_8_cannot_carry_is_refused_and_not_shown(option: str) -> None:
     with pytest.raises(ConfigError, match=f"{option} must be text that UTF-8 can encode") as caught:

@@ -184,13 +184,6 @@ def test_start_positions_in_a_file() -> None:
     assert options(ConsumerConfig, {}, toml) == {"start_from": START[4][1]}
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("true", True), ("ON", True), ("1", True), ("no", False), ("0", False), ("auto", "auto")]
-)
-def test_flags(text: str, value: object) -> None:
-    assert options(ConsumerConfig, {"NSQ_HA_ORDERED": text}) == {"ordered": value}
-
-
 @pytest.mark.parametrize("name", ["AUTO_TOUCH", "MAX_IN_FLIGHT", "SKIP_HEADER", "LOOKUPD", "START_FROM", "PARTITIONS"])
 def test_a_variable_that_is_not_utf_8_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^NSQ_HA_{name}"):
@@ -323,23 +316,6 @@ def test_options_of_the_other_client_are_left_out() -> None:
 def test_an_error_names_its_place(environ: dict[str, str], toml: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         settings_of(ProducerConfig, environ, toml, "nsq.toml")
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("begining", "NSQ_HA_START_FROM must be beginning, end, offset:<bytes>, .* not 'begining'"),
-        ("offset:-1", "NSQ_HA_START_FROM must be"),
-        ("offset:" + "9" * 30, "NSQ_HA_START_FROM: a start offset must be 0"),
-        ("2026-01-31T09:00", "NSQ_HA_START_FROM: a start time needs a time zone"),
-        ("0001-01-01T00:00Z", "NSQ_HA_START_FROM: a start time must be 0"),
-        ("5000=end", "NSQ_HA_START_FROM: partition must be 0..1023"),
-        ("a=end", "NSQ_HA_START_FROM: partition must be an int"),
-    ],
-)
-def test_wrong_start_positions(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        settings_of(ConsumerConfig, {"NSQ_HA_START_FROM": text})
 
 
 def test_options_that_do_not_fit_each_other_are_all_named() -> None:

@@ -1,4 +1,4 @@
-"""Log what a round of lookups has changed: a line for each partition, or one for many."""
+"""Log what a round of lookups has changed: a line for one partition, or one for several."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("nsq_ha.discovery")
 
-_OWN_LINES: Final = 8
-"""Partitions of one change that have a line each; more share one, as an nsqlookupd may name 1,024 again and again."""
-
 
 def log_changes(old: TopicView | None, new: TopicView) -> None:
     """Log what differs in two views of a topic, at INFO."""
@@ -28,11 +25,11 @@ def log_changes(old: TopicView | None, new: TopicView) -> None:
     if new.is_plain:
         for text, nodes in (("is on", found), ("is no longer listed for", gone)):
             if nodes:
-                named = few(", ", [node.address for _, node in nodes], _OWN_LINES)
-                log.info("topic %s %s nsqd %s", topic, text, named, extra=extra)
+                log.info(
+                    "topic %s %s nsqd %s", topic, text, few(", ", [node.address for _, node in nodes]), extra=extra
+                )
         return
-    is_first = len(found) > 1 and not (old is not None and old.leaders)
-    if is_first or len(changed) > _OWN_LINES:
+    if len(changed) > 1:
         if found:
             log.info("topic %s: %s", topic, _leaders(found), extra=extra)
         if gone:

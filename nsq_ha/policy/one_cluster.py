@@ -13,7 +13,6 @@ Source: youzan/nsq ``nsqlookupd/http.go`` ``doListLookup``; seen on two real clu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import msgspec
 
@@ -49,14 +48,13 @@ def may_differ(sights: Sequence[Sight]) -> bool:
 
 
 def _groups(sights: Sequence[Sight]) -> list[list[Sight]]:
-    """Return the nsqlookupds that belong together, in the given order."""
-    group_of = list(range(len(sights)))
-    for one, other in combinations(range(len(sights)), 2):
-        if _are_together(sights[one], sights[other]):
-            joined = {group_of[one], group_of[other]}
-            group_of = [min(joined) if group in joined else group for group in group_of]
-    numbered = list(zip(sights, group_of, strict=True))
-    return [[sight for sight, group in numbered if group == number] for number in sorted(set(group_of))]
+    """Return the nsqlookupds that belong together, those given first in front."""
+    groups: list[list[Sight]] = []
+    for sight in sights:
+        joined = [group for group in groups if any(_are_together(sight, other) for other in group)]
+        groups = [group for group in groups if group not in joined]
+        groups.append([*(each for group in joined for each in group), sight])
+    return sorted(groups, key=lambda group: sights.index(group[0]))
 
 
 def _are_together(one: Sight, other: Sight) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,9 +13,6 @@ from nsq_ha.policy.topology import (
     merge,
 )
 from tests.policy.lookup_answers import NODES, answer, denial, empty, good, rounds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 partition_maps = st.dictionaries(st.integers(0, 9), st.sampled_from(NODES), max_size=8)
 numbers = st.none() | st.integers(1, 8)
@@ -37,32 +32,6 @@ def answer_lists(draw: st.DrawFn) -> list[LookupAnswer]:
     return found
 
 
-def numbers_of(answers: Iterable[LookupAnswer]) -> set[int]:
-    return {each.meta.partition_num for each in answers if each.meta is not None}
-
-
-@given(st.lists(answer_lists(), max_size=12))
-def test_whatever_is_answered_a_view_keeps_its_rules(history: list[list[LookupAnswer]]) -> None:
-    view = merge(None, [], topic="orders")
-    for answers in history:
-        old, view = view, merge(view, answers)
-        # The number is one that a meta names or named, never the number of partitions that are listed.
-        assert view.partition_num in {0, old.partition_num} | numbers_of(answers)
-        assert set(view.leaders.items()) <= {pair for each in answers for pair in each.partitions.items()} | (
-            set() if answers else set(old.leaders.items())
-        )
-        if view.complete:
-            assert set(range(view.partition_num)) <= set(view.leaders)
-            assert view.exists
-            assert not view.unsettled
-        assert not set(view.leaders) & set(view.last_known)
-        if view.exists and view.partition_num >= old.partition_num:
-            assert set(old.known) <= set(view.known)
-        if any(each.exists for each in answers):
-            assert view.exists
-        assert set(view.publishable) <= set(range(view.partition_num))
-
-
 @given(st.lists(answer_lists(), max_size=5), answer_lists())
 def test_the_same_answers_again_and_again_settle(history: list[list[LookupAnswer]], last: list[LookupAnswer]) -> None:
     view = rounds(merge(None, [], topic="orders"), *history)
@@ -74,15 +43,6 @@ def test_the_same_answers_again_and_again_settle(history: list[list[LookupAnswer
         assert again.pending.partition_num is not None
         awaited = set(range(again.partition_num, again.pending.partition_num))
         assert awaited - {partition for each in last for partition in each.partitions}
-
-
-def test_a_grown_number_waits_for_as_long_as_its_new_partition_has_no_leader() -> None:
-    view = rounds(good(1), *[[answer(2, {0: NODES[0]})]] * 3 * DISPUTED_ROUNDS)
-    assert view.unsettled
-    assert view.partition_num == 1
-    led = merge(view, [answer(2, {0: NODES[0], 1: NODES[1]})])
-    assert not led.unsettled
-    assert led.partition_num == 2
 
 
 @given(

@@ -10,7 +10,6 @@ import os
 import socket
 import subprocess
 import sys
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING
 
 import httpx
@@ -65,24 +64,6 @@ async def test_an_application_that_logs_at_info_gets_no_line_for_each_request(
     async with httpx.AsyncClient(trust_env=False) as own:
         await ask(own, "GET", f"{fake.url}/x", timeout=1.0)
     assert [record.name for record in caplog.records] == ["httpx"]
-
-
-async def test_a_request_searches_for_no_module(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """httpcore searched the whole path for sniffio, in every request; that was a third of its CPU."""
-    pytest.importorskip("sniffio", reason="an environment from before it was required")
-    fake = await serve()
-    fake.answer("/x", {"a": 1})
-    searched: list[str] = []
-
-    class Searches(MetaPathFinder):
-        def find_spec(self, name: str, *_: object) -> None:
-            searched.append(name)
-
-    async with new_client() as client:
-        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
-        monkeypatch.setattr(sys, "meta_path", [Searches(), *sys.meta_path])
-        await ask(client, "GET", f"{fake.url}/x", timeout=1.0)
-    assert searched == []
 
 
 async def test_a_request_sends_its_query_and_its_body(serve: Serve) -> None:

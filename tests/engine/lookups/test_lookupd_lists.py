@@ -24,16 +24,6 @@ def test_a_server_without_lists_is_used_as_it_is() -> None:
     assert listed(None) == LookupdList(leader=None, nodes=(), supported=False)
 
 
-def test_one_that_names_itself_twice_is_named_once() -> None:
-    found = listed({"lookupdnodes": [entry(), entry(), entry(port=4161)], "lookupdleader": entry()})
-    assert found == LookupdList(leader="http://10.0.0.1:4161", nodes=("http://10.0.0.1:4161",))
-
-
-def test_a_leader_that_is_not_in_the_list_is_learnt() -> None:
-    found = listed({"lookupdnodes": None, "lookupdleader": entry("::1")}, scheme="https")
-    assert found == LookupdList(leader="https://[::1]:4161", nodes=("https://[::1]:4161",))
-
-
 @pytest.mark.parametrize(
     "wrong",
     [entry(""), entry(None), entry("a b"), entry(port="x"), entry(port="0"), entry(port="70000"), entry(port=None), 7],

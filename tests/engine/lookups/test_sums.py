@@ -70,10 +70,3 @@ async def test_large_answers_are_read_one_after_the_other_and_small_ones_at_once
         goes_on.set()
     assert ended == [small.url, slow.url, quick.url]
     assert not first.large.locked()
-
-
-async def test_a_large_answer_that_fails_leaves_room_for_the_next(fake: Fake, servers: Servers) -> None:
-    fake.answer("/lookup", b"[" + b" " * (4 * LARGE_BYTES))
-    assert (await servers.look_up("orders", "r")).error is not None
-    fake.answer("/lookup", PADDED)
-    assert (await servers.look_up("orders", "r")).error is None

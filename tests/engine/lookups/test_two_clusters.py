@@ -49,18 +49,6 @@ async def cluster(serve: Serve, port: int, number: int = 2) -> list[Fake]:
     return fakes
 
 
-async def test_two_clusters_are_told_apart(serve: Serve, known: Known) -> None:
-    (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
-    servers = known(a, b)
-    await servers.refresh_lists()
-    with pytest.raises(ConfigError, match="of 2 clusters") as caught:
-        servers.check()
-    assert f"{a.url} and {b.url}" in str(caught.value)
-    found = await servers.look_up("orders", "r")
-    assert found.answers == ()
-    assert str(found.error) == str(caught.value)
-
-
 async def test_one_cluster_is_no_conflict_and_costs_nothing_more(serve: Serve, known: Known) -> None:
     a, b = await cluster(serve, 4150)
     for given in ((a,), (a, b)):
@@ -78,29 +66,6 @@ async def test_one_that_was_given_by_another_name_is_no_stranger(serve: Serve, k
     servers = known(a, b)
     await servers.refresh_lists()
     assert servers.conflict is None
-
-
-@pytest.mark.parametrize(
-    "trouble", ["its list fails", "its list is empty", "its nsqds fail", "it knows no nsqds", "its nsqds break us"]
-)
-async def test_trouble_is_no_proof(
-    serve: Serve, known: Known, trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (a, _), (b, _) = await cluster(serve, 4150), await cluster(serve, 4250)
-    if trouble == "its list fails":
-        b.answer("/listlookup", b"no", 500)
-    elif trouble == "its list is empty":
-        b.answer("/listlookup", list_body(None))
-    elif trouble == "its nsqds fail":
-        b.answer("/nodes", b"no", 500)
-    elif trouble == "it knows no nsqds":
-        b.answer("/nodes", {"producers": []})
-    else:
-        monkeypatch.setattr("nsq_ha.engine.answers.decode_nodes", lambda _: 1 / 0)
-    servers = known(a, b)
-    await servers.refresh_lists()
-    assert servers.conflict is None
-    assert ("unexpected" in caplog.text) is (trouble == "its nsqds break us")
 
 
 async def test_what_was_seen_stays_until_both_answer_otherwise(serve: Serve, known: Known) -> None:

@@ -11,11 +11,10 @@ import pytest
 from nsq_ha.engine import engine
 from nsq_ha.engine import lookups as module
 from nsq_ha.engine.engine import Lookups
-from nsq_ha.engine.servers import Servers
 from nsq_ha.errors import ClosedError, ConfigError, LookupUnavailableError
 from nsq_ha.options.config import ClientConfig
 from nsq_ha.policy import timing
-from tests.engine.lookups.loopback import LIMIT, Fake, hang, list_body, lookup_body
+from tests.engine.lookups.loopback import LIMIT, Fake, hang, lookup_body
 from tests.support.waiting import eventually, turn
 
 if TYPE_CHECKING:
@@ -215,20 +214,6 @@ async def test_listeners_hear_of_changes_only(fake: Fake, start: Start, caplog: 
     assert rounds(watch) == 3
 
 
-@pytest.mark.usefixtures("quick")
-async def test_another_nsqlookupd_is_learnt_and_used(fake: Fake, serve: Serve, start: Start) -> None:
-    second = await serve()
-    second.answer("/lookup", lookup_body({0: 4150, 1: 4160}))
-    fake.answer("/listlookup", list_body(second.url, fake.url, second.url))
-    lookups = await start(fake.url)
-    watch = lookups.watch("orders")
-    await eventually(lambda: watch.lookupds == (fake.url, second.url))
-    await fake.stop()
-    await asyncio.wait_for(watch.next_round(), LIMIT)
-    assert watch.error is None
-    assert second.count("/lookup") >= 1
-
-
 # ---------------------------------------------------------------- life and death
 
 
@@ -267,21 +252,6 @@ async def test_closing_ends_everything_at_once(fake: Fake, start: Start) -> None
     assert ours == set()
 
 
-async def test_nsqds_named_by_address_need_no_nsqlookupd() -> None:
-    lookups = Lookups(ClientConfig(nsqd=("127.0.0.1:4150", "[::1]:4160")), access="w")
-    await lookups.start()
-    watch = lookups.watch("orders")
-    view = await complete(watch)
-    assert {partition: node.address for partition, node in view.leaders.items()} == {
-        0: "127.0.0.1:4150",
-        1: "[::1]:4160",
-    }
-    assert view.meta is not None
-    assert not view.meta.is_partitioned
-    assert watch.lookupds == ()
-    await lookups.aclose()
-
-
 @pytest.mark.usefixtures("quick")
 async def test_unwatching_ends_the_look_ups_of_one_topic(fake: Fake, start: Start) -> None:
     lookups = await start(fake.url)
@@ -316,29 +286,6 @@ async def test_a_bug_of_ours_ends_a_round_and_not_the_look_ups(
     await asyncio.wait_for(watch.next_round(), LIMIT)
     assert watch.error is None
     assert "the lookups failed" not in caplog.text
-
-
-async def test_the_end_of_the_supervisor_is_reported_to_everybody(
-    fake: Fake, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    may_fail = asyncio.Event()
-
-    async def broken(*_: object) -> None:
-        await may_fail.wait()
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(Servers, "keep_lists", broken)
-    lookups = await start(fake.url)
-    watch = lookups.watch("orders")
-    await complete(watch)
-    waiting = asyncio.create_task(watch.wait_until(lambda _: False))
-    may_fail.set()
-    with pytest.raises(ClosedError, match="lookups failed") as caught:
-        await asyncio.wait_for(waiting, LIMIT)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    with pytest.raises(ClosedError, match="lookups failed"):
-        lookups.watch("another")
-    assert "the lookups failed" in caplog.text
 
 
 @pytest.mark.usefixtures("quick")
