@@ -105,10 +105,8 @@ def incidents(reading: Reading) -> tuple[Incident, ...]:
     explained = frozenset(p for each in missing for p in each.unled)
     if missing and (left := unled(reading).keys() - explained):  # its followers are too few to write, so nobody leads
         first = max(missing, key=lambda each: (each.since or 0.0, each.subject))
-        more = " more" if first.unled else ""
-        text = f"{len(left):,}{more} partition{'s' if len(left) > 1 else ''} {_have(len(left))} no leader,"
-        text += " since too few replicas are left"
-        effects = (*first.effects, text)
+        text = _without_leader(len(left), "more partition" if first.unled else "partition")
+        effects = (*first.effects, f"{text}, since too few replicas are left")
         missing.remove(first)
         missing.append(replace(first, effects=effects, unled=first.unled | left, is_bad=True))
         explained |= left
@@ -242,7 +240,7 @@ def _lost(reading: Reading, address: str, lost: _Lost) -> Incident:
     if kept:  # perhaps only those who ask here cannot reach it
         effects.append(f"it leads {counted(len(kept), 'partition')}, which may be out of service")
     if bare := len(gone - kept):
-        effects.append(f"{counted(bare, 'partition')} {_have(bare)} no leader")
+        effects.append(_without_leader(bare))
     effects += _writes(reading, address, lost, is_more=bool(bare))
     if known.waiting:
         effects.append(f"{counted(known.waiting, 'message')} waited there")
@@ -300,10 +298,8 @@ def _writes(reading: Reading, address: str, lost: _Lost, *, is_more: bool) -> li
     effects = []
     if stopped:
         topics = some(sorted({topic for topic, _ in stopped}), 3)
-        more = " more" if is_more else ""
-        effects.append(
-            f"{len(stopped):,}{more} partition{'s' if len(stopped) > 1 else ''} of {topics} cannot be written"
-        )
+        many = counted(len(stopped), "more partition" if is_more else "partition")
+        effects.append(f"{many} of {topics} cannot be written")
     if thin:
         effects.append(f"one more loss stops writes of {counted(len(thin), 'topic')}")
     return effects
@@ -427,12 +423,7 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
         yield Incident(
             trouble="leaderless",
             subject="cluster",
-            cause=_seen(
-                f"{counted(len(left), 'partition')} {_have(len(left))} no leader: {some(names, 3)}",
-                first,
-                reading.at,
-                "led",
-            ),
+            cause=_seen(f"{_without_leader(len(left))}: {some(names, 3)}", first, reading.at, "led"),
             since=None if first is None else first.since,
             remedy="wait half a minute; if it stays, start the nsqds that hold it, and look at the nsqlookupds' logs",
             unled=frozenset(left),
@@ -448,8 +439,8 @@ def _rest(reading: Reading, explained: frozenset[TopicPartition], *, is_explaine
         )
 
 
-def _have(number: int) -> str:
-    return "has" if number == 1 else "have"
+def _without_leader(number: int, noun: str = "partition") -> str:
+    return f"{counted(number, noun)} {'has' if number == 1 else 'have'} no leader"
 
 
 def _short(seconds: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsq_ha.admin.bounded import Bounded
 from nsq_ha.admin.leading import PAUSE
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     Shows = Callable[[ChannelStats | None, ChannelStats | None], bool]
     """Whether a channel shows a change; takes it now, and before."""
 
-_DOING: Final[Mapping[ChannelAction, str]] = {
-    "pause": "pausing",
-    "unpause": "unpausing",
-    "skip": "skipping",
-    "unskip": "unskipping",
-    "empty": "emptying",
-}
-_PLAIN_LACKS: Final = ("skip", "unskip")
 _NOT_REGISTERED: Final = "not registered"
 _RECREATED: Final = "still has the channel, or has it again: stop its consumers, which create it"
 
@@ -126,7 +118,7 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: The topic has no such channel, or some partitions have not.
             ChangeIncompleteError: Not every partition is paused in time; the error names those that are not.
         """
-        await self._change("pause", topic, channel, timeout, lambda now, _: now is not None and now.paused)
+        await self._change("pause", topic, channel, timeout)
 
     async def unpause_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Deliver a paused channel's messages again; a channel that is not paused stays as it is.
@@ -136,9 +128,7 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: The topic has no such channel.
             ChangeIncompleteError: A partition may still be paused; the error names it.
         """
-        await self._change(
-            "unpause", topic, channel, timeout, lambda now, _: now is None or not now.paused, absent="fine"
-        )
+        await self._change("unpause", topic, channel, timeout)
 
     async def skip_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Drop all messages of a channel, waiting ones and new ones, until :meth:`unskip_channel`.
@@ -151,7 +141,7 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: The topic has no such channel, or some partitions have not.
             ChangeIncompleteError: Not every partition skips in time; the error names those that do not.
         """
-        await self._change("skip", topic, channel, timeout, lambda now, _: now is not None and now.skipped)
+        await self._change("skip", topic, channel, timeout)
 
     async def unskip_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Deliver new messages of a skipped channel again.
@@ -164,9 +154,7 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: The topic has no such channel.
             ChangeIncompleteError: A partition may still skip; the error names it.
         """
-        await self._change(
-            "unskip", topic, channel, timeout, lambda now, _: now is None or not now.skipped, absent="fine"
-        )
+        await self._change("unskip", topic, channel, timeout)
 
     async def empty_channel(self, topic: str, channel: str, *, timeout: float = 30.0) -> None:
         """Drop all messages of a channel that are not finished, delayed ones, too.
@@ -180,7 +168,7 @@ class ChannelAdmin(AdminBase):
             ChannelNotFoundError: The topic has no such channel.
             ChangeIncompleteError: A partition may still have the messages; the error names it.
         """
-        await self._change("empty", topic, channel, timeout, _is_past_the_end, absent="fine")
+        await self._change("empty", topic, channel, timeout)
 
     async def reset_channel(
         self, topic: str, channel: str, when: float | datetime | None = None, *, timeout: float = 30.0
@@ -246,18 +234,10 @@ class ChannelAdmin(AdminBase):
             shows = _is_past_the_end if start == StartFrom.end() else None
             await spread.run(apply, shows, absent="wrong")
 
-    async def _change(
-        self,
-        action: ChannelAction,
-        topic: str,
-        channel: str,
-        timeout: float,
-        shows: Shows,
-        *,
-        absent: Absent = "wrong",
-    ) -> None:
-        async with self._bounded(_DOING[action], topic, channel, timeout) as call:
-            if action in _PLAIN_LACKS and (await self._view(topic, call)).is_plain:
+    async def _change(self, action: ChannelAction, topic: str, channel: str, timeout: float) -> None:
+        doing, shows, absent, needs_partitions = _CHANGES[action]
+        async with self._bounded(doing, topic, channel, timeout) as call:
+            if needs_partitions and (await self._view(topic, call)).is_plain:
                 raise ConfigError(
                     f"channel {channel!r} of topic {topic!r} cannot {action}: plain nsqd has no such state; pause the"
                     f" channel, or empty it"
@@ -320,3 +300,28 @@ def _is_past_the_end(now: ChannelStats | None, before: ChannelStats | None) -> b
     if now is None or before is None:
         return True
     return now.messages - now.depth >= before.messages
+
+
+class _Change(NamedTuple):
+    """A change of a channel that is there.
+
+    Attributes:
+        doing: What is done, for errors.
+        shows: Whether a place shows it.
+        absent: What a place without the channel means.
+        needs_partitions: Plain nsqds cannot do it.
+    """
+
+    doing: str
+    shows: Shows
+    absent: Absent = "wrong"
+    needs_partitions: bool = False
+
+
+_CHANGES: Final[Mapping[ChannelAction, _Change]] = {
+    "pause": _Change("pausing", lambda now, _: now is not None and now.paused),
+    "unpause": _Change("unpausing", lambda now, _: now is None or not now.paused, "fine"),
+    "skip": _Change("skipping", lambda now, _: now is not None and now.skipped, needs_partitions=True),
+    "unskip": _Change("unskipping", lambda now, _: now is None or not now.skipped, "fine", needs_partitions=True),
+    "empty": _Change("emptying", _is_past_the_end, "fine"),
+}

@@ -258,15 +258,7 @@ class ClusterStats:
     @property
     def topics(self) -> tuple[TopicStats, ...]:
         """The topics by name, of what the answering nsqds lead."""
-        led: dict[str, list[PartitionStats]] = {}
-        for node in self.nodes:
-            for entry in node.partitions:
-                if entry.is_leader:
-                    led.setdefault(entry.topic, []).append(entry)
-        return tuple(
-            TopicStats(topic, tuple(sorted(led[topic], key=lambda entry: (entry.partition, entry.nsqd))))
-            for topic in sorted(led)
-        )
+        return tuple(topics_of(entry for node in self.nodes for entry in node.partitions if entry.is_leader))
 
     @property
     def silent(self) -> tuple[NodeStats, ...]:
@@ -346,6 +338,14 @@ class TopicDescription:
         return sums(c for entry in self.partitions if entry.stats is not None for c in entry.stats.channels)
 
 
+def topics_of(led: Iterable[PartitionStats]) -> list[TopicStats]:
+    """Return the topics by name, of what their leaders say."""
+    by_topic: dict[str, list[PartitionStats]] = {}
+    for entry in sorted(led, key=lambda entry: (entry.topic, entry.partition, entry.nsqd)):
+        by_topic.setdefault(entry.topic, []).append(entry)
+    return [TopicStats(topic, tuple(entries)) for topic, entries in by_topic.items()]
+
+
 def sums(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
     """Return the sums of the channels of each name, by name."""
     by_name: dict[str, list[ChannelStats]] = {}
@@ -354,23 +354,23 @@ def sums(channels: Iterable[ChannelStats]) -> tuple[ChannelStats, ...]:
     return tuple(_sum(by_name[name]) for name in sorted(by_name))
 
 
+_COUNTS: Final = (
+    *("depth", "depth_bytes", "on_disk", "in_flight", "deferred"),
+    *("requeued", "timed_out", "messages", "clients"),
+)
+"""The fields of a channel whose sum over several is a sum."""
+
+
 def _sum(channels: Sequence[ChannelStats]) -> ChannelStats:
+    counts: Any = {name: sum(getattr(channel, name) for channel in channels) for name in _COUNTS}
     return ChannelStats(
         name=channels[0].name,
-        depth=sum(channel.depth for channel in channels),
-        depth_bytes=sum(channel.depth_bytes for channel in channels),
-        in_flight=sum(channel.in_flight for channel in channels),
-        deferred=sum(channel.deferred for channel in channels),
-        requeued=sum(channel.requeued for channel in channels),
-        timed_out=sum(channel.timed_out for channel in channels),
-        clients=sum(channel.clients for channel in channels),
+        **counts,
         paused=any(channel.paused for channel in channels),
         skipped=any(channel.skipped for channel in channels),
-        messages=sum(channel.messages for channel in channels),
         oldest_at=min((channel.oldest_at for channel in channels if channel.oldest_at is not None), default=None),
         latency=_longest([channel.latency for channel in channels if channel.latency is not None]),
         connections=tuple(connection for channel in channels for connection in channel.connections),
-        on_disk=sum(channel.on_disk for channel in channels),
         places=len(channels),
         paused_at=sum(channel.paused for channel in channels),
         skipped_at=sum(channel.skipped for channel in channels),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from nsq_ha.admin.nsqd_http import Https, NsqdHttp
 from nsq_ha.engine.http import ask, new_client
@@ -294,6 +294,25 @@ class Leading:
             return tuple(answers)
         raise LookupUnavailableError("no nsqlookupd gave a usable answer", tuple(causes))
 
+    async def is_shown(self, view: TopicView, flag: Literal["is_leader", "extended"], *, silent: bool = False) -> bool:
+        """Return whether every partition has a leader that shows a flag; a lookup may be a minute ahead of the nsqd.
+
+        Args:
+            view: Names the leaders.
+            flag: The field of their statistics.
+            silent: An nsqd whose HTTP does not answer counts as one that shows it.
+        """
+        shown: set[int] = set()
+        for node in set(view.leaders.values()):
+            led = {partition for partition, leader in view.leaders.items() if leader == node}
+            try:
+                found = await self.nsqd(node).stats(view.topic, leader_only=True)
+            except NsqError:
+                shown |= led if silent else set()
+            else:
+                shown |= led & {e.partition for e in found if e.topic == view.topic and getattr(e, flag)}
+        return view.complete and shown == view.leaders.keys()
+
     def nsqd(self, node: Node) -> NsqdHttp:
         """Return a client of a node's HTTP. It shares this object's connections, so it need not be closed."""
         return NsqdHttp(node, timeout=self.timeout, client=self.http, https=self._https)
@@ -325,7 +344,7 @@ async def until_usable(
             # By default nsqlookupd hides a topic without channel from publishers.
             usable = usable if "no channel" in writable.note.lower() else writable
         if usable.complete and usable.partition_num == partitions:
-            if await _all_serve(leading, topic, usable):
+            if await leading.is_shown(usable, "is_leader", silent=True):
                 return usable
             call.last = NoLeaderError(f"{topic}: the nsqds that nsqlookupd names as leaders do not serve it yet")
         else:
@@ -334,22 +353,6 @@ async def until_usable(
             nudge_at = loop.time() + NUDGE_INTERVAL
             await _nudge(leading, topic, call)
         await asyncio.sleep(PAUSE)
-
-
-async def _all_serve(leading: Leading, topic: str, view: TopicView) -> bool:
-    """Return whether all leaders say that they lead; a lookup may be a minute ahead of the nsqd.
-
-    An nsqd whose HTTP does not answer counts as a leader.
-    """
-    for node in set(view.leaders.values()):
-        try:
-            found = await leading.nsqd(node).stats(topic)
-        except NsqError:
-            continue
-        leads = {entry.partition for entry in found if entry.is_leader}
-        if not leads.issuperset(p for p, leader in view.leaders.items() if leader == node):
-            return False
-    return True
 
 
 async def _nudge(leading: Leading, topic: str, call: Bounded) -> None:

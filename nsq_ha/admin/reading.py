@@ -22,6 +22,7 @@ from nsq_ha.admin.description import (
     PartitionStats,
     TopicDescription,
     TopicStats,
+    topics_of,
 )
 from nsq_ha.admin.memory import MAX_LED, Memory, Sighting, TopicPartition
 from nsq_ha.engine.answers import NodeInfo, TopicInfo
@@ -387,15 +388,13 @@ class Reading:
     @cached_property
     def topics(self) -> Mapping[str, TopicStats]:
         """The topics with what their leaders say, by name."""
-        found: dict[str, list[PartitionStats]] = {}
-        for address, node in self.nodes.items():
-            for entry in node.partitions:
-                if self.is_plain or self.leaders.get((entry.topic, entry.partition)) == address:
-                    found.setdefault(entry.topic, []).append(entry)
-        return {
-            name: TopicStats(name, tuple(sorted(found[name], key=lambda entry: (entry.partition, entry.nsqd))))
-            for name in sorted(found)
-        }
+        led = (
+            entry
+            for address, node in self.nodes.items()
+            for entry in node.partitions
+            if self.is_plain or self.leaders.get((entry.topic, entry.partition)) == address
+        )
+        return {topic.topic: topic for topic in topics_of(led)}
 
     @cached_property
     def names(self) -> list[str]:

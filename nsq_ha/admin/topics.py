@@ -41,7 +41,14 @@ _RANGES: Final = {
 }
 """The values that the server accepts."""
 
-_DOING: Final[Mapping[TopicAction, str]] = {"pause": "pausing", "unpause": "unpausing", "empty": "emptying"}
+_Shows = Callable[[PartitionStats | None, PartitionStats | None], bool]
+
+_OF_PLAIN: Final[Mapping[TopicAction, tuple[str, _Shows | None]]] = {
+    "pause": ("pausing", lambda now, _: now is None or now.paused),
+    "unpause": ("unpausing", lambda now, _: now is None or not now.paused),
+    "empty": ("emptying", None),
+}
+"""The changes of plain topics: what is done, and whether an nsqd shows it by what it says now and said before."""
 
 
 class _Setting(NamedTuple):
@@ -288,7 +295,7 @@ class TopicAdmin(AdminBase):
                 behind = [
                     name for name, present in _shown(view.meta) if wanted.get(name, present) not in (None, present)
                 ]
-                if not behind and (not extended or await self._are_extended(view)):
+                if not behind and (not extended or await self._leading.is_shown(view, "extended")):
                     return view
                 call.last = NsqError(
                     f"the nsqlookupds do not show the new {', '.join(behind)}"
@@ -296,18 +303,6 @@ class TopicAdmin(AdminBase):
                     else "a leader does not show the new setting, or does not answer"
                 )
                 await asyncio.sleep(PAUSE)
-
-    async def _are_extended(self, view: TopicView) -> bool:
-        """Return whether all leaders know that messages may have headers."""
-        for node in set(view.leaders.values()):
-            try:
-                found = await self._leading.nsqd(node).stats(view.topic, leader_only=True)
-            except NsqError:
-                return False
-            extended = {entry.partition for entry in found if entry.topic == view.topic and entry.extended}
-            if not extended.issuperset(p for p, leader in view.leaders.items() if leader == node):
-                return False
-        return view.complete
 
     async def pause_topic(self, topic: str, *, timeout: float = 30.0) -> None:
         """Hold the messages of a plain topic back from its channels, until :meth:`unpause_topic`.
@@ -319,7 +314,7 @@ class TopicAdmin(AdminBase):
             TopicNotFoundError: The topic does not exist, or no nsqd has it.
             ChangeIncompleteError: Not every nsqd paused it in time; the error names those that did not.
         """
-        await self._change_plain("pause", topic, timeout, lambda now, _: now is None or now.paused)
+        await self._change_plain("pause", topic, timeout)
 
     async def unpause_topic(self, topic: str, *, timeout: float = 30.0) -> None:
         """Let the messages of a paused plain topic go to its channels.
@@ -329,7 +324,7 @@ class TopicAdmin(AdminBase):
             TopicNotFoundError: The topic does not exist, or no nsqd has it.
             ChangeIncompleteError: It may still be paused at an nsqd; the error names it.
         """
-        await self._change_plain("unpause", topic, timeout, lambda now, _: now is None or not now.paused)
+        await self._change_plain("unpause", topic, timeout)
 
     async def empty_topic(self, topic: str, *, timeout: float = 30.0) -> None:
         """Drop the messages of a plain topic that are in no channel yet, since it is paused or has no channel.
@@ -339,16 +334,11 @@ class TopicAdmin(AdminBase):
             TopicNotFoundError: The topic does not exist, or no nsqd has it.
             ChangeIncompleteError: An nsqd did not confirm it in time; the error names it.
         """
-        await self._change_plain("empty", topic, timeout, None)
+        await self._change_plain("empty", topic, timeout)
 
-    async def _change_plain(
-        self,
-        action: TopicAction,
-        topic: str,
-        timeout: float,
-        shows: Callable[[PartitionStats | None, PartitionStats | None], bool] | None,
-    ) -> None:
-        async with Bounded(f"{_DOING[action]} topic {check_topic(topic)}", timeout) as call:
+    async def _change_plain(self, action: TopicAction, topic: str, timeout: float) -> None:
+        doing, shows = _OF_PLAIN[action]
+        async with Bounded(f"{doing} topic {check_topic(topic)}", timeout) as call:
             if not (await self._leading.view(topic, "r", call)).is_plain:
                 await self._leading.existing(topic)
                 raise ConfigError(f"topic {topic!r} cannot {action}: on the partitioned server, {action} its channels")

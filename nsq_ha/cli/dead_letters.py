@@ -20,6 +20,7 @@ from nsq_ha.cli.options import (
     confirm,
     json_option,
     metrics_option,
+    with_options,
     yes_option,
 )
 from nsq_ha.cli.output import clean, explained, print_json, print_table, wants_json
@@ -92,15 +93,17 @@ SAMPLE: Final = 1000
 
 
 class Sorting:
-    """Tells dead letters from other messages; says once, at the end of its block, how many others there are.
+    """Picks the dead letters that are meant; says once, at the end of its block, how many messages are none.
 
     Args:
         topic: The topic that they come from.
+        which: Which are meant.
         reads_all: Go on, although none of the first :data:`SAMPLE` messages is a dead letter.
     """
 
-    def __init__(self, topic: str, *, reads_all: bool = True) -> None:
+    def __init__(self, topic: str, which: Which, *, reads_all: bool = True) -> None:
         self._topic = topic
+        self._which = which
         self._reads_all = reads_all
         self._has_some = False
         self._others = 0
@@ -114,14 +117,14 @@ class Sorting:
             what = counted(self._others, "message")
             click.echo(f"warning: left out {what} of {self._topic}, such as this: {self._first}", err=True)
 
-    def letter_of(self, message: Message) -> DeadLetter | None:
-        """Return the dead letter in a message. None if there is none.
+    async def letter_of(self, message: Message) -> DeadLetter | None:
+        """Return the dead letter in a message. None if there is none, or another one is meant.
 
         Raises:
             click.ClickException: The topic seems to be an ordinary one.
         """
         try:
-            found = DeadLetter.of(message)
+            found = DeadLetter.of(await expanded(message))
         except DeadLetterError as error:
             self._others += 1
             self._first = self._first or clean(str(error))
@@ -132,7 +135,7 @@ class Sorting:
                 " topic that dead_letter_topic= names, or read all messages: --all-messages"
             ) from error
         self._has_some = True
-        return found
+        return found if self._which.has(message, found) else None
 
 
 class MessageId(click.ParamType[int]):
@@ -179,9 +182,7 @@ _channel_option: Final = click.option(
 
 
 def _with_filters(command: Any) -> Any:  # noqa: ANN401 - a decorator of click
-    for option in reversed(_FILTERS):
-        command = option(command)
-    return command
+    return with_options(command, *_FILTERS)
 
 
 @click.group("dead-letters", short_help="List, show and replay dead letters.")
@@ -296,10 +297,9 @@ async def _found(
     wanted = set(which.ids)
     scanned = scan(cluster, topic, found, set() if unread is None else unread, channel=channel, start=start)
     async with contextlib.aclosing(scanned) as messages:
-        with Sorting(topic, reads_all=reads_all) as sorting:
+        with Sorting(topic, which, reads_all=reads_all) as sorting:
             async for message in messages:
-                letter = sorting.letter_of(await expanded(message))
-                if letter is not None and which.has(message, letter):
+                if (letter := await sorting.letter_of(message)) is not None:
                     rows.append(keep(message, letter))
                     wanted.discard(id_of(message))
                     if which.ids and not wanted:
@@ -486,15 +486,13 @@ async def _replay_channel(
         losses_reported(consumer, kind),
     ):
         total = await depth_of(cluster, topic, channel)
-        with Sorting(topic) as sorting, Progress("replayed", total) as progress:
+        with Sorting(topic, which) as sorting, Progress("replayed", total) as progress:
             # Statistics may not show yet that a new channel was moved to the beginning.
             async for message in until_quiet(consumer, None if is_new else total):
                 left += 1
-                letter = sorting.letter_of(await expanded(message))
+                letter = await sorting.letter_of(message)
                 # What is left unanswered goes back to the channel when the consumer closes.
-                if letter is None or not which.has(message, letter):
-                    continue
-                if await replayer.replay(producer, message, letter):
+                if letter is not None and await replayer.replay(producer, message, letter):
                     message.finish()
                     left -= 1
                     progress.advance()

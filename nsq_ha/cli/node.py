@@ -49,9 +49,14 @@ def _columns(nsqds: Sequence[NsqdView], now: float) -> list[FigureColumn]:
         FigureColumn("HTTP", 6, lambda each: each.said.node.http_url.partition("://")[2], is_number=False),
         FigureColumn("host", 7, lambda each: each.hostname or None, is_number=False),
     ]
+    return _useful(columns, nsqds)
+
+
+def _useful(columns: Iterable[FigureColumn], nsqds: Sequence[NsqdView]) -> list[FigureColumn]:
+    """Return the columns without those that say nothing about these nsqds."""
     left_out = {"leads", "follows"} if all(each.said.node.is_plain for each in nsqds) else set()
     if not any(each.tombstoned for each in nsqds):
-        left_out.add("tombstoned for")
+        left_out |= {"tombstoned for", "tombstoned"}
     return [column for column in columns if column.name not in left_out]
 
 
@@ -167,11 +172,9 @@ def show(nsqd: str, cluster: ClusterAccess, as_json: bool | None) -> None:
     if each is None:
         known = ", ".join(clean(other.address) for other in nsqds) or "none"
         raise click.ClickException(f"the cluster has no nsqd {clean(nsqd)}; it has {known}")
-    left_out = {"leads", "follows"} if each.said.node.is_plain else set()
-    left_out |= set() if each.tombstoned else {"tombstoned"}
-    columns = [column for column in _HELD if column.name not in left_out]
     title = f"{nsqd}: {each.version}, {each.health}"
-    print_rows(held_by(each), dict, columns, as_json=as_json, title=title, empty=f"{nsqd} has no topics")
+    columns, empty = _useful(_HELD, [each]), f"{nsqd} has no topics"
+    print_rows(held_by(each), dict, columns, as_json=as_json, title=title, empty=empty)
     if each.health != "OK":
         reason = f"does not answer: {each.said.error}" if each.said.error else f"is not healthy: {each.health}"
         click.echo(f"warning: nsqd {clean(f'{each.address} {reason}')}", err=True)

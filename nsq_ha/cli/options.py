@@ -102,7 +102,8 @@ _SECRET: Final = click.option(
 )
 
 
-def _add(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+def with_options(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    """Add options and arguments to a command, in the order of its help."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -122,7 +123,7 @@ def cluster_options(command: _Command) -> _Command:
             raise click.UsageError(str(error), click.get_current_context()) from error
         return command(*arguments, cluster=cluster, **options)
 
-    return _add(cast("_Command", call), _lookupd_option, *_CERTIFICATES, _SECRET)
+    return with_options(cast("_Command", call), _lookupd_option, *_CERTIFICATES, _SECRET)
 
 
 # ---------------------------------------------------------------- the output
@@ -147,7 +148,7 @@ def json_option(command: _Command) -> _Command:
             raise click.UsageError(f"give -o {output}, or --{'json' if as_json else 'table'}, not both")
         return command(*arguments, as_json=as_json if output is None else output == "json", **options)
 
-    return _add(cast("_Command", call), *_OUTPUT)
+    return with_options(cast("_Command", call), *_OUTPUT)
 
 
 # ---------------------------------------------------------------- destructive commands

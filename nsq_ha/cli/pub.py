@@ -176,18 +176,14 @@ def _check(topic: str, found: FoundTopic, options: PubOptions) -> None:
 
 
 def _check_plain(found: FoundTopic, options: PubOptions) -> None:
-    given = {
-        "--key": (options.key is not None, "has no keys"),
-        "--key-field": (options.key_field is not None, "has no keys"),
-        "--key-delimiter": (options.key_delimiter is not None, "has no keys"),
-        "--partition": (options.partition is not None, "has no partitions"),
-        "--trace": (options.trace, "has no trace ids"),
-        "--header": (bool(options.headers), "has no headers"),
-        "--tag": (options.tag is not None, "has no tags"),
-    }
-    for option, (is_given, reason) in given.items():
-        if is_given:
-            raise needs_partitions(option, reason)
+    for option in options.given("key", "key_field", "key_delimiter"):
+        raise needs_partitions(option, "has no keys")
+    for option in options.given("partition", "tag"):
+        raise needs_partitions(option, f"has no {option[2:]}s")
+    if options.trace:
+        raise needs_partitions("--trace", "has no trace ids")
+    if options.headers:
+        raise needs_partitions("--header", "has no headers")
     if not found.nsqds and not found.candidates:
         raise TopicNotFoundError(
             "no nsqlookupd lists an nsqd to publish to: start nsqd with the option -lookupd-tcp-address; one that"

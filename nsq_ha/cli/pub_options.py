@@ -39,8 +39,12 @@ class PubOptions(InputOptions):
     @property
     def has_keys(self) -> bool:
         """Whether each message has a key or a partition."""
-        given = (self.key, self.key_field, self.partition, self.key_delimiter)
-        return self.from_tail or any(value is not None for value in given)
+        return bool(self.given("from_tail", "key", "key_field", "partition", "key_delimiter"))
+
+    def given(self, *names: str) -> list[str]:
+        """Return which of these options the user gave, as they are written."""
+        values = {name: getattr(self, name) for name in names}
+        return [f"--{n.replace('_', '-')}" for n, value in values.items() if value is not None and value is not False]
 
 
 def parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> bytes | None:
@@ -75,22 +79,10 @@ def parse_character(_: click.Context, __: click.Parameter, value: str) -> str:
 
 def check_usage(options: PubOptions) -> None:
     """Reject options that contradict each other."""
-    forms = {
-        "--jsonl": options.jsonl,
-        "--from-tail": options.from_tail,
-        "--csv": options.csv,
-        "--whole": options.whole,
-        "--key-delimiter": options.key_delimiter is not None,
-    }
-    given = [name for name, is_given in forms.items() if is_given]
+    given = options.given("jsonl", "from_tail", "csv", "whole", "key_delimiter")
     if len(given) > 1 and given not in (["--jsonl", "--key-delimiter"], ["--jsonl", "--whole"]):
         raise click.UsageError(f"give {given[0]} or {given[1]}, not both")
-    keys = {
-        "--key": options.key is not None,
-        "--key-field": options.key_field is not None,
-        "--key-delimiter": options.key_delimiter is not None,
-    }
-    chosen = [name for name, is_given in keys.items() if is_given]
+    chosen = options.given("key", "key_field", "key_delimiter")
     if len(chosen) > 1:
         raise click.UsageError(f"give {chosen[0]} or {chosen[1]}, not both")
     if options.partition is not None and chosen:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from nsq_ha.admin.words import counted
+from nsq_ha.dashboard.figures import whole
 from nsq_ha.errors import ConfigError
 from nsq_ha.options.checks import MAX_PARTITIONS, check_channel, check_partition, check_topic, shown
 
@@ -246,10 +247,7 @@ def target_of(action: Action, fields: Mapping[str, str], *, is_asked: bool = Fal
         return ActionTarget(topic, nsqd=fields.get("nsqd", "")[:300])
     if action.scope == "channel":
         return ActionTarget(topic, "" if asked == "channel" else check_channel(fields.get("channel", "")))
-    text = fields.get("partition", "")
-    if not (text.isascii() and text.isdigit()) or len(text) > 4:
-        raise ConfigError("partition must be a whole number")
-    return ActionTarget(topic, partition=check_partition(int(text)), to=to)
+    return ActionTarget(topic, partition=check_partition(whole(fields, "partition")), to=to)
 
 
 def refusal(name: str, target: ActionTarget, reading: Reading) -> str:

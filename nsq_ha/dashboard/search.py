@@ -26,7 +26,7 @@ from nsq_ha.errors import ConfigError, NsqError
 from nsq_ha.options.checks import check_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from nsq_ha.admin import AdminClient, StoredMessage
@@ -162,14 +162,8 @@ async def search(
                     "Plain nsqds keep no finished messages and search none: only trace logs show a message's life."
                 )
             else:
-                await _hunt(
-                    admin,
-                    query,
-                    steps,
-                    notes,
-                    limit=limit * 0.9,
-                    add=lambda *each: found.append(_found(reading, *each)),
-                )
+                async for partition, stored in _hunt(admin, query, steps, notes, limit=limit * 0.9):
+                    found.append(_found(reading, query.topic, partition, stored))
             if trace_logs and found and not steps:
                 wanted = Query(query.topic, internal_id=found[0].message.internal_id)
                 steps = await in_thread(partial(steps_of, trace_logs, wanted))
@@ -192,14 +186,8 @@ async def search(
 
 
 async def _hunt(
-    admin: AdminClient,
-    query: Query,
-    steps: Sequence[TraceStep],
-    notes: list[str],
-    *,
-    limit: float,
-    add: Callable[[str, int | None, StoredMessage], None],
-) -> None:
+    admin: AdminClient, query: Query, steps: Sequence[TraceStep], notes: list[str], *, limit: float
+) -> AsyncIterator[tuple[int | None, StoredMessage]]:
     """Search in the logs of the partitions; the lines of trace logs name messages with the trace id."""
     topic, trace_id = query.topic, query.trace_id
     if trace_id is None:
@@ -210,20 +198,20 @@ async def _hunt(
         if stored is None:
             notes.append("The leader cannot read it: it is not flushed yet, was cleaned up, or does not exist.")
         else:
-            add(topic, partition, stored)
+            yield partition, stored
         return
     named = tuple(dict.fromkeys(step.internal_id for step in steps if step.internal_id))
     is_found = False
     for internal_id in _first_of(named, notes):
         if (stored := await admin.find_message(topic, internal_id=internal_id)) is not None:
             is_found = True
-            add(topic, None, stored)
+            yield None, stored
     if is_found:
         return
     wanted = MessageFilter(trace_id=trace_id)
     look = await browse(admin, topic, count=1, wanted=wanted, limit=limit, most_body=MAX_TEXT)
     for each in _first_of(look.messages, notes):
-        add(topic, each.partition, each.message)
+        yield each
     why = "the latest of each partition first, since the server has no search by trace id"
     notes.append(f"Looked at {look.read:,} messages, {why}." if look.left else f"Looked at all {look.read:,} messages.")
     notes += [f"{note}." for note in look.notes]
