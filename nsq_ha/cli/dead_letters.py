@@ -360,9 +360,9 @@ def replay_letters(
     if not dry_run:
         confirm(f"Publish {'all' if is_all else 'these'} dead letters of {topic} again?", yes=yes)
     options: Any = {} if timeout is None else {"publish_timeout": timeout}
-    replayer = Replayer(target, dry_run=dry_run)
+    replayer = Replayer(cluster.producer(**options), target, dry_run=dry_run)
     try:
-        run(_replay(cluster, topic, which, cluster.producer(**options), replayer, channel=channel))
+        run(_replay(cluster, topic, which, replayer, channel))
     except BaseException:  # interrupted, too
         if replayer.seen:
             click.echo(replayer.summary(), err=True)
@@ -378,10 +378,12 @@ class Replayer:
     """Replays dead letters one after the other, so that those of a partition keep their order.
 
     Args:
+        producer: Publishes them.
         target: Where to publish. None for the topics that they come from.
         dry_run: Only print them.
 
     Attributes:
+        producer: As given.
         dry_run: As given.
         done: Number of replayed ones.
         failed: Number of those that were not acknowledged.
@@ -391,7 +393,8 @@ class Replayer:
         is_interrupted: The last one was interrupted, and may be stored.
     """
 
-    def __init__(self, target: str | None, *, dry_run: bool) -> None:
+    def __init__(self, producer: Producer, target: str | None, *, dry_run: bool) -> None:
+        self.producer: Producer = producer
         self.done: int = 0
         self.failed: int = 0
         self.uncertain: int = 0
@@ -401,7 +404,7 @@ class Replayer:
         self._target = target
         self.dry_run: bool = dry_run
 
-    async def replay(self, producer: Producer, message: Message, letter: DeadLetter) -> bool:
+    async def replay(self, message: Message, letter: DeadLetter) -> bool:
         """Replay one, and return whether it was acknowledged."""
         self.seen.add(id_of(message))
         topic = self._target or letter.provenance.topic
@@ -410,7 +413,7 @@ class Replayer:
             self.done += 1
             return False
         try:
-            await replay(producer, letter, topic=self._target)
+            await replay(self.producer, letter, topic=self._target)
         except asyncio.CancelledError:
             self.is_interrupted = True
             raise
@@ -432,9 +435,7 @@ class Replayer:
         return "; ".join(parts)
 
 
-async def _replay(
-    cluster: ClusterAccess, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str | None
-) -> None:
+async def _replay(cluster: ClusterAccess, topic: str, which: Which, replayer: Replayer, channel: str | None) -> None:
     found = await require_topic(cluster, topic)
     _check_ids(which, is_plain=found.meta is None)
     if replayer.dry_run or not (which.is_all or found.meta is None):
@@ -442,16 +443,16 @@ async def _replay(
         read = await _found(cluster, topic, which, None, channel, keep=lambda each, _: each, unread=replayer.unread)
         is_rest = which.is_all and found.meta is not None
         passed = await _passed(cluster, topic, channel or CHANNEL_OF_REPLAYS) if is_rest else {}
-        async with producer:
+        async with replayer.producer:
             with Progress("replayed", len(read)) as progress:
                 for message in read:
                     if (message.offset or 0) >= passed.get(message.partition, 0):
-                        await replayer.replay(producer, message, DeadLetter.of(message))
+                        await replayer.replay(message, DeadLetter.of(message))
                     progress.advance()
         return
     if found.meta is None and channel is None:
         raise ConfigError(f"give --channel: a plain cluster keeps the messages of {topic!r} only in its channels")
-    await _replay_channel(cluster, topic, which, producer, replayer, channel=channel or CHANNEL_OF_REPLAYS)
+    await _replay_channel(cluster, topic, which, replayer, channel or CHANNEL_OF_REPLAYS)
 
 
 async def _passed(cluster: ClusterAccess, topic: str, channel: str) -> dict[int, int]:
@@ -465,9 +466,7 @@ async def _passed(cluster: ClusterAccess, topic: str, channel: str) -> dict[int,
     }
 
 
-async def _replay_channel(
-    cluster: ClusterAccess, topic: str, which: Which, producer: Producer, replayer: Replayer, *, channel: str
-) -> None:
+async def _replay_channel(cluster: ClusterAccess, topic: str, which: Which, replayer: Replayer, channel: str) -> None:
     """Replay the dead letters of a channel, and finish them there; the others go back to it."""
     described, listed = await describe_topic(cluster, topic), await cluster.ask(lambda admin: admin.channels(topic))
     # An nsqlookupd that has just started lists no channels yet; moving one back would replay its letters again.
@@ -481,7 +480,7 @@ async def _replay_channel(
     reading["auto_touch"] = True
     left = 0
     async with (
-        producer,
+        replayer.producer,
         cluster.consumer(topic, channel, **reading) as consumer,
         losses_reported(consumer, kind),
     ):
@@ -492,7 +491,7 @@ async def _replay_channel(
                 left += 1
                 letter = await sorting.letter_of(message)
                 # What is left unanswered goes back to the channel when the consumer closes.
-                if letter is not None and await replayer.replay(producer, message, letter):
+                if letter is not None and await replayer.replay(message, letter):
                     message.finish()
                     left -= 1
                     progress.advance()

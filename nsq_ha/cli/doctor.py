@@ -261,19 +261,17 @@ def certificates(cluster: ClusterAccess, now: float) -> Finding:
     tls = cluster.tls
     if tls is None:
         return Finding(check, "skipped", "connections to nsqds use no TLS")
-    soon, over = [], []
-    for file in filter(None, {tls.ca_file, tls.cert_file}):
-        for end in _ends(file):
-            text = f"{file} ({end:%Y-%m-%d %H:%M:%S} UTC)"
-            if end.timestamp() < now:
-                over.append(text)
-            elif end.timestamp() < now + 14 * 86400:
-                soon.append(text)
-    if over:
-        return Finding(check, "failed", f"expired: {'; '.join(sorted(over))}", "renew it")
-    if soon:
-        return Finding(check, "warning", f"expires within two weeks: {'; '.join(sorted(soon))}", "renew it")
+    ends = [(file, end) for file in filter(None, {tls.ca_file, tls.cert_file}) for end in _ends(file)]
+    if over := _before(now, ends):
+        return Finding(check, "failed", f"expired: {over}", "renew it")
+    if soon := _before(now + 14 * 86400, ends):
+        return Finding(check, "warning", f"expires within two weeks: {soon}", "renew it")
     return Finding(check, "ok", "the given files")
+
+
+def _before(at: float, ends: Iterable[tuple[str, datetime]]) -> str:
+    """Return the certificates that are no longer valid at a time; empty if there are none."""
+    return "; ".join(sorted(f"{file} ({end:%Y-%m-%d %H:%M:%S} UTC)" for file, end in ends if end.timestamp() < at))
 
 
 def _ends(file: str) -> Iterator[datetime]:

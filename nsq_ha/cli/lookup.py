@@ -48,7 +48,7 @@ def lookup(topic: str, cluster: ClusterAccess, as_json: bool | None) -> None:
 
 
 def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
-    meta = view.readable.meta if view.readable is not None else None
+    meta = view.readable.meta
     partitions = {}
     for number in partitions_of(views):
         leader, writable = view.partition(number)
@@ -57,12 +57,12 @@ def _as_dict(view: View, views: Sequence[View]) -> dict[str, Any]:
         "lookupd": view.lookupd,
         "leads": view.leads,
         "error": view.error,
-        "exists": view.exists,
+        "exists": view.readable.exists,
         "partition_num": view.partition_num,
         "ordered": meta.ordered if meta is not None else None,
         "replicas": meta.replica if meta is not None else None,
         "partitions": partitions,
-        "note": view.writable.note if view.writable is not None and view.writable.note else None,
+        "note": view.writable.note or None,
         "agree": agree(views),
         "differing": differing(views),
     }
@@ -72,18 +72,21 @@ def _plain_as_dict(view: View) -> dict[str, Any]:
     return {
         "lookupd": view.lookupd,
         "error": view.error,
-        "exists": view.exists,
-        "nsqds": [node.address for node in view.nsqds or ()],
+        "exists": view.readable.exists,
+        "nsqds": [node.address for node in view.readable.nodes or ()],
     }
 
 
 def _print_plain(topic: str, views: Sequence[View]) -> None:
     answered = _print_troubles(views)
     nsqds = nsqds_of(views)
-    rows = [[node.address, *("listed" if node in (view.nsqds or ()) else "-" for view in answered)] for node in nsqds]
+    rows = [
+        [node.address, *("listed" if node in (view.readable.nodes or ()) else "-" for view in answered)]
+        for node in nsqds
+    ]
     if rows:
         print_table([topic, *map(_name, answered)], rows)
-    elif any(view.exists for view in answered):
+    elif any(view.readable.exists for view in answered):
         click.echo(NO_NSQD)
 
 
@@ -92,14 +95,14 @@ def _print_troubles(views: Sequence[View]) -> list[View]:
     for view in views:
         if view.error is not None:
             click.echo(f"{_name(view)} does not answer: {clean(view.error)}")
-        elif not view.exists:
+        elif not view.readable.exists:
             click.echo(f"{_name(view)} does not know the topic")
     return [view for view in views if view.error is None]
 
 
 def _print(topic: str, views: Sequence[View]) -> None:
     answered = _print_troubles(views)
-    if not any(view.exists for view in answered):
+    if not any(view.readable.exists for view in answered):
         return
     different = set(differing(views))
     rows = [["partitions", *map(_number, answered), _mark(len({view.partition_num for view in answered}) > 1)]]
@@ -109,7 +112,7 @@ def _print(topic: str, views: Sequence[View]) -> None:
     ]
     print_table([topic, *map(_name, answered), ""], rows)
     for view in answered:
-        if view.writable is not None and view.writable.note:
+        if view.writable.note:
             click.echo(f"{_name(view)}: {clean(view.writable.note)}")
 
 

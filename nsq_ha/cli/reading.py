@@ -233,8 +233,7 @@ async def expanded(message: Message) -> Message:
 async def depth_of(cluster: ClusterAccess, topic: str, channel: str) -> int | None:
     """Return the number of messages that wait in a channel, for progress. None if it is unknown."""
     try:
-        async with cluster.admin() as admin:
-            found = await admin.describe(topic)
+        found = await cluster.ask(lambda admin: admin.describe(topic))
     except NsqError:
         return None
     return found.depth.get(channel)

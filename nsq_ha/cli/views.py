@@ -12,6 +12,7 @@ import click
 
 from nsq_ha.cli.output import clean
 from nsq_ha.errors import ConfigError, LookupUnavailableError, TopicNotFoundError
+from nsq_ha.policy.topology import LookupAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from nsq_ha.admin import TopicDescription
     from nsq_ha.cli.cluster import ClusterAccess
     from nsq_ha.engine.answers import LookupdList
-    from nsq_ha.policy.topology import LookupAnswer, Node, TopicMeta
+    from nsq_ha.policy.topology import Node, TopicMeta
 
 QUESTION_TIMEOUT = 2.0
 """Seconds for one request; longer than the library's limit, since only a person is waiting."""
@@ -37,38 +38,26 @@ class View:
     Attributes:
         lookupd: Its base URL.
         leads: Whether a list of nsqlookupds names it as the leading one.
-        readable: The answer to ``access=r``. None if there is none.
-        writable: The answer to ``access=w``. None if there is none.
+        readable: The answer to ``access=r``; an empty one if there is none.
+        writable: The answer to ``access=w``; an empty one if there is none.
         error: Why there is no answer. None if there is one.
     """
 
     lookupd: str
     leads: bool
-    readable: LookupAnswer | None
-    writable: LookupAnswer | None
-    error: str | None
-
-    @property
-    def exists(self) -> bool:
-        """Whether this nsqlookupd knows the topic."""
-        return self.readable is not None and self.readable.exists
-
-    @property
-    def nsqds(self) -> tuple[Node, ...] | None:
-        """The nsqds of a plain topic. None if there is no answer, or it is of a partitioned cluster."""
-        return self.readable.nodes if self.readable is not None else None
+    readable: LookupAnswer
+    writable: LookupAnswer
+    error: str | None = None
 
     @property
     def partition_num(self) -> int:
         """The number of partitions; 0 if it is unknown."""
-        meta = self.readable.meta if self.readable is not None else None
-        return meta.partition_num if meta is not None else 0
+        return 0 if self.readable.meta is None else self.readable.meta.partition_num
 
     def partition(self, number: int) -> tuple[str | None, bool]:
         """Return the leader's address (None if there is none), and whether it accepts writes."""
-        node = self.readable.partitions.get(number) if self.readable is not None else None
-        writable = self.writable is not None and self.writable.partitions.get(number) == node
-        return (None, False) if node is None else (node.address, writable)
+        node = self.readable.partitions.get(number)
+        return (None, False) if node is None else (node.address, self.writable.partitions.get(number) == node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +78,19 @@ class FoundTopic:
 def are_plain(views: Iterable[View]) -> bool:
     """Return whether some answered, and all of these are of a plain cluster."""
     answered = [view for view in views if view.error is None]
-    return bool(answered) and all(view.nsqds is not None for view in answered)
+    return bool(answered) and all(view.readable.nodes is not None for view in answered)
 
 
 def nsqds_of(views: Iterable[View]) -> tuple[Node, ...]:
     """Return the nsqds that any nsqlookupd of a plain cluster lists, by address."""
-    found = {node.address: node for view in views for node in view.nsqds or ()}
+    found = {node.address: node for view in views for node in view.readable.nodes or ()}
     return tuple(found[address] for address in sorted(found))
 
 
 def partitions_of(views: Iterable[View]) -> range:
     """Return all partitions that any nsqlookupd knows."""
     numbers = [view.partition_num for view in views]
-    numbers += [number + 1 for view in views if view.readable is not None for number in view.readable.partitions]
+    numbers += [number + 1 for view in views for number in view.readable.partitions]
     return range(max(numbers, default=0))
 
 
@@ -114,14 +103,14 @@ def differing(views: Iterable[View]) -> list[int]:
 def agree(views: Iterable[View]) -> bool:
     """Return whether all answered and all answers are equal; all may say that there is no such topic."""
     listed = list(views)
-    kinds = {(view.exists, view.readable.meta if view.readable is not None else None) for view in listed}
+    kinds = {(view.readable.exists, view.readable.meta) for view in listed}
     return all(view.error is None for view in listed) and len(kinds) == 1 and not differing(listed)
 
 
 def is_unknown(views: Iterable[View]) -> bool:
     """Return whether some answered and none of them knows the topic."""
     answered = [view for view in views if view.error is None]
-    return bool(answered) and not any(view.exists for view in answered)
+    return bool(answered) and not any(view.readable.exists for view in answered)
 
 
 def needs_partitions(option: str, reason: str) -> ConfigError:
@@ -161,14 +150,12 @@ async def require_topic(cluster: ClusterAccess, topic: str) -> FoundTopic:
             "no nsqlookupd gave a usable answer", tuple((v.lookupd, v.error or "") for v in views)
         )
     if are_plain(views):
-        candidates = {
-            node.address: node for view in views if view.writable is not None for node in view.writable.candidates
-        }
+        candidates = {node.address: node for view in views for node in view.writable.candidates}
         return FoundTopic(None, nsqds_of(views), tuple(candidates.values()))
     if is_unknown(views):
         raise TopicNotFoundError.named(topic)
     for view in views:
-        if view.readable is not None and view.readable.meta is not None:
+        if view.readable.meta is not None:
             return FoundTopic(view.readable.meta)
     raise LookupUnavailableError(f"no nsqlookupd says how many partitions topic {topic!r} has")
 
@@ -222,5 +209,6 @@ async def _ask(cluster: ClusterAccess, url: str, topic: str) -> View:
         try:
             readable, writable = await asyncio.gather(client.lookup(topic, "r"), client.lookup(topic, "w"))
         except LookupUnavailableError as error:
-            return View(url, False, None, None, "; ".join(reason for _, reason in error.causes) or str(error))
-        return View(url, False, readable, writable, None)
+            nothing = LookupAnswer(url, leads=False, meta=None, partitions={}, exists=False)
+            return View(url, False, nothing, nothing, "; ".join(reason for _, reason in error.causes) or str(error))
+        return View(url, False, readable, writable)
