@@ -80,10 +80,7 @@ def _plain_as_dict(view: View) -> dict[str, Any]:
 def _print_plain(topic: str, views: Sequence[View]) -> None:
     answered = _print_troubles(views)
     nsqds = nsqds_of(views)
-    rows = [
-        [node.address, *("listed" if node in (view.readable.nodes or ()) else "-" for view in answered)]
-        for node in nsqds
-    ]
+    rows = [[node.address, *("listed" if node in nsqds_of([view]) else "-" for view in answered)] for node in nsqds]
     if rows:
         print_table([topic, *map(_name, answered)], rows)
     elif any(view.readable.exists for view in answered):
