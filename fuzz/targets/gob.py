@@ -12,7 +12,7 @@ from nsq_ha.spark.plan.batch_planner import Range
 from nsq_ha.spark.pull.calls import ANSWER, Answers, Pull, Pulled, Requests, encode_stored
 from nsq_ha.spark.pull.gob import Decoder, decode_uint, encode_message
 from nsq_ha.spark.pull.serving import AnswerWriter, Called, CallReader, StoredEntry, within_limits
-from nsq_ha.spark.read.bulk.cutting import Cut, cut
+from nsq_ha.spark.read.bulk.cutting import Cut, DamagedLogError, cut
 
 _PARTITION: Final = 1
 _RANGE: Final = Range("orders", _PARTITION, 0, 2**40, None, ordered=False, extended=False)
@@ -71,7 +71,10 @@ def _answers(stream: bytes) -> None:
 
 def _entries(answer: Pulled) -> None:
     """The messages that are cut fill their entries, if there is something to copy."""
-    rows: Cut | None = cut(answer, _RANGE)
+    try:
+        rows: Cut | None = cut(answer, _RANGE)
+    except (DamagedLogError, RemoteProtocolError):
+        return
     if rows is None:
         return
     assert int(rows.rows.raw_sizes.sum()) == int(rows.sizes.sum())
@@ -106,7 +109,7 @@ def _again(calls: list[Called]) -> None:
 
 
 def run_log(data: bytes) -> None:
-    """The part of an answer that is copied: entries and their messages, as both readers read it."""
+    """The part of an answer that is copied: entries and their messages."""
     _entries(Pulled(memoryview(data[1:]), _FIELDS[: 1 + data[0] % 7] if data else _FIELDS))
     sizes = [size << 17 for size in data[:40]]
     assert sum(sizes[: within_limits(sizes)]) <= 32 * 1024 * 1024
