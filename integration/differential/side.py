@@ -199,8 +199,6 @@ class Side:
         return True
 
     def _probe(self) -> httpx.Response:
-        if self.kind is not None and self.kind.extended:
-            return self.post("/pub_ext", b"probe", ext="{}")
         return self.post("/pub", b"probe")
 
     def begin(self, run: str, count: int) -> None:

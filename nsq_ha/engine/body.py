@@ -29,9 +29,6 @@ MOST_VALUES: Final = 400_000
 MOST_OBJECTS: Final = 100_000
 """Maximum number of JSON objects in an answer."""
 
-_OBJECT_BYTES: Final = 400
-"""What some become, however short their JSON is."""
-
 AT_ONCE_BYTES: Final = 256 * 1024
 """Size of an answer up to which it is decoded at once."""
 
@@ -142,11 +139,6 @@ def decode_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T:
         # Leave the body out: it can be megabytes of anything. A kept error must not hold it either.
         del data
         raise RemoteProtocolError(f"unexpected answer: {_shown(str(error))}") from harmless(error)
-
-
-def weight(data: bytes) -> int:
-    """Return how many bytes the values of an answer take at most, its letters taken for narrow ones."""
-    return len(data) + _OBJECT_BYTES * data.count(b"{")
 
 
 def try_json(data: bytes, shape: type[T], most: int = MOST_VALUES) -> T | None:

@@ -37,31 +37,6 @@ from nsq_ha.protocol.frames import CLOSE_WAIT, HEARTBEAT, OK
 NEVER_ANSWERS: Final = frozenset(("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 """Codes of errors that answer no request."""
 
-PUBLISH_REFUSALS: Final = frozenset(
-    (
-        "E_AUTH_ERROR",
-        "E_AUTH_FAILED",
-        "E_AUTH_FIRST",
-        "E_BAD_BODY",
-        "E_BAD_MESSAGE",
-        "E_BAD_PARTITION",
-        "E_BAD_TOPIC",
-        "E_DPUB_FAILED",
-        "E_EXT_NOT_SUPPORT",
-        "E_FAILED_ON_NOT_LEADER",
-        "E_FAILED_ON_NOT_WRITABLE",
-        "E_INVALID",
-        "E_INVALID_JSON_HEADER",
-        "E_MPUB_FAILED",
-        "E_PUB_FAILED",
-        "E_PUB_TOO_MUCH_WAITING",
-        "E_TOPIC_NOT_EXIST",
-        "E_UNAUTHORIZED",
-        "INVALID_TRACE_ID",
-    )
-)
-"""Error codes that refuse a publish, of partitioned and upstream nsqds."""
-
 FINAL: Final = frozenset(
     (
         "E_AUTH_ERROR",
@@ -79,6 +54,18 @@ FINAL: Final = frozenset(
 )
 """Codes of publishes that both kinds of nsqd refuse before they store anything, and after which they read nothing more
 from the connection (``FatalClientErr``): what follows on it is not stored, either."""
+
+PUBLISH_REFUSALS: Final = FINAL | {
+    "E_DPUB_FAILED",
+    "E_EXT_NOT_SUPPORT",
+    "E_FAILED_ON_NOT_LEADER",
+    "E_FAILED_ON_NOT_WRITABLE",
+    "E_INVALID_JSON_HEADER",
+    "E_MPUB_FAILED",
+    "E_PUB_FAILED",
+    "INVALID_TRACE_ID",
+}
+"""Error codes that refuse a publish, of partitioned and upstream nsqds."""
 
 _TOO_BIG: Final = r"(?:MPUB |DPUB |PUB )?(message|body) too big [0-9]{1,10} > ([0-9]{1,19})"
 _OUT_OF_RANGE: Final = r"(DPUB timeout|RDY count) [0-9]{1,19} out of range 0-([0-9]{1,19})"

@@ -95,8 +95,8 @@ class Stage:
         if ordered:
             self.post(f"{url}/channel/setorder", topic=topic, partition=partition, channel=channel, order="true")
 
-    def publish(self, topic: str, partition: int, body: bytes, trace_id: int = 0, ext: bytes | None = None) -> None:
-        """Publish one message and see it acknowledged."""
+    def publish(self, topic: str, partition: int, body: bytes, trace_id: int = 0, ext: bytes | None = None) -> bytes:
+        """Publish one message, see it acknowledged, and return the answer."""
         if ext is not None:
             data = encode_pub_ext(topic, partition, ext, body)
         elif trace_id:
@@ -104,4 +104,6 @@ class Stage:
         else:
             data = encode_pub(topic, partition, body)
         with Wire(self.address(topic, partition), MAGIC + data) as wire:
-            assert wire.answer().startswith(b"OK")
+            answer = wire.answer()
+        assert answer.startswith(b"OK")
+        return answer

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from nsq_ha.devcluster import DevCluster
+from nsq_ha.protocol.messages import decode_traced
 from tests.devcluster.likeness import compare_answer
 from tests.devcluster.prefaces import writable_no_more
 from tests.devcluster.probes import until
@@ -81,12 +82,8 @@ def settled(requests: Requests) -> None:
 def find_me(requests: Requests) -> None:
     """Publish the message that the recording looks for, and learn where it is."""
     stage = requests.stage
-    answer = stage.http.post(
-        f"{stage.web('proto_plain')}/pubtrace",
-        params={"topic": "proto_plain", "partition": 0, "trace_id": 9},
-        content=b"findme",
-    ).json()
-    requests.found = {"=111": f"={answer['id']}", "=3476": f"={answer['queue_offset']}"}
+    traced = decode_traced(stage.publish("proto_plain", 0, b"findme", trace_id=9))
+    requests.found = {"=111": f"={traced.internal_id}", "=3476": f"={traced.offset}"}
 
 
 def busy_channel(requests: Requests) -> None:

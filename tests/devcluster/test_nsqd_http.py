@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import time
 from collections.abc import Iterator
@@ -58,31 +57,6 @@ def said(answer: httpx.Response) -> tuple[int, str]:
 def test_damaged_batches_are_refused(seen: Probe, batch: bytes) -> None:
     assert call(seen, "/mpub", batch, binary="true").status_code == 413
     assert stats(seen)["message_count"] == 0
-
-
-def test_headers_over_http(cluster: DevCluster) -> None:
-    url = cluster.http_address(cluster.leader("extended") or "") + "/pub_ext"
-    params = {"topic": "extended", "partition": "0"}
-
-    def publish(ext: str, **headers: str) -> tuple[int, Any]:
-        answer = web.post(url, params={**params, "ext": ext}, content=b"x", headers={**V1, **headers})
-        return answer.status_code, answer.json() if answer.text != "OK" else "OK"
-
-    assert publish("{nope") == (400, {"message": "E_INVALID_JSON_HEADER"})
-    assert publish("[1]") == (400, {"message": "E_INVALID_JSON_HEADER"})
-    assert publish('{"##trace_id":5}') == (400, {"message": "INVALID_TRACE_ID"})
-    assert publish('{"##trace_id":"x"}') == (400, {"message": "INVALID_TRACE_ID"})
-    status, answer = publish('{"##trace_id":"18446744073709551615","b":1}', **{"X-Nsqext-A": "2"})
-    assert (status, answer["trace_id"]) == (200, "18446744073709551615")
-    asked = {"topic": "extended", "search_mode": "id", "search_pos": answer["id"], "needext": "true"}
-
-    def find() -> dict[str, Any] | None:
-        found: dict[str, Any] = web.get(url.replace("/pub_ext", "/message/get"), params=asked).json()
-        return found if found.get("id") == answer["id"] else None
-
-    found = until(find)
-    assert json.loads(found["ext"]) == {"##trace_id": "18446744073709551615", "a": "2", "b": 1}
-    assert found["trace_id"] == 2**64 - 1
 
 
 def test_names_and_numbers_are_checked(seen: Probe) -> None:

@@ -6,7 +6,6 @@ Source: server protocol 12; Spark design 1.1; youzan/nsq ``nsqdserver/http.go`` 
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -18,10 +17,9 @@ from nsq_ha.devcluster.http.answers import Answer, HttpError, bare, enveloped, g
 from nsq_ha.devcluster.http.stats import node_stats
 from nsq_ha.devcluster.nodes import HOST
 from nsq_ha.devcluster.storage.channel import Channel
-from nsq_ha.devcluster.storage.log import Draft, Log, Record
+from nsq_ha.devcluster.storage.log import Draft, Log
 from nsq_ha.devcluster.storage.replica import EXITING, NOT_WRITABLE, Replica
 from nsq_ha.devcluster.storage.search import SearchError, by_count, by_id, by_offset, start_index
-from nsq_ha.message import TRACE_KEY
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -32,9 +30,6 @@ if TYPE_CHECKING:
 
 _NOT_EXIST: Final = "E_TOPIC_NOT_EXIST"
 _NOT_LEADER: Final = "E_FAILED_ON_NOT_LEADER"
-_EXT_PREFIX: Final = "x-nsqext-"
-_BAD_HEADER: Final = "E_INVALID_JSON_HEADER"
-_BAD_TRACE_ID: Final = "INVALID_TRACE_ID"
 
 _CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
     "/channel/pause": Channel.pause,
@@ -51,12 +46,11 @@ def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
     """Return the HTTP application of one nsqd."""
     this = _NsqdRoutes(node, placement)
     return answers.app_of(
-        posts(enveloped, {"/pub": this.pub, "/mpub": this.mpub, "/pub_ext": this.pub_ext}),
+        posts(enveloped, {"/pub": this.pub, "/mpub": this.mpub}),
         posts(bare, {path: this.change_of(act) for path, act in _CHANNEL_CHANGES.items()}),
         posts(
             bare,
             {
-                "/pubtrace": this.pub_trace,
                 "/channel/create": this.create_channel,
                 "/channel/delete": this.delete_channel,
                 "/channel/setorder": this.set_order,
@@ -227,33 +221,15 @@ class _NsqdRoutes:
 
     async def pub(self, request: Request) -> str:
         """``/pub``."""
-        replica, body = await self._begin(request)
+        body = await answers.read_body(request, self._limits.max_message_bytes, "MSG_TOO_BIG")
+        if not body:
+            raise HttpError(406, "MSG_EMPTY")
+        try:
+            replica = self._replica(request)
+        except HttpError:
+            raise HttpError(404, _NOT_EXIST) from None
         self._store(replica, [Draft(body)])
         return "OK"
-
-    async def pub_trace(self, request: Request) -> dict[str, Any]:
-        """``/pubtrace``."""
-        replica, body = await self._begin(request)
-        text = request.query_params.get("trace_id", "")
-        records = self._store(replica, [Draft(body, _trace_id(text))])
-        return _traced(records[0], text)
-
-    async def pub_ext(self, request: Request) -> str | dict[str, Any]:
-        """``/pub_ext``: the header is in ``ext`` and ``X-Nsqext-*``."""
-        replica, body = await self._begin(request)
-        header = _header(request)
-        trace = header.get(TRACE_KEY)
-        trace_id = 0
-        if trace is not None:
-            if not isinstance(trace, str):
-                raise HttpError(400, _BAD_TRACE_ID)
-            trace_id = _trace_id(trace)
-        if not replica.options.extended:
-            raise HttpError(400, "E_EXT_NOT_SUPPORT")
-        # Go's encoder sorts the keys of a map.
-        ext = json.dumps(header, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
-        records = self._store(replica, [Draft(body, trace_id, ext)])
-        return "OK" if not isinstance(trace, str) else _traced(records[0], trace)
 
     async def mpub(self, request: Request) -> str:
         """``/mpub``: lines, or counted messages if ``binary`` is set."""
@@ -264,25 +240,15 @@ class _NsqdRoutes:
         self._store(replica, [Draft(message) for message in messages])
         return "OK"
 
-    async def _begin(self, request: Request) -> tuple[Replica, bytes]:
-        """Read the body and find the replica."""
-        body = await answers.read_body(request, self._limits.max_message_bytes, "MSG_TOO_BIG")
-        if not body:
-            raise HttpError(406, "MSG_EMPTY")
-        try:
-            replica = self._replica(request)
-        except HttpError:
-            raise HttpError(404, _NOT_EXIST) from None
-        _may_write(replica)
-        return replica, body
-
-    def _store(self, replica: Replica, drafts: Sequence[Draft]) -> list[Record]:
-        _may_write(replica)
+    def _store(self, replica: Replica, drafts: Sequence[Draft]) -> None:
+        if replica.node.exiting:
+            raise HttpError(503, EXITING.decode())
+        if replica.refusal is not None:
+            raise HttpError(400, replica.refusal.decode().rstrip())
         if replica.stalled:  # the real one waits for the replicas first
             raise HttpError(400, NOT_WRITABLE.decode().rstrip())
-        records = replica.store(drafts)
+        replica.store(drafts)
         replica.dispatch(self._node.host.now())
-        return records
 
     # ------------------------------------------------------------ read
 
@@ -315,42 +281,6 @@ class _NsqdRoutes:
             "queue_cnt_index": index + 1,
             "ext": ext.decode("utf-8", "replace"),
         }
-
-
-def _may_write(replica: Replica) -> None:
-    if replica.node.exiting:
-        raise HttpError(503, EXITING.decode())
-    if replica.refusal is not None:
-        raise HttpError(400, replica.refusal.decode().rstrip())
-
-
-def _trace_id(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64):
-        raise HttpError(400, _BAD_TRACE_ID)
-    return int(text)
-
-
-def _header(request: Request) -> dict[str, Any]:
-    try:
-        header = json.loads(request.query_params.get("ext", ""))
-    except (ValueError, RecursionError):
-        raise HttpError(400, _BAD_HEADER) from None
-    if not isinstance(header, dict):
-        raise HttpError(400, _BAD_HEADER)
-    for name, value in request.headers.items():
-        if name.startswith(_EXT_PREFIX):
-            header[name.removeprefix(_EXT_PREFIX)] = value
-    return header
-
-
-def _traced(record: Record, trace_id: str) -> dict[str, Any]:
-    return {
-        "status": "OK",
-        "id": record.internal_id,
-        "trace_id": trace_id,
-        "queue_offset": record.offset,
-        "rawsize": record.raw_size,
-    }
 
 
 def _read(log: Log, index: int) -> int:
