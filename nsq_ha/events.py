@@ -45,7 +45,34 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
 
 
-class Connected(Event, frozen=True, kw_only=True):
+class _OfClient(Event, frozen=True, kw_only=True):
+    """What every event of a producer or a consumer says."""
+
+    topic: str
+    channel: str | None
+
+
+class _OfPartition(_OfClient, frozen=True, kw_only=True):
+    partition: int
+
+
+class _OfConnection(_OfPartition, frozen=True, kw_only=True):
+    nsqd: str
+
+
+class _OfMessage(Event, frozen=True, kw_only=True):
+    """What every event about one message of a consumer says."""
+
+    topic: str
+    channel: str
+    partition: int
+    nsqd: str
+    internal_id: int
+    trace_id: int
+    attempts: int
+
+
+class Connected(_OfConnection, frozen=True, kw_only=True):
     """A producer connected to the leader of a partition, or a consumer subscribed there.
 
     A connection that replaces another one to the same nsqd before its end, as TLS needs it, is not reported.
@@ -57,13 +84,8 @@ class Connected(Event, frozen=True, kw_only=True):
         nsqd: ``host:port`` of the nsqd.
     """
 
-    topic: str
-    channel: str | None
-    partition: int
-    nsqd: str
 
-
-class Disconnected(Event, frozen=True, kw_only=True):
+class Disconnected(_OfConnection, frozen=True, kw_only=True):
     """A connection that was reported as :class:`Connected` ended, whoever ended it.
 
     Attributes:
@@ -74,14 +96,10 @@ class Disconnected(Event, frozen=True, kw_only=True):
         reason: Why it ended.
     """
 
-    topic: str
-    channel: str | None
-    partition: int
-    nsqd: str
     reason: str
 
 
-class LeaderChanged(Event, frozen=True, kw_only=True):
+class LeaderChanged(_OfPartition, frozen=True, kw_only=True):
     """A lookup named another leader of a partition. The first lookup of a topic reports every leader.
 
     Attributes:
@@ -93,14 +111,11 @@ class LeaderChanged(Event, frozen=True, kw_only=True):
         after: ``host:port`` of the leader now. None if there is none.
     """
 
-    topic: str
-    channel: str | None
-    partition: int
     before: str | None
     after: str | None
 
 
-class Repartitioned(Event, frozen=True, kw_only=True):
+class Repartitioned(_OfClient, frozen=True, kw_only=True):
     """A lookup named another number of partitions of a topic. A producer uses it later; then keys move.
 
     Attributes:
@@ -110,13 +125,11 @@ class Repartitioned(Event, frozen=True, kw_only=True):
         after: The number now.
     """
 
-    topic: str
-    channel: str | None
     before: int
     after: int
 
 
-class ChannelsMissing(Event, frozen=True, kw_only=True):
+class ChannelsMissing(_OfPartition, frozen=True, kw_only=True):
     """A partition has not the channels of the topic's other partitions, and they could not be created.
 
     What is published to the partition before a consumer creates them is not delivered to them.
@@ -129,9 +142,6 @@ class ChannelsMissing(Event, frozen=True, kw_only=True):
         reason: Why they could not be created.
     """
 
-    topic: str
-    channel: str | None
-    partition: int
     missing: tuple[str, ...]
     reason: str
 
@@ -152,7 +162,7 @@ class BackoffChanged(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-class GaveUp(Event, frozen=True, kw_only=True):
+class GaveUp(_OfMessage, frozen=True, kw_only=True):
     """A consumer gave a message up, or tried to.
 
     Attributes:
@@ -167,18 +177,11 @@ class GaveUp(Event, frozen=True, kw_only=True):
         error: Why it could not be given up; it will be redelivered. None if it was given up.
     """
 
-    topic: str
-    channel: str
-    partition: int
-    nsqd: str
-    internal_id: int
-    trace_id: int
-    attempts: int
     policy: Literal["drop", "republish", "dead_letter", "function"]
     error: str | None
 
 
-class FinishedAgain(Event, frozen=True, kw_only=True):
+class FinishedAgain(_OfMessage, frozen=True, kw_only=True):
     """nsqd delivered a message again that this consumer had finished; the copy is finished without a handler.
 
     The FIN before was refused, came too late, or was lost with its connection.
@@ -193,16 +196,8 @@ class FinishedAgain(Event, frozen=True, kw_only=True):
         attempts: Number of its deliveries.
     """
 
-    topic: str
-    channel: str
-    partition: int
-    nsqd: str
-    internal_id: int
-    trace_id: int
-    attempts: int
 
-
-class Refused(Event, frozen=True, kw_only=True):
+class Refused(_OfConnection, frozen=True, kw_only=True):
     """An nsqd answered with an error. Each refusal is reported, including those of retries.
 
     Attributes:
@@ -214,15 +209,11 @@ class Refused(Event, frozen=True, kw_only=True):
         text: The whole error.
     """
 
-    topic: str
-    channel: str | None
-    partition: int
-    nsqd: str
     code: str
     text: str
 
 
-class Stalled(Event, frozen=True, kw_only=True):
+class Stalled(_OfClient, frozen=True, kw_only=True):
     """Nothing could be published to a partition, or read from it, for some seconds.
 
     It is reported together with the warning in the log: after 5 seconds, then less and less often.
@@ -236,15 +227,13 @@ class Stalled(Event, frozen=True, kw_only=True):
         reason: The last failure.
     """
 
-    topic: str
-    channel: str | None
     partition: int | None
     seconds: float
     failures: int
     reason: str
 
 
-class Recovered(Event, frozen=True, kw_only=True):
+class Recovered(_OfClient, frozen=True, kw_only=True):
     """What was reported as :class:`Stalled` works again.
 
     Attributes:
@@ -255,8 +244,6 @@ class Recovered(Event, frozen=True, kw_only=True):
         failures: Number of failed attempts.
     """
 
-    topic: str
-    channel: str | None
     partition: int | None
     seconds: float
     failures: int

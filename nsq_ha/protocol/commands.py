@@ -12,7 +12,7 @@ Source: server protocol 1, 3-7; youzan/nsq ``nsqdserver/protocol_v2.go``.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -223,12 +223,22 @@ class Nop(Command, frozen=True):
     word: ClassVar[bytes] = b"NOP"
 
 
-class Pub(Command, frozen=True):
+class Publish(Command, frozen=True):
+    """The base of the publishes.
+
+    Attributes:
+        topic: Name of the topic.
+        partition: The partition. None omits it: nsqd then chooses a partition that it leads.
+    """
+
+    topic: str
+    partition: int | None
+
+
+class Pub(Publish, frozen=True):
     """``PUB``, see :func:`encode_pub`."""
 
     word: ClassVar[bytes] = b"PUB"
-    topic: str
-    partition: int | None
     body: bytes
 
     def encode(self) -> bytes:
@@ -236,12 +246,10 @@ class Pub(Command, frozen=True):
         return encode_pub(self.topic, self.partition, self.body)
 
 
-class PubTrace(Command, frozen=True):
+class PubTrace(Publish, frozen=True):
     """``PUB_TRACE``, see :func:`encode_pub_trace`."""
 
     word: ClassVar[bytes] = b"PUB_TRACE"
-    topic: str
-    partition: int | None
     trace_id: int
     body: bytes
 
@@ -250,12 +258,10 @@ class PubTrace(Command, frozen=True):
         return encode_pub_trace(self.topic, self.partition, self.trace_id, self.body)
 
 
-class PubExt(Command, frozen=True):
+class PubExt(Publish, frozen=True):
     """``PUB_EXT``, see :func:`encode_pub_ext`."""
 
     word: ClassVar[bytes] = b"PUB_EXT"
-    topic: str
-    partition: int | None
     ext: bytes
     body: bytes
 
@@ -264,12 +270,10 @@ class PubExt(Command, frozen=True):
         return encode_pub_ext(self.topic, self.partition, self.ext, self.body)
 
 
-class Mpub(Command, frozen=True):
+class Mpub(Publish, frozen=True):
     """``MPUB``, see :func:`encode_mpub`."""
 
     word: ClassVar[bytes] = b"MPUB"
-    topic: str
-    partition: int | None
     bodies: tuple[bytes, ...]
 
     def encode(self) -> bytes:
@@ -277,12 +281,10 @@ class Mpub(Command, frozen=True):
         return encode_mpub(self.topic, self.partition, self.bodies)
 
 
-class MpubTrace(Command, frozen=True):
+class MpubTrace(Publish, frozen=True):
     """``MPUB_TRACE``, see :func:`encode_mpub_trace`; ``messages`` are trace id and body."""
 
     word: ClassVar[bytes] = b"MPUB_TRACE"
-    topic: str
-    partition: int | None
     messages: tuple[tuple[int, bytes], ...]
 
     def encode(self) -> bytes:
@@ -290,14 +292,16 @@ class MpubTrace(Command, frozen=True):
         return encode_mpub_trace(self.topic, self.partition, self.messages)
 
 
-class MpubExt(Command, frozen=True):
+class MpubExt(Publish, frozen=True):
     """``MPUB_EXT``, see :func:`encode_mpub_ext`; ``messages`` are header and body."""
 
     word: ClassVar[bytes] = b"MPUB_EXT"
-    topic: str
-    partition: int | None
     messages: tuple[tuple[bytes, bytes], ...]
 
     def encode(self) -> bytes:
         """Return line, size, count and messages."""
         return encode_mpub_ext(self.topic, self.partition, self.messages)
+
+
+PUBLISHES: Final = (Pub, PubTrace, PubExt, Mpub, MpubTrace, MpubExt)
+"""All kinds of publishes."""

@@ -45,16 +45,14 @@ DEFAULTS: Final[Mapping[str, object]] = {
 _AUTH_TEXTS: Final = frozenset(
     (
         "",
-        "AUTH failed",
-        "AUTH No authorizations found",
-        "AUTH no authorizations found",
-        "AUTH Disabled",
-        "AUTH disabled",
-        "AUTH Already set",
-        "AUTH already set",
-        "cannot AUTH in current state",
+        "auth failed",
+        "auth no authorizations found",
+        "auth disabled",
+        "auth already set",
+        "cannot auth in current state",
     )
 )
+"""What nsqds say in a refusal, in lower case: the two kinds differ in capital letters."""
 
 Upgrade = Literal["tls", "snappy", "deflate"]
 """One switch of the connection to another layer; each is confirmed by an ``OK`` inside the new layer."""
@@ -320,7 +318,7 @@ def without_secret(error: ServerError, secret: str) -> ServerError:
     Returns:
         An error of the same class and code. It keeps the server's text if that is a known one of nsqd.
     """
-    if error.detail in _AUTH_TEXTS and secret not in error.detail:
+    if error.detail.lower() in _AUTH_TEXTS and secret not in error.detail:
         return error
     code = error.code if error.code in SERVER_ERRORS and secret not in error.code else "E_AUTH_FAILED"
     return type(error)(code, "(the server's text is not shown, since it may contain the secret)")

@@ -155,21 +155,14 @@ def advance(state: State, event: Input) -> State:
 SENDS: Final[dict[type[commands.Command], tuple[Input, Request | None]]] = {
     commands.Identify: (Input.SEND_IDENTIFY, Request.IDENTIFY),
     commands.Auth: (Input.SEND_AUTH, Request.AUTH),
-    commands.Sub: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
-    commands.SubOrdered: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
-    commands.SubAdvanced: (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE),
+    **dict.fromkeys(
+        (commands.Sub, commands.SubOrdered, commands.SubAdvanced), (Input.SEND_SUBSCRIBE, Request.SUBSCRIBE)
+    ),
     commands.Close: (Input.SEND_CLOSE, Request.CLOSE),
     commands.Ready: (Input.SEND_READY, None),
-    commands.Finish: (Input.SEND_ANSWER, None),
-    commands.Requeue: (Input.SEND_ANSWER, None),
-    commands.Touch: (Input.SEND_ANSWER, None),
+    **dict.fromkeys((commands.Finish, commands.Requeue, commands.Touch), (Input.SEND_ANSWER, None)),
     commands.Nop: (Input.SEND_NOP, None),
-    commands.Pub: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.PubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.PubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.Mpub: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.MpubTrace: (Input.SEND_PUBLISH, Request.PUBLISH),
-    commands.MpubExt: (Input.SEND_PUBLISH, Request.PUBLISH),
+    **dict.fromkeys(commands.PUBLISHES, (Input.SEND_PUBLISH, Request.PUBLISH)),
 }
 """What sending a command is for the state, and the request that its answer belongs to. None if it has no answer."""
 

@@ -185,7 +185,6 @@ def test_default_settings_demand_a_channel_before_writing() -> None:
         ),
         ("/topic/meta/update", {"topic": "orders", "syncdisk": "9000"}, (400, "max sync every allowed exceed")),
         ("/topic/tombstone", {"topic": "orders"}, (400, "MISSING_ARG_NODE")),
-        ("/disable/write", {"type": "some"}, (400, "INVALID_ARG_TYPE")),
         (
             "/channel/create",
             {"topic": "orders", "channel": "x"},
@@ -204,7 +203,6 @@ def test_only_the_leading_one_takes_orders(plain: Probe) -> None:
         ("/topic/partition/expand", {"topic": "orders", "partition_num": "2"}, (500, "Not nsqlookup leader")),
         ("/topic/partition/move", {"topic": "orders", "partition": "0"}, (400, "E_FAILED_ON_NOT_LEADER")),
         ("/topic/meta/update", {"topic": "orders"}, (400, "Not nsqlookup leader")),
-        ("/disable/write", {"type": "none"}, (400, "E_FAILED_ON_NOT_LEADER")),
     ):
         got = plain.http.post(plain.cluster.lookupd[1] + path, params=params)
         assert (got.status_code, got.json()["message"]) == answer
@@ -227,10 +225,6 @@ def test_orders_over_http_take_effect(plain: Probe) -> None:
     assert plain.http.get(url + "/channels", params=channel).json() == {"channels": []}
     consistent = plain.http.get(url + "/lookup", params={"topic": "orders", "consistent": "true"}).json()
     assert list(consistent["partitions"]) == ["0"]
-    assert plain.http.post(url + "/disable/write", params={"type": "all"}).status_code == 200
-    assert plain.lookup("w") == {}
-    assert plain.http.post(url + "/disable/write", params={"type": "none"}).status_code == 200
-    assert plain.lookup("w") == {0: plain.leader()}
     grown.http.close()
 
 

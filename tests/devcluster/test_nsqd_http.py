@@ -67,7 +67,6 @@ def test_names_and_numbers_are_checked(seen: Probe) -> None:
     assert said(call(seen, "/channel/create", channel="bad!")) == (400, "INVALID_ARG_CHANNEL")
     assert said(call(seen, "/channel/empty", channel="none")) == (404, "CHANNEL_NOT_FOUND")
     assert said(call(seen, "/channel/setoffset", b"special:-1", channel="none")) == (404, "CHANNEL_NOT_FOUND")
-    assert said(call(seen, "/disable/write", type="some")) == (400, "INVALID_ARG_TYPE")
 
 
 def test_a_closed_topic_takes_channels_at_the_nsqlookupd_only(cluster: DevCluster) -> None:
@@ -77,10 +76,11 @@ def test_a_closed_topic_takes_channels_at_the_nsqlookupd_only(cluster: DevCluste
     seen.http.close()
 
 
-def test_writing_is_disabled_and_enabled_on_one_node(seen: Probe) -> None:
-    assert call(seen, "/disable/write", type="all").status_code == 200
+def test_writing_is_disabled_and_enabled_on_one_node(cluster: DevCluster, seen: Probe) -> None:
+    node = cluster.leader(seen.topic) or ""
+    cluster.refuse_writes(node)
     assert said(call(seen, "/pub", b"x")) == (400, "E_FAILED_ON_NOT_LEADER")
-    assert call(seen, "/disable/write", type="none").status_code == 200
+    cluster.refuse_writes(node, refuse=False)
     assert call(seen, "/pub", b"x").text == "OK"
 
 

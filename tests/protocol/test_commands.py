@@ -11,7 +11,6 @@ from nsq_ha.errors import ConfigError
 from nsq_ha.protocol import Close, Command, Finish, Mpub, Pub, Ready, Requeue, Sub, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify, MpubExt, MpubTrace, Nop, PubExt, PubTrace
 from nsq_ha.protocol.encoding import MAX_BODY_BYTES, MAX_DELAY_MS, MAX_TRACE_ID
-from nsq_ha.protocol.server.command_lines import InternalCreateTopic
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
 from nsq_ha.protocol.server.stream import Limits
 from tests.protocol.fakes import ID
@@ -56,7 +55,6 @@ commands: st.SearchStrategy[Command] = st.one_of(
         partitions,
         st.lists(st.tuples(headers | st.just(b""), bodies), min_size=1, max_size=4).map(tuple),
     ),
-    st.builds(InternalCreateTopic, names, st.integers(0, 1023), st.none() | st.booleans()),
 )
 
 
@@ -96,8 +94,6 @@ def test_lines_of_the_rest() -> None:
     assert Nop().encode() == b"NOP\n"
     assert Identify(b"{}").encode() == b"IDENTIFY\n\0\0\0\2{}"
     assert Auth(b"secret").encode() == b"AUTH\n\0\0\0\6secret"
-    assert InternalCreateTopic("t", 0).encode() == b"INTERNAL_CREATE_TOPIC t 0\n"
-    assert InternalCreateTopic("t", 0, True).encode() == b"INTERNAL_CREATE_TOPIC t 0 true\n"
 
 
 def test_a_secret_is_never_shown() -> None:
@@ -127,7 +123,6 @@ def test_a_secret_is_never_shown() -> None:
         Requeue(ID, -1),
         Ready(-1),
         Pub("t", 0, b""),
-        InternalCreateTopic("t", 1024),
     ],
     ids=lambda command: type(command).__name__,
 )

@@ -10,7 +10,7 @@ from nsq_ha.errors import LocalProtocolError
 from nsq_ha.protocol import Finish, Mpub, Pub, Ready, Requeue, Sub, SubAdvanced, SubOrdered, Touch
 from nsq_ha.protocol.commands import Auth, Identify, MpubTrace, Nop, PubTrace
 from nsq_ha.protocol.encoding import MAGIC, encode_mpub, encode_mpub_trace, encode_pub_trace
-from nsq_ha.protocol.server.command_lines import Announced, InternalCreateTopic, Malformed, forbidden_now, refusal
+from nsq_ha.protocol.server.command_lines import Announced, Malformed, forbidden_now, refusal
 from nsq_ha.protocol.server.decoder import CommandDecoder, Event, PublishHeader, decode_commands
 from nsq_ha.protocol.server.stream import MAX_LINE_BYTES, Limits
 from tests.protocol.fakes import ID, events, fresh, only, size
@@ -153,23 +153,6 @@ def test_subscriptions(line: bytes, event: Event) -> None:
 def test_what_the_state_forbids_is_named_by_its_command() -> None:
     assert forbidden_now(b"CLS").data == b"E_INVALID cannot CLS in current state"
     assert forbidden_now(b"SUB_ORDERED").data == b"E_INVALID cannot SUB in current state"
-
-
-@pytest.mark.parametrize(
-    ("line", "event"),
-    [
-        (b"t 0", InternalCreateTopic("t", 0)),
-        (b"t 0 T", InternalCreateTopic("t", 0, True)),
-        (b"t", ("E_INVALID", "CREATE_TOPIC insufficient number of parameters")),
-        (b"t! x", ("E_BAD_TOPIC", 'topic name "t!" is not valid')),
-        (b"t x", ("E_BAD_PARTITION", 'topic partition is not valid: strconv.Atoi: parsing "x": invalid syntax')),
-        (b"t -1 x", ("E_BAD_PARTITION", "partition should not less than 0")),
-        (b"t 0 x", ("E_BAD_EXT", 'topic ext is not valid: strconv.ParseBool: parsing "x": invalid syntax')),
-    ],
-)
-def test_creating_topics(line: bytes, event: Event | tuple[str, str]) -> None:
-    expected = refusal(b"INTERNAL_CREATE_TOPIC", *event) if isinstance(event, tuple) else event
-    assert only(b"INTERNAL_CREATE_TOPIC " + line + b"\n") == expected
 
 
 def test_a_start_position_is_type_and_number() -> None:

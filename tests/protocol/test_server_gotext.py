@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsq_ha.protocol.server.gotext import byte_list, byte_lists, int64, parse_bool, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_list, byte_lists, int64, parse_digits, parse_int, quote
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,6 @@ def test_what_is_no_integer(text: bytes) -> None:
 def test_integers_out_of_range(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"strconv.ParseInt: parsing .*: value out of range"):
         parse_int(text, "ParseInt")
-
-
-def test_booleans() -> None:
-    assert [parse_bool(text) for text in (b"1", b"t", b"True", b"0", b"FALSE")] == [True, True, True, False, False]
-    with pytest.raises(ValueError, match=r'strconv.ParseBool: parsing "yes": invalid syntax'):
-        parse_bool(b"yes")
 
 
 def test_digits_wrap_at_64_bits() -> None:

@@ -38,7 +38,6 @@ _CHANNEL_CHANGES: Final[dict[str, Callable[[Channel, float], None]]] = {
     "/channel/unskip": Channel.unskip,
     "/channel/empty": Channel.empty_and_dispatch,
     "/channel/emptydelayed": Channel.empty_delayed,
-    "/channel/setclientlimit": lambda _channel, _now: None,
 }
 
 
@@ -55,9 +54,6 @@ def nsqd_app(node: Nsqd, placement: Placement) -> Starlette:
                 "/channel/delete": this.delete_channel,
                 "/channel/setorder": this.set_order,
                 "/channel/setoffset": this.set_offset,
-                "/message/trace/enable": this.trace,
-                "/message/trace/disable": this.trace,
-                "/disable/write": this.disable_write,
             },
         ),
         gets(enveloped, {"/info": this.info, "/stats": this.stats}),
@@ -115,17 +111,6 @@ class _NsqdRoutes:
                 if (held := self._placement.partition(name, number)) is not None
             ],
         }
-
-    async def trace(self, _request: Request) -> None:
-        """``/message/trace/...``: no effect, since the cluster writes no trace log."""
-
-    async def disable_write(self, request: Request) -> None:
-        """``/disable/write``."""
-        kind = request.query_params.get("type", "")
-        if kind not in ("all", "ordered", "none"):
-            raise HttpError(400, "INVALID_ARG_TYPE")
-        self._node.writes_disabled = kind == "all"
-        self._node.update_refusals()
 
     # ------------------------------------------------------------ arguments
 

@@ -69,7 +69,6 @@ def lookupd_app(lookupd: Nsqlookupd, coordinator: Coordinator, *, write_without_
                 "/topic/tombstone": this.tombstone,
                 "/channel/create": this.create_channel,
                 "/channel/delete": this.delete_channel,
-                "/disable/write": this.disable_write,
             },
         ),
     )
@@ -348,14 +347,6 @@ class _LookupdRoutes:
         if channel not in registered:
             raise HttpError(400, f"channel {channel} not registered")
         self._changes.register_channels(topic, registered - {channel})
-
-    async def disable_write(self, request: Request) -> None:
-        """``/disable/write``."""
-        kind = request.query_params.get("type", "")
-        if kind not in ("all", "ordered", "none"):
-            raise HttpError(400, "INVALID_ARG_TYPE")
-        self._must_lead(400, _NOT_LEADING)
-        self._coordinator.refuse_writes(None, refuse=kind == "all")
 
     # ------------------------------------------------------------ arguments
 

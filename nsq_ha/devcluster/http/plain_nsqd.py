@@ -8,10 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-
-from starlette.routing import Route
 
 from nsq_ha.devcluster.host import PLAIN_VERSION
 from nsq_ha.devcluster.http import answers
@@ -45,7 +42,6 @@ def plain_nsqd_app(node: PlainNsqd) -> Starlette:
         "/channel/unpause": lambda _, channel: channel.pause(now(), paused=False),
     }
     return answers.app_of(
-        [Route("/config/{option}", partial(bare, this.config), methods=["GET", "PUT"])],
         gets(bare, {"/info": this.info, "/stats": this.stats}),
         posts(bare, {path: this.topic_change(act) for path, act in on_topic.items()}),
         posts(bare, {path: this.channel_change(act) for path, act in on_channel.items()}),
@@ -90,10 +86,6 @@ class _PlainNsqdRoutes:
     async def stats(self, request: Request) -> dict[str, Any]:
         """``/stats``, always as JSON."""
         return plain_node_stats(self._node, request.query_params)
-
-    async def config(self, request: Request) -> None:
-        """``/config``: no option can be read or set."""
-        raise HttpError(400, "INVALID_OPTION")
 
     # ------------------------------------------------------------ publish
 

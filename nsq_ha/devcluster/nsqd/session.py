@@ -24,7 +24,7 @@ from nsq_ha.protocol.ext_filter import Filter, FilterRule
 from nsq_ha.protocol.frames import FrameType, encode_frame
 from nsq_ha.protocol.messages import Layout, Traced, layout_for
 from nsq_ha.protocol.server.answers import encode_identity, encode_traced
-from nsq_ha.protocol.server.command_lines import InternalCreateTopic, Malformed
+from nsq_ha.protocol.server.command_lines import Malformed
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader
 from nsq_ha.protocol.server.gotext import byte_list
 from nsq_ha.protocol.server.headers import trace_id_of
@@ -39,7 +39,6 @@ Answer = Callable[[Sequence["Record"]], bytes]
 """Encodes the success frame from the stored records."""
 
 _MANNER: Final = Manner(settings=SessionSettings(), consumer_buffer=4096, silent_intervals=3)
-_IN_CLUSTER: Final = b"E_CREATE_TOPIC_FAILED CREATE_TOPIC is not allowed here while cluster feature enabled."
 _NOT_EXIST: Final = b"E_TOPIC_NOT_EXIST "
 _PUB_FAILED: Final = b"E_PUB_FAILED "
 _MPUB_FAILED: Final = b"E_MPUB_FAILED "
@@ -79,7 +78,6 @@ class Session(AnySession):
             commands.Sub: self._subscribe,
             commands.SubAdvanced: self._subscribe,
             commands.SubOrdered: self._subscribe,
-            InternalCreateTopic: self._create_topic,
             commands.Pub: self._publish,
             commands.PubTrace: self._pub_trace,
             commands.PubExt: self._pub_ext,
@@ -94,10 +92,6 @@ class Session(AnySession):
     def _agree(self, settings: SessionSettings, *, tls: bool, auth: bool) -> tuple[Identity, bytes]:
         identity = settings.identity(VERSION, tls=tls, auth=auth, limits=self._limits)
         return identity, encode_identity(identity)
-
-    def _create_topic(self, command: InternalCreateTopic) -> None:
-        if not self._is_unauthorized("CREATE_TOPIC", command.topic):
-            self.refuse(_IN_CLUSTER)
 
     # ------------------------------------------------------------ PUB
 

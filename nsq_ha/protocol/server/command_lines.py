@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
-from nsq_ha.options.checks import check_partition, check_topic, is_valid_name
+from nsq_ha.options.checks import is_valid_name
 from nsq_ha.protocol import commands
-from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_bool, parse_digits, parse_int, quote
+from nsq_ha.protocol.server.gotext import byte_lists, int64, parse_digits, parse_int, quote
 
 _INT64_MAX: Final = 2**63 - 1
 _NS_PER_MS: Final = 1_000_000
@@ -23,30 +23,6 @@ _START_TYPES: Final = frozenset((b"timestamp", b"special", b"virtual_queue", b"m
 _SUBS: Final[dict[bytes, type[commands.Sub]]] = {
     sub.word: sub for sub in (commands.Sub, commands.SubOrdered, commands.SubAdvanced)
 }
-
-
-class InternalCreateTopic(commands.Command, frozen=True):
-    """``INTERNAL_CREATE_TOPIC``: only on an nsqd without a cluster; answered by ``OK``.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Its partition.
-        extended: Whether messages may have headers. None omits it, which means no.
-
-    Source: server protocol 7; ``protocol_v2.go`` ``internalCreateTopic``.
-    """
-
-    word: ClassVar[bytes] = b"INTERNAL_CREATE_TOPIC"
-    topic: str
-    partition: int
-    extended: bool | None = None
-
-    def encode(self) -> bytes:
-        """Return the command line."""
-        extended = "" if self.extended is None else f" {str(self.extended).lower()}"
-        return f"INTERNAL_CREATE_TOPIC {check_topic(self.topic)} {check_partition(self.partition)}{extended}\n".encode(
-            "ascii"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,45 +178,12 @@ def _complaint_of_start(text: bytes | None) -> str | bytes | None:
     return None
 
 
-def _create_topic(words: list[bytes]) -> commands.Command | Malformed:
-    word = words[0]
-    if len(words) < 3:
-        return refusal(word, "E_INVALID", "CREATE_TOPIC insufficient number of parameters")
-    topic = text_of(words[1])
-    if not is_valid_name(topic):
-        return refusal(word, "E_BAD_TOPIC", f"topic name {quote(words[1])} is not valid")
-    try:
-        partition = parse_int(words[2], "Atoi")
-    except ValueError as error:
-        return refusal(word, "E_BAD_PARTITION", f"topic partition is not valid: {error}")
-    if partition < 0:
-        return refusal(word, "E_BAD_PARTITION", "partition should not less than 0")
-    try:
-        extended = parse_bool(words[3]) if len(words) > 3 else None
-    except ValueError as error:
-        return refusal(word, "E_BAD_EXT", f"topic ext is not valid: {error}")
-    return InternalCreateTopic(topic, partition, extended)
-
-
 _PARSERS: Final[dict[bytes, Callable[[list[bytes]], commands.Command | Malformed]]] = {
     b"FIN": _finish,
     b"REQ": _requeue,
     b"TOUCH": lambda words: commands.Touch(words[1]),
     b"CLS": lambda _: commands.Close(),
     b"NOP": lambda _: commands.Nop(),
-    b"INTERNAL_CREATE_TOPIC": _create_topic,
 }
 
-_WITH_BODY: Final = frozenset(
-    command.word
-    for command in (
-        commands.Identify,
-        commands.Auth,
-        commands.Pub,
-        commands.PubTrace,
-        commands.PubExt,
-        commands.Mpub,
-        commands.MpubTrace,
-        commands.MpubExt,
-    )
-)
+_WITH_BODY: Final = frozenset(kind.word for kind in (commands.Identify, commands.Auth, *commands.PUBLISHES))

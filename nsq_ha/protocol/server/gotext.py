@@ -12,8 +12,6 @@ import re
 from typing import Final
 
 _INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
-_TRUE: Final = frozenset((b"1", b"t", b"T", b"TRUE", b"true", b"True"))
-_FALSE: Final = frozenset((b"0", b"f", b"F", b"FALSE", b"false", b"False"))
 _ESCAPES: Final = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -62,19 +60,6 @@ def parse_int(text: bytes, function: str) -> int:
     if value not in _INT64:
         raise ValueError(f"strconv.{function}: parsing {quote(text)}: value out of range")
     return value
-
-
-def parse_bool(text: bytes) -> bool:
-    """Parse like ``strconv.ParseBool``.
-
-    Raises:
-        ValueError: With Go's text.
-    """
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError(f"strconv.ParseBool: parsing {quote(text)}: invalid syntax")
 
 
 def parse_digits(text: bytes) -> int | None:
