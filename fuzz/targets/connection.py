@@ -19,8 +19,9 @@ from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import HEARTBEAT, Frame, FrameDecoder, FrameType, encode_frame
 from nsq_ha.protocol.handshake import GetSecret, Receive
 from nsq_ha.protocol.identify import decode_authorization, decode_identity, upgrades
-from nsq_ha.protocol.messages import check_traced, damage_of, decode_message, encode_message
+from nsq_ha.protocol.messages import check_traced, damage_of, encode_message
 from nsq_ha.protocol.server.answers import encode_identity, encode_plain_identity, encode_traced
+from tests.protocol.fakes import decode_message
 
 if TYPE_CHECKING:
     from nsq_ha.protocol import Received

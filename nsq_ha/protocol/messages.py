@@ -224,20 +224,6 @@ def _parts(layout: Layout) -> list[str]:
     return ["extension header"] * layout.ext + ["offset and raw size"] * layout.detail
 
 
-def decode_message(data: bytes, layout: Layout, source: MessageSource) -> Message:
-    """Decode the data of one message frame, for tools and tests; connections read in batches.
-
-    Raises:
-        RemoteProtocolError: It is shorter than its layout needs.
-    """
-    frame = struct.pack(">ii", 4 + len(data), _MESSAGE) + data
-    messages: list[Message] = []
-    _READERS[layout](frame, 0, len(frame), source, messages)
-    if not messages:
-        raise RemoteProtocolError(damage_of(data, layout).reason)
-    return messages[0]
-
-
 def encode_message(message: Message, layout: Layout, *, ext_version: int = _JSON_HEADER) -> bytes:
     """Encode the data of a message frame, for the server's side.
 

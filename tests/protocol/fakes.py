@@ -6,11 +6,12 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from nsq_ha.message import Message
+from nsq_ha.errors import RemoteProtocolError
+from nsq_ha.message import Message, MessageSource
 from nsq_ha.protocol import ClientProtocol, Layout, Received, Sub, Traced
 from nsq_ha.protocol.commands import Identify
 from nsq_ha.protocol.frames import FrameType, encode_frame
-from nsq_ha.protocol.messages import encode_message
+from nsq_ha.protocol.messages import damage_of, encode_message, reader_for
 from nsq_ha.protocol.server.answers import encode_traced
 from nsq_ha.protocol.server.decoder import CommandDecoder, PublishHeader, decode_commands
 
@@ -143,3 +144,17 @@ def fresh(limits: Limits | None = None) -> CommandDecoder:
 def only(data: bytes) -> Event:
     [event] = decode_commands(data)
     return event
+
+
+def decode_message(data: bytes, layout: Layout, source: MessageSource) -> Message:
+    """Decode the data of one message frame; connections read many at once.
+
+    Raises:
+        RemoteProtocolError: It is shorter than its layout needs.
+    """
+    frame = encode_frame(FrameType.MESSAGE, data)
+    messages: list[Message] = []
+    reader_for(layout)(frame, 0, len(frame), source, messages)
+    if not messages:
+        raise RemoteProtocolError(damage_of(data, layout).reason)
+    return messages[0]
