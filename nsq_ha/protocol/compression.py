@@ -3,8 +3,8 @@
 Both codecs flush after every ``compress``, since the server answers only commands
 that it has received. IDENTIFY decides which codec is used (``protocol.identify``).
 
-The invariant: received data uses at most ``max_output_bytes`` of memory per call,
-or a piece of ``PIECE_BYTES``; damaged data is an error and is never passed on.
+The invariant: received data uses no more memory than a piece of ``PIECE_BYTES`` at
+a time; damaged data is an error and is never passed on.
 
 Source: server protocol 3.2; snappy's framing format
 (github.com/google/snappy, ``framing_format.txt``); RFC 1951.
@@ -19,10 +19,6 @@ from typing import Final, Protocol
 import snappy
 
 from nsq_ha.errors import RemoteProtocolError
-
-MAX_OUTPUT_BYTES: Final = 64 * 1024 * 1024
-"""Default limit of one ``decompress``. DEFLATE expands at most 1032 times, so valid
-data never reaches it if at most 62 KiB are passed at once."""
 
 PIECE_BYTES: Final = 256 * 1024
 """Maximum number of bytes that ``pieces`` yields at a time, plus one block. It expands nothing ahead of the caller."""
@@ -43,9 +39,6 @@ class Codec(Protocol):
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` compressed and flushed."""
 
-    def decompress(self, data: bytes) -> bytes:
-        """Return the decompressed data, empty if ``data`` completes none."""
-
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Yield the decompressed data piece by piece, so that a caller holds little of it."""
 
@@ -55,33 +48,15 @@ class DeflateCodec:
 
     Args:
         level: 1..9 for sent data; IDENTIFY sets the server's level.
-        max_output_bytes: Maximum result of one :meth:`decompress`.
     """
 
-    def __init__(self, level: int = 6, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+    def __init__(self, level: int = 6) -> None:
         self._out = zlib.compressobj(level, zlib.DEFLATED, _RAW)
         self._in = zlib.decompressobj(_RAW)
-        self._limit = max_output_bytes
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` compressed, ended by a sync flush."""
         return self._out.compress(data) + self._out.flush(zlib.Z_SYNC_FLUSH)
-
-    def decompress(self, data: bytes) -> bytes:
-        """Return the decompressed data.
-
-        Raises:
-            RemoteProtocolError: It is damaged, continues after the stream's end, or expands to the limit. Drop the
-                connection.
-        """
-        try:
-            output = self._in.decompress(data, self._limit)
-        except zlib.error as error:
-            raise RemoteProtocolError(f"deflate stream is damaged: {error}") from error
-        if self._in.unconsumed_tail or len(output) >= self._limit:
-            raise RemoteProtocolError(f"deflate stream expands to {self._limit} bytes or more at once")
-        self._check_end()
-        return output
 
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Yield all decompressed data piece by piece, without a limit.
@@ -107,46 +82,25 @@ class DeflateCodec:
 
 
 class SnappyCodec:
-    """Snappy's framing format, as nsqd's ``snappy``.
+    """Snappy's framing format, as nsqd's ``snappy``."""
 
-    Args:
-        max_output_bytes: Maximum result of one :meth:`decompress`.
-    """
-
-    def __init__(self, *, max_output_bytes: int = MAX_OUTPUT_BYTES) -> None:
+    def __init__(self) -> None:
         self._out = snappy.StreamCompressor()
         self._expander = snappy.StreamDecompressor
         self._tail = bytearray()
         self._identified = False
-        self._limit = max_output_bytes
 
     def compress(self, data: bytes) -> bytes:
         """Return ``data`` as whole chunks; the first call begins with the stream identifier."""
         packed: bytes = self._out.compress(data)
         return packed
 
-    def decompress(self, data: bytes) -> bytes:
-        """Return the decompressed data of the complete chunks.
-
-        Raises:
-            RemoteProtocolError: A chunk is damaged, of a forbidden type or too
-                large, the identifier is missing, or the output passes the
-                limit. Drop the connection.
-        """
-        output: list[bytes] = []
-        size = 0
-        for block in self._blocks(data):
-            output.append(block)
-            size += len(block)
-            if size > self._limit:
-                raise RemoteProtocolError(f"snappy stream expands beyond {self._limit} bytes at once")
-        return b"".join(output)
-
     def pieces(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """Yield the decompressed data of the complete chunks, piece by piece.
+        """Yield the decompressed data of the complete chunks, piece by piece, without a limit.
 
         Raises:
-            RemoteProtocolError: As for :meth:`decompress`, except for its limit.
+            RemoteProtocolError: A chunk is damaged, of a forbidden type or too large, or the identifier is missing.
+                Drop the connection.
         """
         output: list[bytes] = []
         size = 0

@@ -63,7 +63,7 @@ class Wire:
         """Switch to compression; what was read already is compressed too."""
         self.codec = codec
         rest, self._buffer = bytes(self._buffer), bytearray()
-        self._buffer += codec.decompress(rest)
+        self._buffer += b"".join(codec.pieces(rest))
 
     def frame(self, limit: float = LIMIT) -> tuple[FrameType, bytes]:
         """Read one frame; Closed when the server closed, TimeoutError when nothing comes."""
@@ -116,7 +116,7 @@ class Wire:
             data = b""
         if not data:
             raise Closed
-        self._buffer += data if self.codec is None else self.codec.decompress(data)
+        self._buffer += data if self.codec is None else b"".join(self.codec.pieces(data))
 
 
 def connect(address: str, *commands: bytes) -> Wire:

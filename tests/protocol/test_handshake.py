@@ -70,7 +70,7 @@ class Run:
         return self.handshake.identity
 
     def _feed(self, data: bytes) -> None:
-        self.handshake.feed(data if self._codec is None else self._codec.decompress(data))
+        self.handshake.feed(data if self._codec is None else b"".join(self._codec.pieces(data)))
 
 
 def refused(handshake: Handshake, *reads: bytes) -> NsqError:
@@ -108,7 +108,7 @@ def test_the_layers_come_in_order_and_auth_goes_through_them() -> None:
     )
     run.all()
     assert run.steps == ["Send", "StartTls", "StartCodec", "Send"]
-    assert codec.decompress(run.sent[1]) == Auth(SECRET.encode()).encode()
+    assert b"".join(codec.pieces(run.sent[1])) == Auth(SECRET.encode()).encode()
 
 
 @pytest.mark.parametrize("secret", [SECRET, None])

@@ -189,14 +189,12 @@ class ServerConnection(Accepted, ABC):
 
     def _take(self, data: bytes) -> None:
         self._last_read = self._host.now()
-        if self._codec is not None:
-            try:
-                data = self._codec.decompress(data)
-            except RemoteProtocolError:
-                self.abort()
-                return
-        self._decoder.feed(data)
-        self.work()
+        try:
+            for piece in (data,) if self._codec is None else self._codec.pieces(data):
+                self._decoder.feed(piece)
+                self.work()
+        except RemoteProtocolError:
+            self.abort()
 
     def work(self) -> None:
         """Execute the complete commands, unless an operation waits or the client reads too slowly."""
