@@ -121,10 +121,7 @@ class ClientProtocol:
                 subscription. Nothing was recorded; write nothing.
             ConfigError: A value of the command is not valid; as above.
         """
-        try:
-            event, request = SENDS[type(command)]
-        except KeyError:
-            raise LocalProtocolError(f"{type(command).__name__} is not a command of a client") from None
+        event, request = SENDS[type(command)]
         following = advance(self.state, event)
         if event is Input.SEND_AUTH:
             self._check_idle()
